@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from odradek.pipeline.cli.arguments import (
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.retention import Outcome, Rule
 
+RULES = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes")
 LINE = "bytes, records, compression, keys and late records; what other retention would delete"
 
 
@@ -46,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="retention.ms=7d,retention.bytes=10GiB",
-        help="what that would delete and keep of each partition, by metadata alone; instead of the rest",
+        help="what that would delete and keep of each partition, by metadata alone; instead of the rest;"
+        " also local.retention.ms and local.retention.bytes, of leaders' disks (-1 no limit, -2 as retention)",
     )
     parser.add_argument(
         "--price", type=float, metavar="P", help="of a GiB a month, for what is kept"
@@ -62,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
     source = {**source_of(args), "subscribe": args.topic}
     rules = [parsed_rule(text) for text in args.what_if]
+    _check_price(args.price, rules)
     if rules:
         return _what_if(args, source, rules)
     job = StatsJob(
@@ -77,6 +81,16 @@ def run(args: argparse.Namespace) -> int:
     teller.end_line()
     _tell(args.json, rows, lambda: as_text(rows))
     return 0
+
+
+def _check_price(price: float | None, rules: Sequence[Rule]) -> None:
+    """Raises BadOption."""
+    from odradek.pipeline.errors import BadOption
+
+    if price is not None and not rules:
+        raise BadOption("--price is of what retention would keep: it goes with --what-if")
+    if price is not None and not 0 <= price < math.inf:
+        raise BadOption(f"--price {price}: it is a number, of a GiB a month")
 
 
 def _what_if(args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[Rule]) -> int:
@@ -151,21 +165,25 @@ def _top(row: Mapping[str, Any]) -> str | None:
 
 
 def parsed_rule(text: str) -> Rule:
-    """Of `retention.ms=7d,retention.bytes=10GiB`; one of them may be left out. Raises BadOption."""
+    """Of `retention.ms=7d,local.retention.bytes=10GiB`; any of the four may be left out. Raises BadOption."""
     from odradek.pipeline.errors import BadOption
     from odradek.pipeline.jobs.retention import Rule
     from odradek.pipeline.options import duration_ms
 
     given: dict[str, int] = {}
     for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        if name == "retention.ms":
-            given["retention_ms"] = -1 if value == "-1" else _given(name, value, duration_ms)
-        elif name == "retention.bytes":
-            given["retention_bytes"] = -1 if value == "-1" else _given(name, value, _size)
-        else:
-            raise BadOption(f"--what-if {text}: it is about retention.ms and retention.bytes")
-    return Rule(**given)
+        name, _, value = (each.strip() for each in part.partition("="))
+        field = name.replace(".", "_")
+        if name not in RULES:
+            raise BadOption(f"--what-if {text}: it is about {', '.join(RULES)}")
+        if field in given:
+            raise BadOption(f"--what-if {text}: {name} stands there twice")
+        parse = duration_ms if name.endswith(".ms") else _size
+        is_special = value in ("-1", "-2")
+        given[field] = int(value) if is_special else _given(name, value, parse)
+    rule = Rule(**given)
+    rule.check()
+    return rule
 
 
 def _given(name: str, value: str, parse: Callable[[str], int]) -> int:
@@ -205,6 +223,14 @@ def _outcome(each: Outcome, price: float | None) -> dict[str, Any]:
         "bytesKept": each.bytes_kept,
         "startOffset": each.start_offset,
     }
+    if each.rule.is_local:
+        found |= {
+            "local.retention.ms": each.rule.local_retention_ms,
+            "local.retention.bytes": each.rule.local_retention_bytes,
+            "localBytesDeleted": each.local_bytes_deleted,
+            "localBytesKept": each.local_bytes_kept,
+            "localStartOffset": each.local_start_offset,
+        }
     return found if price is None else {**found, "cost": each.cost(price)}
 
 
@@ -212,10 +238,11 @@ def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterat
     """A table for each rule, with what all of it comes to."""
     from odradek.pipeline.cli.table import in_bytes, table_lines
 
-    head = ["TOPIC", "PARTITION", "DELETES", "OF SEGMENTS", "OFFSETS", "KEEPS", "BEGINS AT"]
-    head += [] if price is None else ["A MONTH"]
     for rule in dict.fromkeys(each.rule for each in outcomes):
         ours = [each for each in outcomes if each.rule == rule]
+        head = ["TOPIC", "PARTITION", "DELETES", "OF SEGMENTS", "OFFSETS", "KEEPS", "BEGINS AT"]
+        head += ["OFF DISK", "ON DISK", "THERE FROM"] if rule.is_local else []
+        head += [] if price is None else ["A MONTH"]
         rows: list[list[object]] = [
             [
                 each.topic,
@@ -225,6 +252,7 @@ def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterat
                 each.offsets_deleted,
                 in_bytes(each.bytes_kept),
                 each.start_offset,
+                *(_on_disk([each], each.local_start_offset) if rule.is_local else []),
                 *([] if price is None else [each.cost(price)]),
             ]
             for each in ours
@@ -238,8 +266,23 @@ def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterat
                 sum(each.offsets_deleted for each in ours),
                 in_bytes(sum(each.bytes_kept for each in ours)),
                 None,
+                *(_on_disk(ours, None) if rule.is_local else []),
                 *([] if price is None else [sum(each.cost(price) for each in ours)]),
             ]
         )
-        yield f"retention.ms={rule.retention_ms} retention.bytes={rule.retention_bytes}"
+        yield _said(rule)
         yield from table_lines(head, rows)
+
+
+def _on_disk(outcomes: Sequence[Outcome], start: int | None) -> list[object]:
+    from odradek.pipeline.cli.table import in_bytes
+
+    known = [each for each in outcomes if each.local_bytes_kept is not None]
+    deleted = sum(each.local_bytes_deleted or 0 for each in known)
+    kept = sum(each.local_bytes_kept or 0 for each in known)
+    return [in_bytes(deleted), in_bytes(kept), start] if known else [None, None, start]
+
+
+def _said(rule: Rule) -> str:
+    values = {name: getattr(rule, name.replace(".", "_")) for name in RULES}
+    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)

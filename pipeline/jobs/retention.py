@@ -5,19 +5,23 @@ newest record is older than `retention.ms` (the copy, where no record has a time
 `retention.bytes` large without it (storage/tiered/expiry.py, KIP-405). The log's size is that of its remote
 segments and of what is on its leader's disk alone (KIP-852); of the latter nothing goes in the answer:
 which segments it has, no client is told.
+
+The disk keeps what `local.retention.*` lets it of that (storage/log/retention.py, T-15): its segments that are copied are
+those of the remote tier from where the leader's own log begins, and go by the same rule.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
+from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import OF_ROWS, parse_options, without
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Int64s, PackedStretches, Stretches
@@ -28,14 +32,47 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GIB = 1 << 30
+AS_RETENTION = -2
 
 
 @value_class
 class Rule:
-    """As in a topic's configs: ms and bytes a partition, -1 is no limit."""
+    """As in a topic's configs: ms and bytes a partition, -1 is no limit. Of a leader's disk -2 is what is kept in all,
+    and so is None, of which nobody wants to know."""
 
     retention_ms: int = -1
     retention_bytes: int = -1
+    local_retention_ms: int | None = None
+    local_retention_bytes: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it says something of leaders' disks."""
+        return (self.local_retention_ms, self.local_retention_bytes) != (None, None)
+
+    @property
+    def local_limits(self) -> tuple[int, int]:
+        """ms and bytes."""
+        ms, size = self.local_retention_ms, self.local_retention_bytes
+        return (
+            self.retention_ms if ms in (None, AS_RETENTION) else ms,
+            self.retention_bytes if size in (None, AS_RETENTION) else size,
+        )
+
+    def check(self) -> None:
+        """Raises BadOption where brokers would refuse it (INVALID_CONFIG, T-15)."""
+        for name, total, local in (
+            ("retention.ms", self.retention_ms, self.local_retention_ms),
+            ("retention.bytes", self.retention_bytes, self.local_retention_bytes),
+        ):
+            if total < -1:
+                raise BadOption(f"{name}={total} means nothing: -1 is no limit")
+            if local is None or local == AS_RETENTION:
+                continue
+            if local < AS_RETENTION:
+                raise BadOption(f"local.{name}={local} means nothing: -1 is no limit, -2 {name}")
+            if total > -1 and not -1 < local <= total:
+                raise BadOption(f"local.{name}={local} is beyond {name}={total}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +88,9 @@ class Held:
     newest_ms: Int64s
     copied_ms: Int64s
     local_bytes: int = 0
+    """That its leader's disk alone has."""
+    local_start: int | None = None
+    """Where the log on that disk begins; None where nobody asked."""
 
     @property
     def remote_bytes(self) -> int:
@@ -59,7 +99,9 @@ class Held:
 
 @value_class
 class Outcome:
-    """What a rule means for a partition. `start_offset` is where its log would begin."""
+    """What a rule means for a partition. `start_offset` is where its log would begin; and of its leader's disk, where
+    that was asked for, `local_start_offset` where that would, and the bytes it would have: copied segments and what
+    is not copied yet."""
 
     topic: str
     partition: int
@@ -69,6 +111,9 @@ class Outcome:
     offsets_deleted: int
     bytes_kept: int
     start_offset: int
+    local_bytes_deleted: int | None = None
+    local_bytes_kept: int | None = None
+    local_start_offset: int | None = None
 
     def cost(self, price_a_gib: float) -> float:
         """Of what is kept, at a price for a GiB."""
@@ -77,16 +122,11 @@ class Outcome:
 
 def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
     """What a broker would make of it now."""
-    oldest_ms = now_ms - rule.retention_ms if rule.retention_ms >= 0 else -1
     total = held.remote_bytes + held.local_bytes
-    excess = total - rule.retention_bytes if rule.retention_bytes >= 0 else 0
-    gone = np.cumsum(held.sizes)
-    goes = np.where(held.newest_ms >= 0, held.newest_ms, held.copied_ms) < oldest_ms
-    goes |= (held.sizes > 0) & (gone <= excess)
-    count = len(goes) if goes.all() else int(np.argmin(goes))
-    deleted = int(gone[count - 1]) if count else 0
+    count = _oldest(held, 0, rule.retention_ms, rule.retention_bytes, now_ms)
+    deleted = int(held.sizes[:count].sum())
     start = max(held.start_offset, int(held.ends[count - 1])) if count else held.start_offset
-    return Outcome(
+    outcome = Outcome(
         topic=held.topic,
         partition=held.partition,
         rule=rule,
@@ -96,6 +136,30 @@ def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
         bytes_kept=total - deleted,
         start_offset=start,
     )
+    if held.local_start is None or not rule.is_local:
+        return outcome
+    first = int(np.searchsorted(held.ends, held.local_start, "right"))
+    on_disk = int(held.sizes[first:].sum()) + held.local_bytes
+    left = max(first, count)
+    left += _oldest(held, left, *rule.local_limits, now_ms)
+    kept = int(held.sizes[left:].sum()) + held.local_bytes
+    local_start = max(held.local_start, start, int(held.ends[left - 1]) if left else 0)
+    return replace(
+        outcome,
+        local_bytes_deleted=on_disk - kept,
+        local_bytes_kept=kept,
+        local_start_offset=local_start,
+    )
+
+
+def _oldest(held: Held, first: int, limit_ms: int, limit_bytes: int, now_ms: int) -> int:
+    """How many segments go, from that one on, with all that is behind it."""
+    sizes = held.sizes[first:]
+    oldest_ms = now_ms - limit_ms if limit_ms >= 0 else -1
+    excess = int(sizes.sum()) + held.local_bytes - limit_bytes if limit_bytes >= 0 else 0
+    goes = np.where(held.newest_ms >= 0, held.newest_ms, held.copied_ms)[first:] < oldest_ms
+    goes |= (sizes > 0) & (np.cumsum(sizes) <= excess)
+    return len(goes) if goes.all() else int(np.argmin(goes))
 
 
 def retention(
@@ -105,8 +169,12 @@ def retention(
 
     It is about whole logs: what `source` says of where to begin and to end, of transactions, and of how rows
     look is passed over. Raises BadOption, and PipelineError."""
+    for rule in rules:
+        rule.check()
     whole = whole_logs(source)
     logs = list(held_logs(whole, lambda ends: _local_bytes(spark, whole, ends)))
+    if any(rule.is_local for rule in rules):
+        logs = _with_local_starts(whole, logs)
     return [what_if(held, rule, now_ms) for rule in dict.fromkeys(rules) for held in logs]
 
 
@@ -148,6 +216,23 @@ def held_logs(source: Mapping[str, str], local_bytes: Callable[[Ends], Ends]) ->
 
 
 _NONE = np.zeros(0, np.int64)
+
+
+def _with_local_starts(source: Mapping[str, str], logs: Sequence[Held]) -> list[Held]:
+    """With where they begin on their leaders' disks. Raises BadOption, BrokersUnavailable."""
+    from odradek.pipeline.brokers import brokers_at
+
+    options = parse_options(source, streaming=False)
+    if options.bootstrap is None:
+        raise BadOption(
+            "local.retention is of leaders' disks: kafka.bootstrap.servers (--bootstrap) names those to ask"
+        )
+    brokers = brokers_at(options.bootstrap, options.request_timeout_ms)
+    starts = brokers.local_starts(TopicPartition(each.topic, each.partition) for each in logs)
+    return [
+        replace(each, local_start=starts.get(TopicPartition(each.topic, each.partition)))
+        for each in logs
+    ]
 
 
 def _local_bytes(spark: SparkSession, source: Mapping[str, str], ends: Ends) -> Ends:

@@ -27,13 +27,28 @@ from odradek.pipeline.jobs.retention import GIB, Outcome, Rule
         ("retention.bytes=1.5GiB", Rule(-1, 3 * GIB // 2)),
         ("retention.ms=1000, retention.bytes=100", Rule(1000, 100)),
         ("retention.ms=-1,retention.bytes=2MB", Rule(-1, 2 << 20)),
+        ("local.retention.bytes=5", Rule(local_retention_bytes=5)),
+        ("local.retention.ms = -2, retention.ms = 1h", Rule(3_600_000, -1, -2)),
+        ("local.retention.ms=1m,local.retention.bytes=-1", Rule(-1, -1, 60_000, -1)),
     ],
 )
 def test_rules_by_the_names_of_configs(text: str, rule: Rule) -> None:
     assert parsed_rule(text) == rule
 
 
-@pytest.mark.parametrize("text", ["7d", "retention.ms=soon", "retention.bytes=GiB", "x=1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7d",
+        "retention.ms=soon",
+        "retention.bytes=GiB",
+        "x=1",
+        "retention.ms=-2",
+        "local.retention.bytes=-3",
+        "local.retention.ms=2,retention.ms=1",
+        "retention.ms=1,retention.ms=2",
+    ],
+)
 def test_rules_that_are_none(text: str) -> None:
     with pytest.raises(BadOption, match=text.partition("=")[0]):
         parsed_rule(text)
@@ -85,6 +100,34 @@ def test_a_table_for_each_rule() -> None:
     assert title == "retention.ms=5 retention.bytes=-1"
     assert head.endswith("A MONTH")
     assert rows[-1].split() == ["all", "-", "2.0", "GiB", "2", "20", "4.0", "GiB", "-", "2.00"]
+
+
+def test_a_table_of_leaders_disks() -> None:
+    rule = Rule(local_retention_bytes=5)
+    outcomes = [
+        Outcome("t", number, rule, 0, 0, 0, 9, 3, 4, kept, 7)
+        for number, kept in enumerate((5, 1019))
+    ]
+    title, head, *rows = outcomes_as_text(outcomes, None)
+    assert title == "retention.ms=-1 retention.bytes=-1 local.retention.bytes=5"
+    assert head.endswith("OFF DISK  ON DISK  THERE FROM")
+    assert rows[0].split()[-5:] == ["4", "B", "5", "B", "7"]
+    assert rows[-1].split()[-5:] == ["8", "B", "1.0", "KiB", "-"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--price", "0.02"], "it goes with --what-if"),
+        (["--price", "nan", "--what-if", "retention.ms=1"], "--price nan: it is a number"),
+        (["--price", "-1", "--what-if", "retention.ms=1"], "--price -1.0: it is a number"),
+    ],
+)
+def test_prices_that_are_none(words: list[str], said: str) -> None:
+    parser = argparse.ArgumentParser()
+    stats.add_arguments(parser)
+    with pytest.raises(BadOption, match=said):
+        stats.run(parser.parse_args(["-t", "a", *words]))
 
 
 def test_sizes_for_people() -> None:

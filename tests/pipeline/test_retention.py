@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import numpy as np
@@ -31,7 +31,9 @@ from odradek.pipeline.jobs.retention import (
 )
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.source import BatchReader
+from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.retention import find_expired
 from odradek.storage.tiered.expiry import Reason, Retained, decide_expiry
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
@@ -93,6 +95,82 @@ def test_what_a_leader_would_delete(
     assert outcome.segments_deleted == len(expiry.expired)
     assert outcome.bytes_deleted == sum(each.segment.size_bytes for each in expiry.expired)
     assert outcome.start_offset == (expiry.log_start_offset or 5)
+
+
+@dataclass
+class OnDisk:
+    """A segment, as local retention sees it."""
+
+    base_offset: int
+    size: int
+    max_timestamp: int
+    created_ms: int
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.integers(1, 20), st.just(-1) | times, times), max_size=8
+    ),
+    st.tuples(limits, limits),
+    st.tuples(st.integers(-2, 60), st.integers(-2, 60)),
+    st.integers(1, 30),
+    st.integers(0, 8),
+)
+def test_what_a_leader_would_delete_of_its_disk(
+    rows: list[tuple[int, int, int, int]],
+    whole: tuple[int, int],
+    local: tuple[int, int],
+    active: int,
+    gone: int,
+) -> None:
+    """T-15. Of the segments that are copied the first ones have left the disk."""
+    disk, held, start = [], [], 5
+    for count, size, newest_ms, copied_ms in rows:
+        disk.append(OnDisk(start, size, newest_ms, copied_ms))
+        start += count
+        held.append((start, size, newest_ms, copied_ms))
+    disk = [*disk[gone:], OnDisk(start, active, NOW, NOW)]
+    log = replace(held_of(5, held, active), local_start=disk[0].base_offset)
+    outcome = what_if(log, Rule(*whole, *local), NOW)
+    ms, size = (whole[n] if local[n] == -2 else local[n] for n in (0, 1))
+    expired = find_expired(
+        disk,
+        LogConfig(
+            retention_ms=whole[0], retention_bytes=whole[1],
+            local_retention_ms=ms, local_retention_bytes=size,
+        ),
+        log_start_offset=outcome.start_offset,
+        high_watermark=start + 1,
+        end_offset=start + 1,
+        now_ms=NOW,
+        safe_to=start,
+    )  # fmt: skip
+    left = disk[expired.count :]
+    assert outcome.local_bytes_kept == sum(each.size for each in left)
+    assert outcome.local_bytes_deleted == sum(each.size for each in disk[: expired.count])
+    assert outcome.local_start_offset == left[0].base_offset
+
+
+def test_of_disks_nothing_is_said_where_nobody_asks() -> None:
+    log = replace(held_of(0, [(10, 5, 100, 0)], 1), local_start=0)
+    assert what_if(log, Rule(retention_bytes=1), NOW).local_bytes_kept is None
+    assert what_if(log, Rule(local_retention_ms=-2), NOW).local_bytes_kept == 6
+    assert what_if(log, Rule(local_retention_bytes=1), NOW).local_start_offset == 10
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Rule(-2), "retention.ms=-2 means nothing"),
+        (Rule(local_retention_bytes=-3), "local.retention.bytes=-3 means nothing"),
+        (Rule(5, local_retention_ms=6), "local.retention.ms=6 is beyond retention.ms=5"),
+        (Rule(-1, 5, local_retention_bytes=-1), "local.retention.bytes=-1 is beyond"),
+    ],
+)
+def test_rules_that_brokers_would_refuse(rule: Rule, said: str) -> None:
+    """T-15: INVALID_CONFIG there."""
+    with pytest.raises(BadOption, match=said):
+        rule.check()
 
 
 def test_what_is_kept_and_what_it_costs() -> None:
@@ -217,6 +295,28 @@ def test_without_a_store_all_is_on_the_brokers() -> None:
 def test_what_is_no_option_is_refused() -> None:
     with pytest.raises(BadOption, match="startingOffsets=soon"):
         held(SOURCE | {"startingOffsets": "soon"})
+
+
+def test_leaders_say_where_their_disks_begin(
+    leader: VirtualLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader.logs[TopicPartition("t", 0)].local_start = 20
+    monkeypatch.setattr(
+        "odradek.pipeline.jobs.retention._local_bytes",
+        lambda _, source, ends: dict.fromkeys(ends, 7),
+    )
+    rules = [Rule(local_retention_bytes=7), Rule()]
+    first, second, *rest = retention(None, SOURCE, rules, NOW)  # type: ignore[arg-type]
+    assert (first.local_bytes_deleted, first.local_bytes_kept, first.local_start_offset) == (
+        100,
+        7,
+        30,
+    )
+    assert (second.local_bytes_deleted, second.local_start_offset) == (100, 10)
+    assert [each.local_bytes_kept for each in rest] == [None, None]
+    store = {"tiered.url": "unused", "subscribe": "t"}
+    with pytest.raises(BadOption, match="--bootstrap"):
+        retention(None, store, rules, NOW)  # type: ignore[arg-type]
 
 
 def test_a_rule_that_is_given_twice_is_told_once() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from odradek.client.batch_reader import FetchedBatches
 from odradek.client.metadata import Partition, Topic
+from odradek.client.positions import EARLIEST_LOCAL
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
@@ -34,6 +35,8 @@ class Held:
     """From there on a transaction is open."""
     tiered_end: int | None = None
     """Behind the last offset that the store has; None where the leader does not know."""
+    local_start: int | None = None
+    """Where the leader's own log begins; None where all of it is there."""
 
     def readable(self, *, committed: bool) -> int:
         return self.end if self.undecided is None or not committed else self.undecided
@@ -41,6 +44,8 @@ class Held:
     def found(self, at: int, *, committed: bool) -> int:
         """As ListOffsets has it. The record of offset N is of 1000 + N ms."""
         readable = self.readable(committed=committed)
+        if at == EARLIEST_LOCAL:
+            return self.start if self.local_start is None else self.local_start
         if at in (EARLIEST, LATEST):
             return self.start if at == EARLIEST else readable
         assert at >= 0
