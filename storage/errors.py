@@ -2,8 +2,8 @@
 
 Every expected failure is a `StorageError`, a `KafkaError` with a fixed code. Two of them are about
 the disk: `DiskFull` leaves the log consistent and usable (whoever retries after space was freed
-succeeds), `LogFailed` is final: a write or a sync failed, what is on the disk is no longer known,
-and every later call of that log answers the same.
+succeeds), `LogFailed` is final: a write or a sync failed, or files were replaced by half; what is on
+the disk is no longer known, and every later call of that log answers the same.
 """
 
 from __future__ import annotations

@@ -421,7 +421,7 @@ class PartitionLog(LogReads):
         """Cut off all at or past `offset`; True if there was something (truncation.py).
 
         A batch goes whole: the log ends at or below `offset`. Slices handed out before stay what
-        they were. Through offload. Raises DiskFull (nothing was cut), LogFailed.
+        they were. Through offload. Raises DiskFull and NoDescriptors (nothing was cut), LogFailed.
         """
         self.check_online()
         if offset >= self.end_offset:
@@ -434,7 +434,7 @@ class PartitionLog(LogReads):
             try:
                 truncation.truncate_to(self, offset)
             except OSError as error:
-                raise self.io_failed(error) from error
+                raise self.io_failed(error, undone=True) from error
         return True
 
     def _cut_in_other_tier(self, offset: int) -> Beginning:
@@ -450,14 +450,14 @@ class PartitionLog(LogReads):
     def start_anew(self, beginning: Beginning) -> None:
         """Delete everything; the log is empty, and goes on from `beginning` (truncation.py).
 
-        Through offload. Raises LogFailed.
+        Through offload. Raises DiskFull and NoDescriptors (nothing was deleted), LogFailed.
         """
         self.check_online()
         with self.flushing:
             try:
                 truncation.start_anew(self, beginning)
             except OSError as error:
-                raise self.io_failed(error) from error
+                raise self.io_failed(error, undone=True) from error
 
     # Its end
 
@@ -494,8 +494,3 @@ class PartitionLog(LogReads):
         self.fail(LogFailed(f"{self.directory} was deleted"))
         self._close_files()
         self.files.remove_tree(self.directory)
-
-    def fail(self, error: BaseException) -> None:
-        """Take the log offline (its directory failed): every later call raises LogFailed."""
-        if self.failure is None:
-            self.failure = error

@@ -232,6 +232,11 @@ class LogState:
 
     # Failing
 
+    def fail(self, error: BaseException) -> None:
+        """Take the log offline (its directory failed): every later call raises LogFailed."""
+        if self.failure is None:
+            self.failure = error
+
     def check_online(self) -> None:
         if self.failure is not None:
             raise self.offline()
@@ -256,3 +261,21 @@ class LogState:
             if self.on_failure is not None:
                 self.on_failure(error)
         return self.offline()
+
+    @contextmanager
+    def all_or_offline(self) -> Iterator[None]:
+        """Around steps of which none may be done without the others.
+
+        Where one fails the files are neither as before nor as they were to be: the log is offline, by
+        itself where the error says nothing of the disk (no descriptors), until a start finds it not
+        closed cleanly and puts it right. Raises LogFailed, whatever it was.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, OSError) and takes_offline(error):
+                raise self.io_failed(error) from error
+            if self.failure is None:
+                self.failure = error
+                _log.error("%s is offline, something was done by half: %s", self.directory, error)
+            raise self.offline() from error

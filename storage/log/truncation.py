@@ -6,6 +6,9 @@ anything whole. So if the data file is pinned, its first part is **copied** to a
 the old one's name; the pinned slices keep the old one until they are sent. Otherwise the file is cut
 in place. (Truncation follows a change of leader; a slice past the cut is then rare, and the copy,
 which may take a second for a large segment, rarer. It is why truncation goes through offload.)
+
+What fails before anything is cut leaves the log as it was; what fails later takes it offline, for it
+would go on with offsets of two histories.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def truncate_to(log: LogState, offset: int) -> None:
        point on makes the indexes anew.
     6. Data and directory synced, before anything is appended.
 
-    Raises OSError; DiskFull if nothing was done.
+    Raises OSError, DiskFull and NoDescriptors up to 2, when nothing was done; LogFailed from 3 on.
     """
     now_ms = log.clock.wall_ms()
     producers = log.producers
@@ -73,28 +76,29 @@ def truncate_to(log: LogState, offset: int) -> None:
         offset = max(min(offset, found.base_offset), min(offset, log.log_start_offset))
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
-    log.tip = Tip(offset, segment, position)
-    with log.replacing():
-        log.high_watermark = min(log.high_watermark, offset)
-        log.highest_copied_offset = min(log.highest_copied_offset, offset - 1)
-        log.segment_list.replace(segments[: number + 1])
-        log.starts_at(min(log.log_start_offset, offset))
-        _set_aside(log, segments[number + 1 :], now_ms)
-        for snapshot_offset in log.snapshots.offsets:
-            if snapshot_offset > offset:
-                log.snapshots.remove(snapshot_offset)
-        if found is not None:
-            whole, segment = segment, _cut(log.files, segment, offset, position, now_ms)
-            log.segment_list.replace((*segments[:number], segment))
-            log.tip = Tip(offset, segment, position)
-            if log.on_cut is not None:
-                log.on_cut(whole, segment, log.tip)
-    segment.sync()
-    log.files.sync_directory(log.directory)
-    if producers.active:
-        log.rewind(producers, offset)
-    else:
-        producers.reset(offset)
+    with log.all_or_offline():
+        log.tip = Tip(offset, segment, position)
+        with log.replacing():
+            log.high_watermark = min(log.high_watermark, offset)
+            log.highest_copied_offset = min(log.highest_copied_offset, offset - 1)
+            log.segment_list.replace(segments[: number + 1])
+            log.starts_at(min(log.log_start_offset, offset))
+            _set_aside(log, segments[number + 1 :], now_ms)
+            for snapshot_offset in log.snapshots.offsets:
+                if snapshot_offset > offset:
+                    log.snapshots.remove(snapshot_offset)
+            if found is not None:
+                whole, segment = segment, _cut(log.files, segment, offset, position, now_ms)
+                log.segment_list.replace((*segments[:number], segment))
+                log.tip = Tip(offset, segment, position)
+                if log.on_cut is not None:
+                    log.on_cut(whole, segment, log.tip)
+        segment.sync()
+        log.files.sync_directory(log.directory)
+        if producers.active:
+            log.rewind(producers, offset)
+        else:
+            producers.reset(offset)
 
 
 def start_anew(log: LogState, beginning: Beginning) -> None:
@@ -108,28 +112,29 @@ def start_anew(log: LogState, beginning: Beginning) -> None:
     4. The new segment, the directory. A crash: as it is to be; where it lies in two tiers, with the
        start that the checkpoint has, until the leader says better (its caller writes it after this).
 
-    Raises OSError.
+    Raises OSError and NoDescriptors before 2, when nothing was done; LogFailed from there on.
     """
     offset = beginning.offset
     now_ms = log.clock.wall_ms()
     producers = log.producers
     _lower_recovery_point(log, min(offset, log.log_start_offset))
-    with log.replacing():
-        _set_aside(log, log.segment_list.all, now_ms)
-        for snapshot_offset in log.snapshots.offsets:
-            log.snapshots.remove(snapshot_offset)
-        log.epochs.restore(beginning.epochs)
-        log.epochs.save()
-        if beginning.producers is not None:
-            log.snapshots.put(offset, beginning.producers)
-        fresh = log.new_segment(offset)
-        log.segment_list.replace((fresh,))
-        log.tip = Tip(offset, fresh, 0)
-        log.starts_at(beginning.log_start_offset)
-        log.copies_unknown()
-        log.high_watermark = offset
-    log.files.sync_directory(log.directory)
-    producers.reset(offset, beginning.producers or (), now_ms=now_ms)
+    with log.all_or_offline():
+        with log.replacing():
+            _set_aside(log, log.segment_list.all, now_ms)
+            for snapshot_offset in log.snapshots.offsets:
+                log.snapshots.remove(snapshot_offset)
+            log.epochs.restore(beginning.epochs)
+            log.epochs.save()
+            if beginning.producers is not None:
+                log.snapshots.put(offset, beginning.producers)
+            fresh = log.new_segment(offset)
+            log.segment_list.replace((fresh,))
+            log.tip = Tip(offset, fresh, 0)
+            log.starts_at(beginning.log_start_offset)
+            log.copies_unknown()
+            log.high_watermark = offset
+        log.files.sync_directory(log.directory)
+        producers.reset(offset, beginning.producers or (), now_ms=now_ms)
 
 
 def _forget_epochs(log: LogState, offset: int) -> None:
@@ -143,13 +148,19 @@ def _forget_epochs(log: LogState, offset: int) -> None:
 
 
 def _lower_recovery_point(log: LogState, offset: int) -> None:
+    """Durably, or not at all: whoever tries again must find it high, or he would not write it down."""
     log.is_touched = True
+    before = log.cleaned_to, log.recovery_point
     if log.cleaned_to is not None:
         log.cleaned_to = min(log.cleaned_to, offset)
     if offset < log.recovery_point:
         log.recovery_point = offset
         if log.on_recovery_point_lowered is not None:
-            log.on_recovery_point_lowered()
+            try:
+                log.on_recovery_point_lowered()
+            except OSError:
+                log.cleaned_to, log.recovery_point = before
+                raise
 
 
 def _set_aside(log: LogState, segments: Sequence[Segment], now_ms: int) -> None:

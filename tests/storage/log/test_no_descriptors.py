@@ -1,17 +1,21 @@
-"""No descriptor is to be had at any operation of an append: back-pressure, and never a record lost.
+"""No descriptor is to be had at any operation of a call: back-pressure, and never a record lost.
 
-What is refused is not there, what is acknowledged is read back, and no offset is given twice.
+What is refused is not there, what is acknowledged is read back, and no offset is given twice. What was
+done by half takes the log offline.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
+from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import LogFailed, NoDescriptors
 from odradek.storage.log.config import LogConfig
-from tests.storage.log.log_world import World, batch, idempotent, marker, records_in
+from odradek.storage.log.partition_log import PartitionLog
+from tests.storage.log.log_world import World, batch, idempotent, marker, offsets_in, records_in
 
 SMALL = LogConfig(internal_segment_bytes=400, index_interval_bytes=100)
 
@@ -58,3 +62,74 @@ def test_an_aborted_transaction_that_cannot_be_noted_ends_the_log(restart: str) 
     world.log.advance_high_watermark(world.log.end_offset)
     (aborted,) = world.log.aborted_transactions(0, world.log.end_offset)
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (9, 0, 1)
+
+
+def cut_to_15(log: PartitionLog) -> None:
+    log.truncate_to(15)
+
+
+def begin_at_40(log: PartitionLog) -> None:
+    log.truncate_fully_and_start_at(40)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize(("cut", "end", "point"), [(cut_to_15, 15, 15), (begin_at_40, 40, 0)])
+def test_a_log_is_cut_as_a_whole_or_not_at_all_or_is_offline(
+    cut: Callable[[PartitionLog], None], end: int, point: int, pinned: bool
+) -> None:
+    """Half cut it would go on with offsets that segments behind its end have, too."""
+    passes, failed, refused, lost = 0, 1, 0, 0
+    while failed:
+        world = World(config=SMALL)
+        for number in range(30):
+            world.append(idempotent(7, number, size=40), epoch=number // 7)
+        world.flush()
+        log, before = world.log, records_in(world.log)
+        slice_ = log.read(15, 1000, limit=30).slice if pinned else None
+        fault = world.disk.fail("*", errno.EMFILE, passes=passes, times=1)
+        try:
+            cut(log)
+        except NoDescriptors:
+            refused += 1
+            assert records_in(log) == before, f"operation {passes}"
+            cut(log)
+        except LogFailed:
+            lost += 1
+            with pytest.raises(LogFailed):
+                world.append()
+        world.disk.heal()
+        if slice_ is not None:
+            slice_.file.unpin()
+        if log.failure is None:
+            assert (log.end_offset, world.recovery_point) == (end, point)
+            world.append(idempotent(8, 0), epoch=9)
+            assert offsets_in(log, log.log_start_offset)[-1] == end
+        log = world.kill()
+        kept = records_in(log, log.log_start_offset)
+        assert [each.offset for each in kept] == [*range(log.log_start_offset, log.end_offset)]
+        assert kept[:15] == before[: min(len(kept), 15)] or log.log_start_offset == 40
+        assert log.end_offset >= 15 or cut is begin_at_40
+        failed, passes = fault.failed, passes + 1
+    assert lost
+    assert refused or cut is begin_at_40  # which begins with its first file
+    assert world.failures == []  # of the directory
+
+
+def test_a_recovery_point_that_was_not_lowered_on_the_disk_is_lowered_when_tried_again() -> None:
+    """Else what is appended after the cut would be believed, though it never was synced."""
+    world = World(config=SMALL)
+    for _ in range(30):
+        world.append()
+    world.flush()
+    lower = world.log.on_recovery_point_lowered
+    assert lower is not None
+
+    def refused() -> None:
+        raise OutOfDescriptors(errno.EMFILE, "no descriptors")
+
+    world.log.on_recovery_point_lowered = refused
+    with pytest.raises(NoDescriptors):
+        world.log.truncate_to(15)
+    world.log.on_recovery_point_lowered = lower
+    world.log.truncate_to(15)
+    assert world.recovery_point == 15
