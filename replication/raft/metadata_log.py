@@ -5,7 +5,9 @@ leader of an epoch), what is deleted (segments below a snapshot, never by time o
 that each epoch begins with a control batch that names its leader. Everything here blocks or computes;
 `metadata.py` decides when.
 
-What is on the disk after recovery is what counts: a torn tail is cut by the log's own recovery. If
+What is on the disk after recovery is what counts: a torn tail is cut by the log's own recovery, and the rest
+is synced, with its names, before anybody is told of it. For the process before may have been killed with it in
+memory: what this one said in votes and fetches, or counted as the leader, a power cut would take back. If
 the newest snapshot ends past the log, or in a later epoch than any in it, the log is emptied and goes
 on from there: the snapshot came from a leader, and a crash kept the log from following.
 """
@@ -13,6 +15,7 @@ on from there: the snapshot came from a leader, and a crash kept the log from fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
@@ -28,6 +31,7 @@ from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId, Sna
 from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
+from odradek.storage.errors import DiskFull
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.partition_log import Origin, PartitionLog
 
@@ -85,7 +89,8 @@ class MetadataLog:
         self.quorum_state = QuorumStateFile(files, self.directory)
 
     def open(self) -> None:
-        """Recover the log and find the snapshots. Raises InvalidMetadata, OSError, LogFailed."""
+        """Recover the log and find the snapshots; durable when it returns. Raises InvalidMetadata, OSError,
+        LogFailed."""
         self.snapshots.load()
         self._log = PartitionLog.open(
             self._files,
@@ -98,6 +103,7 @@ class MetadataLog:
             clean=False,
             on_full=lambda _, error: self._on_full(error),
         )
+        self._sync()
         newest = self.snapshots.newest
         start = self._log.log_start_offset
         if start > 0 and (newest is None or newest.end_offset < start):
@@ -111,6 +117,13 @@ class MetadataLog:
         ):
             self._log.truncate_fully_and_start_at(newest.end_offset)
         self._log.advance_high_watermark(self._log.end_offset)
+
+    def _sync(self) -> None:
+        """All that is here, whoever has written it."""
+        with suppress(DiskFull):  # of the epochs' file alone, after the records, which say the same
+            self._log.flush()
+        for directory in (self.directory, self.directory.parent):
+            self._files.sync_directory(directory)
 
     @property
     def end_offset(self) -> int:

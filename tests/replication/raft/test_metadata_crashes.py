@@ -13,8 +13,10 @@ import pytest
 import trio
 
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.schemas.serde import encode_metadata_record
+from odradek.replication.raft.elections import Election
 from odradek.replication.raft.metadata import Metadata
-from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
@@ -116,6 +118,43 @@ async def test_power_lost_again_while_recovering() -> None:
             with pytest.raises(NodeCrashed):
                 await life(second, [])
             await recover(second.disk.crash(sync), acknowledged, COMMITS)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_killed_process_left_is_durable_before_it_is_told(seed: int) -> None:
+    """Records, the name of the segment that they are in, and a vote."""
+    node = new_node()
+    node.files.make_directory(LOG_DIRECTORY)
+    killed = opened(node)
+    for number in range(9):
+        killed.append([encode_metadata_record(set_config(f"{number}"), 0)], epoch=3)
+    node.files.cut_power_at(node.files.syncs + 2)  # the vote has its name, which is not synced yet
+    with pytest.raises(NodeCrashed):
+        killed.quorum_state.write(Election(epoch=4, voted_id=2))
+    restarted = opened(VirtualWorld(1).node("restarted", node.disk))
+    told = restarted.end_offset, restarted.last_epoch, restarted.quorum_state.read()
+    assert told == (9, 3, Election(epoch=4, voted_id=2))
+    last = opened(VirtualWorld(2).node("last", node.disk.crash(seed)))
+    assert (last.end_offset, last.last_epoch, last.quorum_state.read()) == told
+
+
+def test_a_killed_process_is_followed_by_another_on_a_full_disk() -> None:
+    """The file of the epochs finds no room: they are in the records."""
+    node = new_node()
+    node.files.make_directory(LOG_DIRECTORY)
+    killed = opened(node)
+    killed.append([encode_metadata_record(set_config("a"), 0)], epoch=3)
+    node.disk.mount_of(ROOT).capacity_bytes = 0
+    restarted = opened(VirtualWorld(1).node("restarted", node.disk))
+    assert (restarted.end_offset, restarted.last_epoch) == (1, 3)
+    last = opened(VirtualWorld(2).node("last", node.disk.crash(0)))
+    assert (last.end_offset, last.last_epoch) == (1, 3)
+
+
+def opened(node: VirtualNode) -> MetadataLog:
+    log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())
+    log.open()
+    return log
 
 
 async def test_power_lost_with_many_commits_under_way(autojump_clock: object) -> None:
