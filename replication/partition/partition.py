@@ -11,7 +11,8 @@ is ended by a timer that an append could end. Where the high watermark comes fro
 | follows | is what the leader says | `replicated`, which whoever fetches calls |
 
 While a follower's change of its log runs in a thread (`begin_change`), this node does not become the
-leader: the image that says so waits for `end_change`.
+leader: the image that says so waits for `end_change`. One that is retired (deleted, or without a disk) never
+leads again: there may be another replica of that name here by then, in a log of its own.
 """
 
 from __future__ import annotations
@@ -125,6 +126,8 @@ class Partition:
 
     def update(self, image: PartitionImage) -> None:
         """Take over what the cluster decided; whoever waits on the old role is interrupted."""
+        if self._gone is not None and image.leader == self._node_id:
+            return
         self._put_off = None
         if self.leading is not None and self.leading.is_ahead_of(image):
             return
@@ -158,7 +161,7 @@ class Partition:
 
     def _lead(self, image: PartitionImage) -> None:
         """Begin the epoch, if this node leads it, and see what is replicated by that."""
-        if image.leader != self._node_id or self._gone is not None:
+        if image.leader != self._node_id:
             return
         self._unseen = None
         try:
@@ -380,6 +383,7 @@ class Partition:
     def retire(self, reason: KafkaError) -> None:
         """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""
         self._gone = reason
+        self._put_off = None
         if self.leading is not None:
             self.leading.end()
             self.leading = None

@@ -333,6 +333,24 @@ def test_who_is_gone_leads_nothing(stand: Stand) -> None:
         stand.append()
 
 
+def test_who_is_gone_does_not_become_the_leader() -> None:
+    """Neither by what it put off until its log was changed, nor by what comes later."""
+    stand = Stand(leader=2)
+    partition = stand.partition
+    partition.watch(stand.told)
+    partition.begin_change()
+    stand.see(leader=1, leader_epoch=6)
+    partition.retire(UnknownPartition("deleted"))
+    assert not partition.end_change()
+    stand.see(leader=1, leader_epoch=7)
+    assert not partition.is_leader
+    assert partition.leading is None
+    assert stand.world.log.epochs.latest is None
+    assert stand.told.interruptions == 1
+    stand.see(leader=3, leader_epoch=8)
+    assert partition.leader == 3
+
+
 @pytest.mark.parametrize(
     ("isr", "min_isr", "expected"),
     [((1, 2, 3), 2, True), ((1, 2), 2, False), ((1, 2), 1, True), ((1,), 1, False)],
