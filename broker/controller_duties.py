@@ -128,7 +128,7 @@ class ControllerDuties:
 
         image, unclean = self._metadata.image, self.unclean_election
         existing = image.brokers.get(registration.id)
-        if existing is not None and not self.sessions.is_alive(existing, self._now_ms()):
+        if existing is not None and not self.sessions.holds_id(existing, self._now_ms()):
             await self._make_first(
                 steps.forget_last_incarnation(image, registration, unclean_election=unclean)
             )

@@ -96,7 +96,7 @@ def register_broker(
 ) -> Plan[int]:
     """Register, fenced; the result is the broker's epoch: `next_offset`, of the plan's first record.
 
-    `has_session` says that the broker with this id is alive as far as the controller knows: then
+    `has_session` says that the broker with this id is alive, as far as the controller knows, and stays: then
     only the same incarnation may register again, which amends its registration and keeps its epoch.
     Raises KafkaError: duplicate_broker_registration, invalid_registration, unsupported_version.
     """

@@ -69,15 +69,15 @@ def register_for_session(
 ) -> Plan[int]:
     """`register_broker` for a broker that lives by heartbeats; the result is its epoch.
 
-    Raises KafkaError: duplicate_broker_registration as long as another incarnation is alive,
-    invalid_registration, unsupported_version.
+    Raises KafkaError: duplicate_broker_registration as long as another incarnation is alive and does not
+    shut down, invalid_registration, unsupported_version.
     """
     existing = image.brokers.get(registration.id)
     plan = register_broker(
         image,
         registration,
         next_offset=image.offset + 1,
-        has_session=existing is not None and sessions.is_alive(existing, now_ms),
+        has_session=existing is not None and sessions.holds_id(existing, now_ms),
         unclean_election=unclean_election,
     )
     sessions.registered(registration.id, plan.result, image.offset + len(plan.records))

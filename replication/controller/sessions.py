@@ -54,6 +54,11 @@ class BrokerSessions:
         heard_ms = self._heard_ms.get(broker.id)
         return heard_ms is not None and now_ms < heard_ms + self.timeout_ms
 
+    def holds_id(self, broker: BrokerImage, now_ms: int) -> bool:
+        """Whether no other incarnation may register with its id: it is alive, and not about to stop
+        (KAFKA-19047)."""
+        return self.is_alive(broker, now_ms) and not broker.in_controlled_shutdown
+
     def expire(self, broker: BrokerImage, now_ms: int) -> None:
         """It was told to shut down: its session is over now. Like any that expires it is forgotten
         once the image says that the broker is fenced."""

@@ -253,6 +253,22 @@ def test_another_controller_goes_on_with_a_shutdown(controller: Controller) -> N
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
 
 
+def test_who_ended_while_it_shut_down_is_replaced_at_once(controller: Controller) -> None:
+    """KAFKA-19047: its session goes on, but it was about to stop."""
+    epoch = controller.image.brokers[1].epoch
+    for broker in (2, 3):
+        controller.heartbeat(broker)
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
+    assert controller.register(1, incarnation=1, previous_epoch=epoch) > epoch
+    found = controller.image.brokers[1]
+    assert (found.fenced, found.in_controlled_shutdown) == (True, False)
+    assert controller.heartbeat(1) == {CAUGHT_UP}
+    assert partition(controller.image, "alone").leader == 1
+    with pytest.raises(KafkaError) as refused:
+        controller.register(1, incarnation=2)
+    assert refused.value.code is ErrorCode.duplicate_broker_registration
+
+
 def test_who_is_stopping_does_not_come_back_without_registering(controller: Controller) -> None:
     controller.heartbeat(1, want_shut_down=True)
     controller.now_ms += TIMEOUT_MS
