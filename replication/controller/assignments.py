@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.features import elr_enabled
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.controller.leadership import default_directory
 from odradek.replication.controller.operations import ItemRefused
-from odradek.replication.controller.partition_state import partition_record
 
 
 def check_manual_assignment(
@@ -57,13 +53,6 @@ def first_state(image: MetadataImage, replicas: Sequence[int]) -> PartitionImage
         leader_epoch=0,
         partition_epoch=0,
     )
-
-
-def first_record(
-    image: MetadataImage, topic_id: UUID, index: int, partition: PartitionImage
-) -> Any:
-    """The PartitionRecord of a new partition."""
-    return partition_record(topic_id, index, partition, with_elr=elr_enabled(image.features))
 
 
 def nobody_serves(partition: int) -> ItemRefused:

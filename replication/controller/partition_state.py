@@ -71,10 +71,9 @@ def _directories(directories: tuple[UUID, ...], replicas: int) -> tuple[UUID, ..
     return directories
 
 
-def partition_record(
-    topic_id: UUID, index: int, partition: PartitionImage, *, with_elr: bool
-) -> PartitionRecord:
-    """The record that spells a state out; ELR only where the feature is on and there is one."""
+def partition_record(topic_id: UUID, index: int, partition: PartitionImage) -> PartitionRecord:
+    """The record that spells a state out. An ELR is told where there is one: it outlives the feature, if
+    that is turned off, until the partition changes."""
     from odradek.protocol.schemas.topic_records import PartitionRecord
 
     return PartitionRecord(
@@ -89,6 +88,6 @@ def partition_record(
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
         directories=partition.directories,
-        eligible_leader_replicas=(partition.elr or None) if with_elr else None,
-        last_known_elr=(partition.last_known_elr or None) if with_elr else None,
+        eligible_leader_replicas=partition.elr or None,
+        last_known_elr=partition.last_known_elr or None,
     )

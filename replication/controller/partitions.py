@@ -12,7 +12,6 @@ from odradek.replication.controller.assignments import (
     ALL_FENCED,
     cannot_replicate,
     check_manual_assignment,
-    first_record,
     first_state,
     nobody_serves,
 )
@@ -35,6 +34,7 @@ from odradek.replication.controller.operations import (
     for_free,
 )
 from odradek.replication.controller.partition_change import Wanted, decide_change
+from odradek.replication.controller.partition_state import partition_record
 from odradek.replication.controller.placement import Placer
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import value_class
@@ -101,7 +101,7 @@ def _added_partitions(image: MetadataImage, wanted: MorePartitions, entropy: Ent
     else:
         partitions = _assigned(image, topic, wanted.assignments)
     return [
-        first_record(image, topic.id, index, partition)
+        partition_record(topic.id, index, partition)
         for index, partition in enumerate(partitions, start=present)
     ]
 

@@ -12,7 +12,6 @@ from odradek.replication.controller.features import (
     CONTROLLER_REGISTRATION,
     CORDONED_DIRECTORIES,
     METADATA_VERSION,
-    elr_enabled,
     metadata_version,
 )
 from odradek.replication.controller.image import (
@@ -32,9 +31,8 @@ def snapshot_records(image: MetadataImage) -> Iterator[Any]:
     if metadata_version(image.features) >= CONTROLLER_REGISTRATION:
         for controller in image.controllers.values():
             yield controller_record(controller)
-    with_elr = elr_enabled(image.features)
     for topic in image.topics_by_id.values():
-        yield from _topic(topic, with_elr=with_elr)
+        yield from _topic(topic)
     yield from _configs(image)
     yield from _quotas(image)
     yield from _producer_ids(image)
@@ -115,12 +113,12 @@ def controller_record(controller: ControllerImage) -> Any:
     )
 
 
-def _topic(topic: TopicImage, *, with_elr: bool) -> Iterator[Any]:
+def _topic(topic: TopicImage) -> Iterator[Any]:
     from odradek.protocol.schemas.topic_records import TopicRecord
 
     yield TopicRecord(name=topic.name, topic_id=topic.id)
     for index, partition in topic.partitions.items():
-        yield partition_record(topic.id, index, partition, with_elr=with_elr)
+        yield partition_record(topic.id, index, partition)
 
 
 def _configs(image: MetadataImage) -> Iterator[Any]:

@@ -17,7 +17,6 @@ from odradek.replication.controller.assignments import (
     ALL_FENCED,
     cannot_replicate,
     check_manual_assignment,
-    first_record,
     first_state,
     nobody_serves,
 )
@@ -32,6 +31,7 @@ from odradek.replication.controller.operations import (
     check_size,
     for_free,
 )
+from odradek.replication.controller.partition_state import partition_record
 from odradek.replication.controller.placement import InvalidReplicationFactor, Placer
 from odradek.replication.controller.topic_names import CLUSTER_METADATA, collision_key, name_error
 from odradek.seams.entropy import Entropy
@@ -174,7 +174,7 @@ class _Creation:
         self.records.append(TopicRecord(name=topic.name, topic_id=topic_id))
         self.records += config_changes
         self.records += (
-            first_record(self._image, topic_id, index, partition)
+            partition_record(topic_id, index, partition)
             for index, partition in enumerate(partitions)
         )
 

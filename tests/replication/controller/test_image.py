@@ -155,6 +155,28 @@ def test_elrs_are_cleared_of_one_topic_or_of_all() -> None:
     assert partition(both, "beta", 1).partition_epoch == 0
 
 
+def test_a_snapshot_has_eligible_leaders_that_were_kept_before_the_feature_went() -> None:
+    """They stay until the partition changes, and may be all that can lead it again (KIP-966)."""
+    image = after(
+        MetadataImage(),
+        cluster_schemas.FeatureLevelRecord(name=METADATA_VERSION, feature_level=ELR_SUPPORT),
+        topic(),
+        new_partition(isr=(), leader=-1, eligible_leader_replicas=(2,), last_known_elr=(1,)),
+    )
+    again = after(MetadataImage(), *read_back(image))
+    assert partition(again, "alpha") == partition(image, "alpha")
+
+
+def read_back(image: MetadataImage) -> list[Any]:
+    """The records of a snapshot, as they are on the disk."""
+    return [
+        decode_metadata_record(
+            encode_metadata_record(record, record_version(record, image.features))
+        )
+        for record in image.records()
+    ]
+
+
 # What contradicts the state
 
 
