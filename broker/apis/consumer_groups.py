@@ -145,16 +145,16 @@ def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerHeartbeat:
 
 async def consumer_group_describe(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     asked = request.include_authorized_operations
-    return {"groups": [_describe(group_id, asked, ctx) for group_id in request.group_ids]}
+    return {"groups": [await _describe(group_id, asked, ctx) for group_id in request.group_ids]}
 
 
-def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:
+async def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:
     try:
         _check_served(ctx)
         check_group(ctx, group_id)
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        group = ctx.broker.groups.describe_consumer(group_id)
+        group = await ctx.broker.groups.describe_consumer(group_id)
         _check_may_see(group, ctx)
     except KafkaError as error:
         return {

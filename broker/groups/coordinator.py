@@ -241,11 +241,13 @@ class GroupCoordinator:
     ) -> list[FetchedTopic]:
         """Committed offsets, all of the group's where `topics` is None; see `Shard.fetch`.
 
-        What is fetched will not be taken back: it is on all in-sync replicas.
+        What is fetched will not be taken back: as it stands when asked, told when it is on all in-sync
+        replicas. What is appended meanwhile, and may never be there, is for the next one who asks.
         """
         led = self.leadership.active(group_id)
+        found = led.shard.fetch(group_id, topics, require_stable=require_stable, member=member)
         await self._committed(led)
-        return led.shard.fetch(group_id, topics, require_stable=require_stable, member=member)
+        return found
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
@@ -297,12 +299,17 @@ class GroupCoordinator:
         ]
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """A classic group of this node. Raises NotClassicGroup."""
+        """A classic group of this node, as it is in memory: so it is in Kafka, and a rebalance is in no
+        log. Raises NotClassicGroup."""
         return self.leadership.active(group_id).shard.describe(group_id)
 
-    def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
-        """Raises GROUP_ID_NOT_FOUND for what is no consumer group of this node."""
-        return self.leadership.active(group_id).shard.describe_consumer(group_id)
+    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        """As for `fetch`, what will not be taken back. Raises GROUP_ID_NOT_FOUND for what is no
+        consumer group of this node."""
+        led = self.leadership.active(group_id)
+        found = led.shard.describe_consumer(group_id)
+        await self._committed(led)
+        return found
 
     @property
     def protocols(self) -> Collection[str]:

@@ -89,8 +89,17 @@ class MemoryLog:
     def hold(self) -> None:
         self.high_watermarks = dict(self.ends)
 
+    def move_to(self, partition: int, high_watermark: int) -> None:
+        """Of a log that is held."""
+        assert self.high_watermarks is not None
+        self.high_watermarks[partition] = high_watermark
+        self._tell()
+
     def move_on(self) -> None:
         self.high_watermarks = None
+        self._tell()
+
+    def _tell(self) -> None:
         self.changed.set()
         self.changed = trio.Event()
 

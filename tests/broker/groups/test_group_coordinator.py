@@ -15,6 +15,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
 from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
+    ConsumerHeartbeat,
     GroupKey,
     Heartbeat,
     HeartbeatAnswer,
@@ -30,6 +31,7 @@ from odradek.broker.groups.actions import (
     SyncAnswer,
 )
 from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
 from odradek.broker.groups.coordinator import GroupCoordinator
 from odradek.broker.groups.describe import NotClassicGroup
 from odradek.broker.groups.shard import Commit, OffsetToCommit
@@ -279,6 +281,47 @@ async def test_a_commit_is_answered_when_the_replicas_have_it(clock: VirtualCloc
         await clock.settle()
         assert getattr(commit.answer, "error", None) is ErrorCode.none
         assert fetch.answer == 2
+
+
+async def test_a_commit_that_comes_while_a_reader_waits_is_not_told_to_it(
+    clock: VirtualClock,
+) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        await groups.commit(a_commit(1))
+        log.hold()
+        first = Asked(nursery, lambda: groups.commit(a_commit(2)))
+        await clock.settle()
+        end = log.end_offset(0)
+        fetch = Asked(nursery, lambda: fetched(groups))
+        await clock.settle()
+        second = Asked(nursery, lambda: groups.commit(a_commit(3)))
+        await clock.settle()
+        log.move_to(0, end)
+        await clock.settle()
+        assert first.is_answered.is_set()
+        assert not second.is_answered.is_set()
+        assert fetch.answer == 2
+        log.move_on()
+
+
+async def test_a_consumer_group_is_described_as_the_replicas_have_it(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    beat = ConsumerHeartbeat(
+        "g", "m", 0, "c", "/::1", rebalance_timeout_ms=1000, topics=("t",), owned={}
+    )
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        log.hold()
+        joined = Asked(nursery, lambda: groups.consumer_heartbeat(beat))
+        await clock.settle()
+        described = Asked(nursery, lambda: groups.describe_consumer("g"))
+        await clock.settle()
+        assert not joined.is_answered.is_set()
+        assert not described.is_answered.is_set(), "what could be taken back was shown"
+        log.move_on()
+        await clock.settle()
+        assert isinstance(described.answer, DescribedConsumerGroup)
+        assert [each.member.member_id for each in described.answer.members] == ["m"]
 
 
 async def test_answers_come_in_the_order_of_the_log(clock: VirtualClock) -> None:
