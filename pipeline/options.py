@@ -23,6 +23,7 @@ from odradek.protocol.uuids import uuid_from_text
 FETCH_BYTES = 4 << 20
 """A fetch brings so much, where nobody says otherwise. Memory of this size is used again by the next; of what is much
 larger each page is new, which costs more than all else of a fetch."""
+TRIGGER_DELAY_MS = 15 * 60 * 1000
 REPORT = "report"
 """Of `onCorruptSegment`: gaps are rows."""
 EARLIEST, LATEST = -2, -1
@@ -103,7 +104,8 @@ class Options:
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = 15 * 60 * 1000
+    max_trigger_delay_ms: int = TRIGGER_DELAY_MS
+    """How long after a batch the next one waits for `min_offsets_per_trigger`; 0 waits for nothing."""
     fail_on_data_loss: bool = True
     read_committed: bool = False
     request_timeout_ms: int = 30_000
@@ -164,6 +166,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         raise BadOption(f"{names} says something of a store, and tiered.url names none")
     if bootstrap is None and streaming:
         raise BadOption("a stream needs kafka.bootstrap.servers: new records come from there")
+    delay_ms = read.checked("maxtriggerdelay", duration_ms)
     made = Options(
         bootstrap=bootstrap,
         tiered_url=url,
@@ -181,7 +184,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         max_records_per_partition=read.number("maxrecordsperpartition", 1),
         max_offsets_per_trigger=read.number("maxoffsetspertrigger", 1),
         min_offsets_per_trigger=read.number("minoffsetspertrigger", 1),
-        max_trigger_delay_ms=read.checked("maxtriggerdelay", duration_ms) or 15 * 60 * 1000,
+        max_trigger_delay_ms=TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
         fail_on_data_loss=read.flag("failondataloss", True),
         read_committed=read.choice(
             "kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted"

@@ -3,8 +3,8 @@
 Offsets in a checkpoint are those of Spark's own Kafka source, with the topics' ids and, in the first batch's, where that
 begins (`stream_offsets.py`): a batch that is made again has the same offsets, and what is gone of them meanwhile is
 told. How much a micro-batch takes is decided as there: `maxOffsetsPerTrigger` is shared out among partitions by how
-far each is behind, `minOffsetsPerTrigger` waits until there is that much or `maxTriggerDelay` is over. What was
-tiered since the last batch is read from the store.
+far each is behind, `minOffsetsPerTrigger` waits until there is that much, or the batch before is `maxTriggerDelay`
+ago; the first batch of a run waits for nothing. What was tiered since the last batch is read from the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from odradek.pipeline.options import Options, Position
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import Reads
 from odradek.pipeline.stream_offsets import InJson, Offsets, StreamOffsets
-from odradek.seams.clock import RealClock
+from odradek.seams.clock import Clock, RealClock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,9 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         super().__init__(options, schema)
         self._target: StreamOffsets | None = None
         """Where a query with Trigger.AvailableNow ends."""
-        self._waiting_since: float | None = None
+        self._clock: Clock = RealClock()
+        self._triggered_at: float | None = None
+        """When a batch was not put off the last time, in seconds of that clock."""
         self._initial: InJson | None = None
 
     def initialOffset(self) -> InJson:  # noqa: N802 - Spark's name
@@ -161,17 +163,14 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.error("%s; it is read from where it ended on", text)
 
     def _is_too_little(self, count: int) -> bool:
-        """Whether a batch of so many offsets is put off (minOffsetsPerTrigger)."""
-        least = self._options.min_offsets_per_trigger
-        if least is None or count == 0 or self._target is not None:
+        """Whether a batch of so many offsets is put off (minOffsetsPerTrigger), as Spark's source has it."""
+        least, before = self._options.min_offsets_per_trigger, self._triggered_at
+        if least is None or self._target is not None:
             return False
-        now = RealClock().monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-        waited_ms = (now - self._waiting_since) * 1000
-        if count < least and waited_ms < self._options.max_trigger_delay_ms:
+        now, delay_s = self._clock.monotonic(), self._options.max_trigger_delay_ms / 1000
+        if count < least and before is not None and now - before < delay_s:
             return True
-        self._waiting_since = None
+        self._triggered_at = now
         return False
 
 

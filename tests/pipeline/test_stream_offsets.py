@@ -16,6 +16,7 @@ from odradek.pipeline.planning import Lost
 from odradek.pipeline.stream import StreamReader
 from odradek.pipeline.stream_offsets import InJson
 from odradek.protocol.uuids import uuid_to_text
+from odradek.seams.clock import RealClock
 from tests.pipeline.virtual_leader import TOPIC_ID, Held, VirtualLeader
 from tests.pipeline.virtual_reading import FULL
 
@@ -257,16 +258,16 @@ def test_where_it_began_is_in_the_end_of_the_first_batch_alone() -> None:
         assert whole == at(12)
         done = first_end([0], 12)
         assert json.dumps(following(reader, done)) == json.dumps(done)
-        assert json.dumps(following(stream(minOffsetsPerTrigger=9), first)) == json.dumps(first)
         assert offsets(reader, done, done) == []
 
 
-def test_a_first_batch_that_waits_for_more_says_where_it_begins() -> None:
-    leader = VirtualLeader((3, 12))
+def test_a_first_batch_that_has_nothing_says_where_it_begins() -> None:
+    leader = VirtualLeader((3, 3))
     with leader.reachable():
-        reader = stream(minOffsetsPerTrigger=100, **EARLY)
+        reader = stream(**EARLY)
         end = following(reader, reader.initialOffset())
         assert end == first_end([3], 3)
+        leader.logs["t", 0].end = 12  # type: ignore[index]
         leader.logs["t", 0].start = 5  # type: ignore[index]
         reader = stream(**EARLY)
         assert offsets(reader, reader.initialOffset(), end) == []
@@ -305,6 +306,53 @@ def test_a_query_that_ends_where_it_began_loses_nothing_by_what_came_meanwhile()
         start = reader.initialOffset()
         assert start == at(12)
         assert following(reader, start) == first_end([12], 12)
+
+
+class SetClock(RealClock):
+    at_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.at_s
+
+
+def test_a_batch_waits_for_more_since_the_one_before() -> None:
+    """As Spark's own source does: not the first one, and none for longer than maxTriggerDelay."""
+    leader, reader = VirtualLeader((0, 5)), stream(minOffsetsPerTrigger=10, maxTriggerDelay="1m")
+    reader._clock = clock = SetClock()
+    log = leader.logs["t", 0]  # type: ignore[index]
+    with leader.reachable():
+        start = following(reader, at(0))
+        assert start == at(5)
+        for at_s, log_end, end in (
+            (1, 14, 5),
+            (59.9, 14, 5),
+            (60, 14, 14),
+            (61, 24, 24),
+            (62, 25, 24),
+        ):
+            clock.at_s, log.end = at_s, log_end
+            start = following(reader, start)
+            assert start == at(end)
+        clock.at_s = 121
+        assert following(reader, start) == at(25)
+
+
+def test_without_a_delay_a_batch_waits_for_nothing() -> None:
+    leader, reader = VirtualLeader((0, 5)), stream(minOffsetsPerTrigger=10, maxTriggerDelay=0)
+    reader._clock = SetClock()
+    with leader.reachable():
+        for end in (5, 6):
+            leader.logs["t", 0].end = end  # type: ignore[index]
+            assert following(reader, at(0)) == at(end)
+
+
+def test_what_waits_for_more_is_no_news() -> None:
+    """Also where the batch before is the first one, whose end says more."""
+    leader, reader = VirtualLeader((0, 5)), stream(minOffsetsPerTrigger=10, **EARLY)
+    with leader.reachable():
+        first = following(reader, reader.initialOffset())
+        leader.logs["t", 0].end = 9  # type: ignore[index]
+        assert json.dumps(following(reader, first)) == json.dumps(first)
 
 
 def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None:
