@@ -66,7 +66,6 @@ class AvroDecoder:
 
         written = _Expanded(schema)
         read = written if reader is None or reader.text == schema.text else _Expanded(reader)
-        self._name = f"schema {schema.id}"
         self._written = written.tree
         self._read = None if read is written else read.tree
         self._raw = read.kind
@@ -103,13 +102,13 @@ class AvroDecoder:
     def _surely(self, payloads: pa.Array) -> pa.Array:
         import fastavro
 
-        if self._parsed is None:
-            self._parsed = (
-                fastavro.parse_schema(self._written),
-                None if self._read is None else fastavro.parse_schema(self._read),
-            )
-        written, read = self._parsed
         try:
+            if self._parsed is None:
+                self._parsed = (
+                    fastavro.parse_schema(self._written),
+                    None if self._read is None else fastavro.parse_schema(self._read),
+                )
+            written, read = self._parsed
             rows = [
                 fastavro.schemaless_reader(io.BytesIO(each.as_buffer()), written, read)
                 for each in payloads
@@ -142,7 +141,7 @@ class _Expanded:
                 }
             self.tree, self.kind = self._walk(root, "", ())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadSchema(f"schema {schema.id} is no Avro schema: {error!r}") from None
+            raise BadSchema(f"{schema.name} is no Avro schema: {error!r}") from None
 
     def _is_record(self, root: Any) -> bool:
         if isinstance(root, str) and root in self._named:
@@ -182,7 +181,7 @@ class _Expanded:
         branches = [each for each in node if each not in ("null", {"type": "null"})]
         if len(branches) > 1:
             raise BadSchema(
-                f"schema {self._schema.id}: {'.'.join(path) or 'the value'} is a union of"
+                f"{self._schema.name}: {'.'.join(path) or 'the value'} is a union of"
                 f" several types, for which there is no column"
             )
         if not branches:
@@ -194,7 +193,7 @@ class _Expanded:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         known = self._named.get(full) or self._named.get(name)
         if known is None:
-            raise BadSchema(f"schema {self._schema.id}: there is no type {name}")
+            raise BadSchema(f"{self._schema.name}: there is no type {name}")
         node, outer = known
         return self._define(node, node["type"], outer, path)
 
@@ -219,7 +218,7 @@ class _Expanded:
                 return made, pa.decimal128(precision, scale)
             return made, pa.binary()
         if full in self._within:
-            raise BadSchema(f"schema {self._schema.id}: {full} is within itself: no column for it")
+            raise BadSchema(f"{self._schema.name}: {full} is within itself: no column for it")
         self._within.append(full)
         fields, types = [], []
         for each in node["fields"]:

@@ -42,6 +42,11 @@ def relaxed(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_null(kind) else kind
 
 
+def levels(kind: pa.DataType) -> int:
+    """How deeply its columns are nested, as Arrow counts: a map is a list of structs."""
+    return 1 + max([levels(each.type) for each in _fields(kind)], default=-1)
+
+
 def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
     """The type that has room for values of all. Raises BadSchema, with the column."""
     first = kinds[0]

@@ -38,7 +38,7 @@ class JsonDecoder:
             self._root = json.loads(schema.text)
             shape = self._shape(self._root, ())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadSchema(f"schema {schema.id} is no JSON Schema: {error!r}") from None
+            raise BadSchema(f"{schema.name} is no JSON Schema: {error!r}") from None
         self._is_object = isinstance(shape, dict)
         self._shape_of_all = shape if isinstance(shape, dict) else {VALUE: shape}
         self.kind = _type_of(self._shape_of_all)
@@ -48,6 +48,12 @@ class JsonDecoder:
         return in_parts(payloads, self._columns, self.kind)
 
     def _columns(self, payloads: pa.Array) -> pa.Array:
+        try:
+            return self._fitted(payloads)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+    def _fitted(self, payloads: pa.Array) -> pa.Array:
         shape = self._shape_of_all
         values = [json.loads(each) for each in payloads.to_pylist()]
         if not self._is_object:

@@ -35,7 +35,7 @@ class ProtobufDecoder:
         self._compiled = _compiled(schema)
         tops = list(self._file.message_types_by_name)
         if not tops:
-            raise BadSchema(f"schema {schema.id} has no message")
+            raise BadSchema(f"{schema.name} has no message")
         wanted = messages or (tops[0],)
         self._paths = {}
         for path, descriptor in _paths(self._file):
@@ -43,7 +43,7 @@ class ProtobufDecoder:
                 self._paths[path] = descriptor.full_name
         if not self._paths:
             raise BadSchema(
-                f"schema {schema.id} has no message {', '.join(wanted)}, but {', '.join(tops)}"
+                f"{schema.name} has no message {', '.join(wanted)}, but {', '.join(tops)}"
             )
         self.kind = united([relaxed(self._kind(path)) for path in self._paths])
 
@@ -125,7 +125,7 @@ def _compiled(schema: Schema) -> bytes:
         for path, text in [*schema.references, (_FILE, schema.text)]:
             place = (directory / path).resolve()
             if not place.is_relative_to(directory):
-                raise BadSchema(f"schema {schema.id} imports {path}, which is no name of a schema")
+                raise BadSchema(f"{schema.name} imports {path}, which is no name of a schema")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
         made = directory / "made.binpb"
@@ -143,5 +143,5 @@ def _compiled(schema: Schema) -> bytes:
                 if ".proto:" in line and "WARNING" not in line and "parser.cc" not in line
             ]
             text = "; ".join(said or [done.stderr]).replace(f"{directory}/", "")
-            raise BadSchema(f"schema {schema.id}: {text}")
+            raise BadSchema(f"{schema.name}: {text}")
         return made.read_bytes()

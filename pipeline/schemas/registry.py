@@ -35,12 +35,19 @@ class RegistryUnavailable(PipelineError):
 @value_class
 class Schema:
     """What an id stands for. `references` are the schemas that it uses, by the name it has for them, those
-    they use included, in an order in which each is behind those that it uses."""
+    they use included, in an order in which each is behind those that it uses. `origin` is where it was found: a
+    subject's version, or a file."""
 
     id: int
     kind: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
+    origin: str = ""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"schema {self.id}" + (f" ({self.origin})" if self.origin else "")
 
 
 def load_schemas(source: str, subjects: Iterable[str], ids: Iterable[int] = ()) -> list[Schema]:
@@ -79,16 +86,19 @@ class Registry:
         """All there are of a subject, those that were deleted softly too: records of theirs remain."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(f"{path}?deleted=true")
-        return [self._made(self._get(f"{path}/{number}?deleted=true")) for number in numbers]
+        return [
+            self._made(self._get(f"{path}/{each}?deleted=true"), f"version {each} of {subject}")
+            for each in numbers
+        ]
 
     def schema(self, id: int) -> Schema:
         return self._made({**self._get(f"/schemas/ids/{id}"), "id": id})
 
-    def _made(self, answer: Mapping[str, Any]) -> Schema:
+    def _made(self, answer: Mapping[str, Any], origin: str = "") -> Schema:
         references: dict[str, str] = {}
         self._follow(answer, references)
         kind = answer.get("schemaType") or AVRO
-        return Schema(answer["id"], kind, answer["schema"], tuple(references.items()))
+        return Schema(answer["id"], kind, answer["schema"], tuple(references.items()), origin)
 
     def _follow(self, answer: Mapping[str, Any], references: dict[str, str]) -> None:
         for each in answer.get("references") or ():
@@ -109,7 +119,7 @@ class Registry:
             if error.code == 404:
                 raise BadSchema(f"{where}: {said}") from None
             raise RegistryUnavailable(f"{where}: {said}") from None
-        except (URLError, HTTPException, OSError, ValueError) as error:
+        except (URLError, HTTPException, OSError, ValueError, RecursionError) as error:
             raise RegistryUnavailable(f"{where}: {error}") from None
 
 
@@ -125,7 +135,7 @@ def _in_directory(directory: Path) -> list[Schema]:
         if each.stem.isdecimal():
             kind = _KINDS[each.suffix]
             others = tuple(p for p in protos if p[0] != each.name) if kind == PROTOBUF else ()
-            found.append(Schema(int(each.stem), kind, texts[each.name], others))
+            found.append(Schema(int(each.stem), kind, texts[each.name], others, str(each)))
     if not found:
         raise BadSchema(f"{directory} has no schema called ID.avsc, ID.proto or ID.json")
     return sorted(found, key=lambda each: each.id)

@@ -11,9 +11,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.schemas.columns import BadSchema, fitted, united
+from odradek.pipeline.schemas.columns import BadSchema, fitted, levels, united
 from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema
 from odradek.pipeline.schemas.wire import PREFIX_BYTES, schema_ids, without_first
+
+LEVELS_MAX = 60
+"""Of columns within columns: Arrow hands Spark no more than 63, and the struct that values become is one."""
 
 
 class Decoder(Protocol):
@@ -48,6 +51,9 @@ class ValueDecoder:
         self._decoders = {each.id: _decoder_of(each, chosen, messages) for each in by_id.values()}
         if not self._decoders:
             raise BadSchema("there is no schema to decode values by")
+        for schema in by_id.values() if chosen is None else (chosen,):
+            if levels(self._decoders[schema.id].kind) > LEVELS_MAX:
+                raise _too_deep(schema)
         self.kind: pa.StructType = (
             united([each.kind for each in self._decoders.values()])
             if reader is None
@@ -99,6 +105,23 @@ class ValueDecoder:
 
 
 def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:
+    """Raises BadSchema, of what is nested more deeply than can be looked into as well."""
+    try:
+        return _made(schema, reader, messages)
+    except RecursionError:
+        raise _too_deep(schema) from None
+    except pa.ArrowInvalid as error:
+        raise BadSchema(f"there are no columns for {schema.name}: {error}") from None
+
+
+def _too_deep(schema: Schema) -> BadSchema:
+    return BadSchema(
+        f"{schema.name} is nested more than {LEVELS_MAX} levels deep, for which there are no columns:"
+        " name the schemas to read instead, by their ids, or one to read all by that is not"
+    )
+
+
+def _made(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:
     if schema.kind == AVRO:
         from odradek.pipeline.schemas.avro import AvroDecoder
 
@@ -111,7 +134,7 @@ def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]
         from odradek.pipeline.schemas.json_schema import JsonDecoder
 
         return JsonDecoder(schema)
-    raise BadSchema(f"schema {schema.id} is of type {schema.kind}, which is not known")
+    raise BadSchema(f"{schema.name} is of type {schema.kind}, which is not known")
 
 
 def _listed(ids: Iterable[int]) -> str:

@@ -127,7 +127,7 @@ class Manifest:
                 cluster_id=fields["cluster_id"],
                 tiered_epoch=fields["tiered_epoch"],
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a manifest: {error!r}") from error
 
 

@@ -79,9 +79,10 @@ def registry() -> Iterator[str]:
 def test_all_versions_of_a_subject_with_what_they_refer_to() -> None:
     with registry() as address:
         found = load_schemas(f"http://reader:pass%3Aword%40@{address}/", ["flights/value"], [12, 7])
+    references = (("b.proto", "B"), ("a.proto", "A"))
     assert found == [
-        Schema(7, AVRO, '"string"'),
-        Schema(9, PROTOBUF, "flight", (("b.proto", "B"), ("a.proto", "A"))),
+        Schema(7, AVRO, '"string"', origin="version 1 of flights/value"),
+        Schema(9, PROTOBUF, "flight", references, "version 3 of flights/value"),
         Schema(12, JSON, "{}"),
     ]
 
@@ -111,9 +112,9 @@ def test_a_directory_of_schemas(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     found = load_schemas(str(tmp_path), ["any"])
     assert found == [
-        Schema(7, AVRO, '"string"'),
-        Schema(9, PROTOBUF, "flight", (("money.proto", "money"),)),
-        Schema(12, JSON, "{}"),
+        Schema(7, AVRO, '"string"', origin=str(tmp_path / "7.avsc")),
+        Schema(9, PROTOBUF, "flight", (("money.proto", "money"),), str(tmp_path / "9.proto")),
+        Schema(12, JSON, "{}", origin=str(tmp_path / "12.json")),
     ]
     assert load_schemas(str(tmp_path), [], [12]) == found[2:]
     with pytest.raises(RegistryUnavailable, match="nowhere"):

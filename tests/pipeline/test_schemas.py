@@ -21,7 +21,7 @@ from odradek.pipeline.jobs.decode import Decoding  # noqa: E402
 from odradek.pipeline.schemas.avro import AvroDecoder  # noqa: E402
 from odradek.pipeline.schemas.columns import BadSchema  # noqa: E402
 from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema  # noqa: E402
-from odradek.pipeline.schemas.values import ValueDecoder  # noqa: E402
+from odradek.pipeline.schemas.values import LEVELS_MAX, ValueDecoder  # noqa: E402
 
 FLIGHT = {
     "type": "record",
@@ -219,6 +219,56 @@ def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
 def test_schemas_without_columns_are_refused(schemas: list[Schema], said: str) -> None:
     with pytest.raises(BadSchema, match=said):
         ValueDecoder(schemas)
+
+
+@pytest.mark.parametrize("levels", [70, 200, 5000])
+@pytest.mark.parametrize(
+    ("kind", "within", "innermost"),
+    [
+        (AVRO, '{"type": "array", "items": %s}', '"int"'),
+        (AVRO, '{"type": "map", "values": ["null", %s]}', '"int"'),
+        (JSON, '{"type": "object", "properties": {"a": %s}}', '{"type": "integer"}'),
+        (JSON, '{"type": "array", "items": %s}', "{}"),
+    ],
+)
+def test_a_schema_that_is_nested_too_deeply_is_named(
+    kind: str, within: str, innermost: str, levels: int
+) -> None:
+    before, _, behind = within.partition("%s")
+    text = before * levels + innermost + behind * levels
+    shallow = Schema(8, AVRO, '"int"')
+    with pytest.raises(
+        BadSchema, match=r"schema 7 \(version 3 of t-value\) is nested more than 60"
+    ):
+        ValueDecoder([shallow, Schema(7, kind, text, origin="version 3 of t-value")])
+
+
+def test_columns_are_nested_as_deeply_as_arrow_hands_them_on() -> None:
+    text = '{"type": "array", "items": ' * LEVELS_MAX + '"int"' + "}" * LEVELS_MAX
+    with pytest.raises(BadSchema):
+        ValueDecoder([Schema(1, AVRO, text)])  # the record that has it is a level, too
+    decoder = ValueDecoder([Schema(1, AVRO, text.removeprefix('{"type": "array", "items": ')[:-1])])
+    made = pa.RecordBatch.from_arrays([pa.nulls(1, pa.struct([("decoded", decoder.kind)]))], ["m"])
+    pa.ipc.new_stream(pa.BufferOutputStream(), made.schema).write_batch(made)
+
+
+def test_a_protobuf_schema_that_is_nested_too_deeply_is_named() -> None:
+    pytest.importorskip("grpc_tools")
+    messages = [f"message M{n} {{ M{n + 1} m = 1; }}" for n in range(99)]
+    text = 'syntax = "proto3"; ' + " ".join(messages) + " message M99 { int32 a = 1; }"
+    with pytest.raises(BadSchema, match="no columns for schema 1: "):
+        ValueDecoder([Schema(1, PROTOBUF, text)])
+
+
+def test_json_that_is_nested_too_deeply_is_one_broken_value() -> None:
+    decoder = ValueDecoder([Schema(1, JSON, '{"properties": {"a": {"type": "integer"}}}')])
+    prefix = struct.pack(">bi", 0, 1)
+    deep = b'{"b": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert rows(decoder, prefix + b'{"a": 1}', prefix + deep, prefix + b'{"a": 2}') == [
+        {"a": 1},
+        "schema 1: it is nested too deeply",
+        {"a": 2},
+    ]
 
 
 PROTO = """

@@ -148,7 +148,9 @@ class TestManifest:
         later = json.dumps({**fields, "colour": "blue"}).encode()
         assert Manifest.parse(later) == Manifest.parse(text)
 
-    @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"7", b'{"version":2}', b"\xff", b"null"])
+    @pytest.mark.parametrize(
+        "text", [b"", b"{}", b"[]", b"7", b'{"version":2}', b"\xff", b"null", b"[" * 100_000]
+    )
     def test_what_is_none(self, text: bytes) -> None:
         with pytest.raises(ValueError):
             Manifest.parse(text)
