@@ -168,7 +168,7 @@ class Pass:
             self._generation = which.generation
 
     async def _swap(self, made: Replacement) -> None:
-        """See swap.py for the order. Cancellation waits for its end. Raises GivenUp, OSError."""
+        """See swap.py for the order. Cancellation waits for its end. Raises GivenUp, OSError, LogFailed."""
         old = self._left[: len(made.replaced)]
         assert [segment.base_offset for segment in old] == list(made.replaced)
         lane, run = self._home.directory.lane, self._manager.offload.run
@@ -182,10 +182,7 @@ class Pass:
                 except (OSError, GivenUp):
                     await run(swap.withdraw, self.which, fresh, lane=lane)
                     raise
-                try:
-                    await run(swap.take_over, self.which, old, fresh, lane=lane)
-                except OSError as error:
-                    raise self.which.io_failed(error) from error
+                await run(swap.take_over, self.which, old, fresh, lane=lane)
                 swap.show(self.which, old, fresh)
                 del self._left[: len(old)]
 

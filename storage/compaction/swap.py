@@ -13,7 +13,10 @@ become durable, and what the next start does after a crash (log/leftovers.py):
    `file.delete.delay.ms`, and slices that pin them go on even then.
 
 Nobody else may rename files of the log from 1 to 3: the caller holds the directory's `maintenance`.
-If the log changed so that 2 is not to be done, `withdraw` undoes 1. Appends and rolls go on meanwhile:
+If the log changed so that 2 is not to be done, `withdraw` undoes 1. What is done by half of 2, or of
+that, takes the log offline, and the next start goes on as after a crash: else the log would go on with
+segments that are `.deleted` already, or with a `.swap` that takes the place of what is appended later.
+Appends and rolls go on meanwhile:
 they touch the active segment, the end of the list, and no snapshot but a new one.
 """
 
@@ -60,15 +63,16 @@ def announce(log: LogState, fresh: Segment) -> None:
 
 
 def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
-    """Step 2. Raises OSError: the log has to go offline then."""
+    """Step 2. Raises LogFailed."""
     due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
-    with log.replacing():
-        for segment in old:
-            # The producers' snapshot at the new segment's start stays; those in between go.
-            is_first = segment.base_offset == fresh.base_offset
-            log.deletions.add(segment, None if is_first else log.snapshots, due_ms)
-        fresh.rename("")
-    log.files.sync_directory(log.directory)
+    with log.all_or_offline():
+        with log.replacing():
+            for segment in old:
+                # The producers' snapshot at the new segment's start stays; those in between go.
+                is_first = segment.base_offset == fresh.base_offset
+                log.deletions.add(segment, None if is_first else log.snapshots, due_ms)
+            fresh.rename("")
+        log.files.sync_directory(log.directory)
 
 
 def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
@@ -80,13 +84,14 @@ def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
 
 
 def withdraw(log: LogState, fresh: Segment) -> None:
-    """Remove the new segment's files, `.cleaned` or `.swap`; the data last. Raises OSError.
+    """Remove the new segment's files, `.cleaned` or `.swap`; the data last. Raises LogFailed.
 
     An index without its data would be taken for the old segment's; data without an index gets a
     new one.
     """
     fresh.close()
-    remove_files(log, fresh.base_offset)
+    with log.all_or_offline():
+        remove_files(log, fresh.base_offset)
 
 
 def remove_files(log: LogState, base_offset: int) -> None:

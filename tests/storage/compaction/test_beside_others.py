@@ -26,6 +26,7 @@ from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log_manager import LogManager
 from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_disk import Fault
 from tests.storage.compaction.histories import COMPACTED, History, content
 from tests.storage.compaction.test_survivors import check_files
 from tests.storage.log_manager_world import ONE, A, World, append_keyed
@@ -289,6 +290,64 @@ async def test_a_full_disk_leaves_the_log_and_the_directory_as_they_are(world: W
         world.disk.heal()
         assert await manager.cleaners.clean_what_is_due() == 1
         assert content(log) != before
+
+
+class Exhaustion:
+    """Once it has begun, one operation on names lacks a descriptor, after so many that do not."""
+
+    def __init__(self, world: World, passes: int) -> None:
+        self._disk, self._passes = world.disk, passes
+        self._fault: Fault | None = None
+
+    async def begin(self) -> None:
+        operations = {"rename", "remove", "sync"}
+        self._fault = self._disk.fail(
+            "*/t-0*", errno.EMFILE, operations, passes=self._passes, times=1
+        )
+
+    @property
+    def failed(self) -> int:
+        return 0 if self._fault is None else self._fault.failed
+
+
+async def test_a_swap_without_descriptors_is_done_or_undone_or_the_log_is_offline() -> None:
+    """By half it would have segments that are to be unlinked, and later are; or a `.swap` file, which
+    at the next start takes the place of what came after it."""
+    passes, failed, lost, undone = 0, 1, 0, 0
+    while failed:
+        world = World(paths=(A,), clock=VirtualClock(), configs={"t": COMPACTED})
+        async with world.running() as manager:
+            log = await manager.create("t", 0, ONE)
+            for number in range(40):
+                append_keyed(log, {b"k%d" % (number % 7): bytes(90)}, now_ms=number)
+            log.advance_high_watermark(log.end_offset)
+            log.roll()
+            log.flush()
+            latest = latest_of(log)
+            exhaustion = Exhaustion(world, passes)
+            await interrupted(manager, exhaustion.begin, kind=Replacement)
+            world.disk.heal()
+            failed, passes = exhaustion.failed, passes + 1
+            if log.failure is not None:
+                lost += 1
+            else:
+                log.remove_deleted(world.clock.wall_ms() + 10**9)
+                assert latest_of(log) == latest, f"operation {passes}"
+                undone += failed
+                assert not [each for each in world.names(log.directory) if ".swap" in each]
+        async with world.running() as manager:
+            again = manager.get("t", 0)
+            assert again is not None
+            assert latest_of(again) == latest, f"operation {passes}"
+            check_files(world, again)
+        assert not world.failures  # of the directory
+    assert lost
+    assert undone
+
+
+def latest_of(log: PartitionLog) -> dict[bytes | None, int]:
+    """Of each key its last record's offset."""
+    return {record.key: record.offset for batch in content(log) for record in batch.records}
 
 
 async def test_a_worker_that_dies_is_replaced_in_time(world: World, clock: VirtualClock) -> None:
