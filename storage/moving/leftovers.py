@@ -24,10 +24,11 @@ from odradek.seams.files import Path
 from odradek.storage.directories import names
 from odradek.storage.directories.names import State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
+from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
 from odradek.storage.log_loading import Loading
-from odradek.storage.log_registry import Offline
+from odradek.storage.log_registry import Offline, offline_reason
 from odradek.storage.moving.startup import Left, Verdict, decide
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ class Leftovers:
         except (KafkaError, CorruptMetadata) as error:
             log.error("%s is offline: %s", name, error)
         else:
+            if home.directory.failed:  # meanwhile; what withholds it stays
+                opened.fail(LogFailed(offline_reason(home.directory)))
+                return
             self._manager.registry.offline.pop(name, None)
             home.unserved.discard(name)
             self._manager.registry.add(home, name, opened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,10 @@ import trio
 
 from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_loading import Opener
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
@@ -94,6 +98,25 @@ async def test_j13_what_is_not_the_same_is_not_believed() -> None:
         assert log is not None
         assert log.directory == B / "t-0"
         assert contents(log) == VALUES
+
+
+async def test_j14_a_lone_copy_on_a_disk_that_fails_meanwhile_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
+    async with world.running() as manager:
+        load = Opener.load
+
+        def and_fail(opener: Opener, home: DirectoryLogs, *others: Any) -> PartitionLog:
+            opened = load(opener, home, *others)
+            home.directory.fail(OSError(errno.EIO, "its disk"))
+            return opened
+
+        monkeypatch.setattr(Opener, "load", and_fail)
+        await manager.promote_moved()
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
+        assert manager.logs() == ()
 
 
 @pytest.mark.parametrize("name", ["t-0.move", FUTURE])
