@@ -179,7 +179,8 @@ def _static_min_isr(ctx: RequestContext) -> int:
 
 
 async def unregister(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Forget a broker that is gone for good (KIP-500); one that lives registers again."""
+    """Forget a broker that is gone for good (KIP-500). One that lives is told STALE_BROKER_EPOCH from then
+    on, and registers when it is started again, as Kafka's."""
     unclean = ctx.broker.config.get_bool("unclean.leader.election.enable")
     try:
         check_cluster(ctx)
