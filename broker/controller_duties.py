@@ -257,7 +257,7 @@ class ControllerDuties:
                 continue
             async with trio.open_nursery() as term:
                 term.start_soon(self._fence_the_silent)
-                term.start_soon(self._lead_what_was_left)
+                term.start_soon(self._look_for_what_was_left)
                 term.start_soon(self._balance_leaders)
                 term.start_soon(self._elect_uncleanly)
                 await turned.wait()
@@ -293,23 +293,25 @@ class ControllerDuties:
             await self._make_first(
                 steps.leave_in_sync_sets(image, broker_id, unclean_election=unclean)
             )
-        await self._metadata.perform(
+        fenced = await self._metadata.perform(
             lambda image: fence_oldest_expired(
                 image, self.sessions, now_ms=self._now_ms(), unclean_election=unclean
             )
         )
+        if fenced != broker_id:  # it was heard meanwhile: some of that waits for it
+            await self._lead_what_was_left()
+
+    async def _look_for_what_was_left(self) -> None:
+        """First of all for what an earlier controller did not come to."""
+        while True:
+            await self._tried(self._lead_what_was_left)
+            await trio.sleep(LEFT_SECONDS)
 
     async def _lead_what_was_left(self) -> None:
-        """First of all what an earlier controller did not come to."""
         from odradek.replication.controller import steps
 
-        async def lead() -> None:
-            image, unclean = self._metadata.image, self.unclean_election
-            await self._step(steps.lead_what_was_left(image, unclean_election=unclean))
-
-        while True:
-            await self._tried(lead)
-            await trio.sleep(LEFT_SECONDS)
+        image, unclean = self._metadata.image, self.unclean_election
+        await self._step(steps.lead_what_was_left(image, unclean_election=unclean))
 
     async def _balance_leaders(self) -> None:
         from odradek.replication.controller.elections import balance_leaders

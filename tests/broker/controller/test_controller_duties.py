@@ -157,6 +157,23 @@ async def test_what_could_not_be_committed_of_a_brokers_coming_is_led_later(
     assert leaders(node) == {1}
 
 
+async def test_who_is_heard_while_it_is_about_to_be_fenced_leads_again(
+    autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
+) -> None:
+    epoch = dark.image.brokers[1].epoch
+    dark.decide(lambda image: unfence_broker(image, 1, epoch))
+    node = ControllerNode(dark)
+    nursery.start_soon(keep_alive, node, 2)
+    await nursery.start(node.controller_duties.run)
+    dark.subscribe(lambda _: nursery.start_soon(beat, node, 1))
+    await trio.sleep(SESSION_SECONDS + 0.1)
+    assert len(dark.batches) == 8, (
+        "fenced, unfenced; without leaders in three steps, and with them again"
+    )
+    assert leaders(node) == {1}
+    assert fenced(node) == set()
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_leaders_return_to_their_preferred_brokers(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, enabled: bool
