@@ -46,6 +46,10 @@ class CorruptBatch(KafkaError):
     code: ErrorCode = ErrorCode.corrupt_message
 
 
+class DecompressesToMore(CorruptBatch):
+    """Records that decompress to more than whoever reads them has room for."""
+
+
 class InvalidFrame(Exception):
     """Garbage from the wire: there is nothing to answer, the connection is closed."""
 

@@ -15,13 +15,15 @@ Ts = TypeVarTuple("Ts")
 
 OBJECTS_LANE = "objects"
 """Of all calls to object stores."""
+RECORDS_LANE = "records"
+"""Of looking into records that clients have sent: in part Python, so one batch at a time."""
 
 
 class Offload(Protocol):
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
         """`fn(*args)` off the loop; `lane` names whose limit it counts against.
 
-        A lane is a log directory's path, or OBJECTS_LANE: each has a limit of its own, so that one
-        slow disk holds up nobody else.
+        A lane is a log directory's path, OBJECTS_LANE or RECORDS_LANE: each has a limit of its own, so
+        that one slow disk holds up nobody else.
         """
         ...

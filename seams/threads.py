@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import trio
 
-from odradek.seams.offload import OBJECTS_LANE
+from odradek.seams.offload import OBJECTS_LANE, RECORDS_LANE
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -40,7 +40,8 @@ class ThreadOffload:
         have limits of their own, below this one: copies that hang keep nobody from reading."""
         self._threads_per_lane = threads_per_lane
         self._lanes: dict[str, trio.CapacityLimiter] = {
-            OBJECTS_LANE: trio.CapacityLimiter(object_threads)
+            OBJECTS_LANE: trio.CapacityLimiter(object_threads),
+            RECORDS_LANE: trio.CapacityLimiter(1),
         }
         self._idle_seconds = idle_seconds
         self._idle: dict[_Thread, None] = {}

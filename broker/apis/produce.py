@@ -1,4 +1,5 @@
-"""Produce: batches are checked by their headers, stamped in place and appended; no record is read.
+"""Produce: batches are checked by their headers, stamped in place and appended; no record is read, or
+where the topic's configs ask for it, and there is much to read, in a thread.
 
 The records are views into the connection's buffer, valid until this handler returns.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,13 +30,16 @@ from odradek.protocol.produce_response import (
     ProducedPartition,
     write_produce_response,
 )
-from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK
+from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK, Batch
 from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
+from odradek.seams.offload import RECORDS_LANE
 from odradek.storage.errors import InvalidRecord
 from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.skim import TakesLong
+from odradek.storage.log.validation import check_produced
 
 if TYPE_CHECKING:
     from odradek.broker.transactions.producing import Verified
@@ -106,7 +111,10 @@ def produce_at_once(request: ProduceRequest, ctx: RequestContext) -> Any:
         outcome = Outcome(index).fail(error)
     else:
         now_ms = broker.seams.clock.wall_ms()
-        outcome = _append(partition, topic, records, None, acks, now_ms, ctx)
+        try:
+            outcome = _append(partition, topic, records, None, acks, now_ms, ctx)
+        except TakesLong:
+            return LATER
     topics_told = ((topic.name, topic.topic_id, (outcome,)),)
     return (
         _answer(topics_told, acks, ctx) if outcome.error_code or not acks else Answer(topics_told)
@@ -202,11 +210,39 @@ async def _append_all(
             except KafkaError as error:
                 outcomes.append(Outcome(index).fail(error))
             else:
-                outcomes.append(
-                    _append(partition, topic, records, verified, request.acks, now_ms, ctx)
-                )
+                try:
+                    outcome = _append(
+                        partition, topic, records, verified, request.acks, now_ms, ctx
+                    )
+                except TakesLong:
+                    outcome = await _check_and_append(
+                        partition, topic, records, verified, request.acks, now_ms, ctx
+                    )
+                outcomes.append(outcome)
         topics.append((topic.name, topic.topic_id, outcomes))
     return topics
+
+
+async def _check_and_append(
+    partition: Partition,
+    topic: ProduceTopic,
+    records: memoryview | None,
+    verified: Verified | None,
+    acks: int,
+    now_ms: int,
+    ctx: RequestContext,
+) -> Outcome:
+    """As `_append`, for a batch with so much in it that a thread has to look at it."""
+    assert records is not None
+    await ctx.flush()
+    try:
+        checked = await ctx.broker.seams.offload.run(
+            partial(check_produced, records, partition.log.config, now_ms, from_client=True),
+            lane=RECORDS_LANE,
+        )
+    except KafkaError as error:
+        return _refused(partition, records, error)
+    return _append(partition, topic, records, verified, acks, now_ms, ctx, checked)
 
 
 def _append(
@@ -217,8 +253,10 @@ def _append(
     acks: int,
     now_ms: int,
     ctx: RequestContext,
+    checked: Batch | None = None,
 ) -> Outcome:
-    """Append one batch; what is wrong with it is its answer."""
+    """Append one batch; what is wrong with it is its answer. Raises TakesLong, with nothing done, unless
+    it was `checked`."""
     try:
         if ctx.broker.is_of_coordinators(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
@@ -242,15 +280,11 @@ def _append(
                 ErrorCode.transactional_id_authorization_failed,
                 "a batch in a transaction, and no transactional id",
             )
-        appended = partition.append(records, acks=acks, now_ms=now_ms, guard=guard)
+        appended = partition.append(
+            records, acks=acks, now_ms=now_ms, guard=guard, checked=checked, at_once=True
+        )
     except KafkaError as error:
-        if partition.traffic is not None:
-            is_too_large = error.code == ErrorCode.message_too_large
-            partition.traffic.refused(len(records or b"") if is_too_large else 0)
-        outcome = Outcome(partition.index).fail(error)
-        if outcome.record_errors:  # as Kafka: with these, and only these
-            outcome.log_start_offset = partition.log.log_start_offset
-        return outcome
+        return _refused(partition, records, error)
     return Outcome(
         partition.index,
         ErrorCode.none,
@@ -264,6 +298,16 @@ def _append(
         partition,
         partition.leader_epoch,
     )
+
+
+def _refused(partition: Partition, records: memoryview | None, error: KafkaError) -> Outcome:
+    if partition.traffic is not None:
+        is_too_large = error.code == ErrorCode.message_too_large
+        partition.traffic.refused(len(records or b"") if is_too_large else 0)
+    outcome = Outcome(partition.index).fail(error)
+    if outcome.record_errors:  # as Kafka: with these, and only these
+        outcome.log_start_offset = partition.log.log_start_offset
+    return outcome
 
 
 def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:

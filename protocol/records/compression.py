@@ -12,7 +12,7 @@ import zlib
 from struct import Struct
 from typing import Protocol
 
-from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.errors import CorruptBatch, DecompressesToMore
 from odradek.seams.files import Buffer
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -46,8 +46,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     """What `data` decompresses to; `data` itself where there is no codec.
 
-    Raises CorruptBatch for what is no such stream, ends too soon or goes on after its end, and for
-    more than `max_bytes` of output.
+    Raises CorruptBatch for what is no such stream, ends too soon or goes on after its end, and
+    DecompressesToMore than `max_bytes`.
     """
     if codec == NONE:
         if len(data) > max_bytes:
@@ -64,8 +64,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
     raise CorruptBatch(f"no codec has the number {codec}")
 
 
-def _too_large(max_bytes: int) -> CorruptBatch:
-    return CorruptBatch(f"records decompress to more than {max_bytes} bytes")
+def _too_large(max_bytes: int) -> DecompressesToMore:
+    return DecompressesToMore(f"records decompress to more than {max_bytes} bytes")
 
 
 def _gzip(data: Buffer, level: int) -> bytes:

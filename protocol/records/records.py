@@ -53,7 +53,8 @@ class Record(NamedTuple):
 def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
     """The records of a whole batch; CorruptBatch unless every byte of it is accounted for.
 
-    `max_bytes` bounds what the records may decompress to. The CRC is not checked here.
+    `max_bytes` bounds what the records may decompress to (DecompressesToMore). The CRC is not checked
+    here.
     """
     return list(decode_lazily(batch, max_bytes=max_bytes))
 

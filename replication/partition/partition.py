@@ -24,6 +24,7 @@ from uuid import UUID
 import trio
 
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import Batch
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.errors import (
     FencedLeaderEpoch,
@@ -214,10 +215,13 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         transaction_version: int = 0,
         guard: Guard | None = None,
+        checked: Batch | None = None,
+        at_once: bool = False,
     ) -> Appended:
         """Append as leader; `records` are stamped in place.
 
-        `transaction_version` and `guard` are those of `PartitionLog.append_as_leader`.
+        `transaction_version`, `guard`, `checked` and `at_once` are those of
+        `PartitionLog.append_as_leader`.
 
         Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than min.insync.replicas in sync, or
         than there are replicas), what `retire` was given, and whatever the log refuses.
@@ -235,6 +239,8 @@ class Partition:
                 origin=origin,
                 transaction_version=transaction_version,
                 guard=guard,
+                checked=checked,
+                at_once=at_once,
             )
         except DiskFull as error:
             if leading is not None:

@@ -202,13 +202,16 @@ class PartitionLog(LogReads):
         origin: Origin = Origin.CLIENT,
         transaction_version: int = 0,
         guard: Guard | None = None,
+        checked: Batch | None = None,
+        at_once: bool = False,
     ) -> Appended:
         """Validate, assign offsets in place (`records` must be writable), write, index.
 
         One batch, except from Raft. `transaction_version` (KIP-890) is that of a marker's
         coordinator, `guard` what `ProducerStates.begin_verification` gave for the first batch of a
-        transaction. Raises what validation.py and `ProducerStates.check` do, DiskFull, NoDescriptors
-        and LogFailed.
+        transaction. `at_once` raises TakesLong where validating takes a thread, with nothing done; and
+        what was `checked` there (`check_produced`) is appended as it is. Raises what validation.py and
+        `ProducerStates.check` do, DiskFull, NoDescriptors and LogFailed.
         """
         if self.failure is not None:
             raise self.offline()
@@ -217,7 +220,11 @@ class PartitionLog(LogReads):
             found = check_raft(records, config, leader_epoch, self.tip.end_offset)
             return self._append_given(found, records, now_ms)
         from_client = origin is Origin.CLIENT
-        batch = check_produced(records, config, now_ms, from_client=from_client)
+        batch = checked
+        if batch is None:
+            batch = check_produced(
+                records, config, now_ms, from_client=from_client, at_once=at_once
+            )
         if batch.producer_id >= 0:
             kept = self.producers.check(
                 batch,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from odradek.protocol.errors import CorruptBatch, KafkaError
+from odradek.protocol.errors import CorruptBatch, DecompressesToMore, KafkaError
 from odradek.protocol.records.batch import (
     COMPRESSION_MASK,
     CONTROL_MASK,
@@ -40,23 +40,31 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.config import INT64_MAX, LogConfig
 from odradek.storage.log.producers import read_marker
-from odradek.storage.log.skim import check_can_be_looked_at, skim
+from odradek.storage.log.skim import ALL, SKIMMED_AT_ONCE, Budget, skim
 
 _RECORD_MIN_BYTES = 7
 _LENGTH_AT, _MAGIC_AT = 8, 16
 _LENGTH = Struct(">i")
 _LENGTH_MIN = 14
 """Of the shortest message there has ever been, magic 0's; what the length field counts of it."""
+_REWRITTEN_AT_ONCE = Budget(200, 64 << 10, 64 << 10)
+"""Records that are decoded, and compressed again: about 2 ms."""
 
 
 def check_produced(
-    records: memoryview, config: LogConfig, now_ms: int, *, from_client: bool
+    records: memoryview,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    from_client: bool,
+    at_once: bool = False,
 ) -> Batch:
     """The one batch in `records`, fit to be stamped and appended; `Batch.view` is what to append.
 
     That is `records` itself, changed in place (LogAppendTime), or a new buffer where the topic's
     compression type differs from the batch's. Raises InvalidRecord, InvalidTimestamp,
-    CorruptRecords, CorruptBatch, RecordTooLarge, RecordListTooLarge, UnsupportedCompression.
+    CorruptRecords, CorruptBatch, RecordTooLarge, RecordListTooLarge, UnsupportedCompression; `at_once`,
+    on the loop, TakesLong where that is for a thread, with nothing changed.
     """
     try:
         batch = Batch(records)
@@ -71,17 +79,17 @@ def check_produced(
         )
     batch.check()
     if from_client:
-        _check_client(batch)
+        _check_client(batch, at_once)
     if config.compression_type != "producer" or batch.attributes & COMPRESSION_MASK >= len(NAMES):
-        batch = _compressed_as(batch, config)
+        batch = _compressed_as(batch, config, at_once)
     if from_client and config.compact:
-        _check_keys(batch)
+        _check_keys(batch, at_once)
     if config.log_append_time:
         if batch.timestamp_type == LOG_APPEND_TIME:
             raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
         batch.set_max_timestamp(LOG_APPEND_TIME, now_ms)
     else:
-        _check_create_time(batch, config, now_ms)
+        _check_create_time(batch, config, now_ms, at_once)
     if batch.size > config.max_segment_bytes:
         raise _too_large_for_segment(batch, config)
     return batch
@@ -121,7 +129,11 @@ def _check_rest(batch: Batch, records: memoryview) -> None:
         raise InvalidRecord("exactly one record batch may be appended at once")
 
 
-def _check_client(batch: Batch) -> None:
+def _budget(at_once: bool) -> Budget:
+    return SKIMMED_AT_ONCE if at_once else ALL
+
+
+def _check_client(batch: Batch, at_once: bool) -> None:
     """What only clients get wrong."""
     if batch.base_offset != 0:
         raise InvalidRecord(f"the base offset is {batch.base_offset}, a producer's is 0")
@@ -140,11 +152,11 @@ def _check_client(batch: Batch) -> None:
         if batch.compression == NONE:
             raise InvalidRecord(f"{count} records in {body_bytes} bytes")
         if count > body_bytes:
-            for _ in skim(batch):
+            for _ in skim(batch, _budget(at_once)):
                 pass
 
 
-def _compressed_as(batch: Batch, config: LogConfig) -> Batch:
+def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
     """`batch`, or another one of the same records where the topic wants another compression."""
     source = batch.compression
     if source >= len(NAMES):
@@ -155,9 +167,14 @@ def _compressed_as(batch: Batch, config: LogConfig) -> Batch:
     target = NONE if name == "uncompressed" else NAMES.index(name)
     if target == source:
         return batch
-    check_can_be_looked_at(batch)
+    budget = _REWRITTEN_AT_ONCE if at_once else ALL
+    budget.check(batch)
+    try:
+        records = decode(batch, max_bytes=budget.decompressed_bytes)
+    except DecompressesToMore as error:
+        raise budget.exceeded(str(error)) from error
     data = build_batch(
-        decode(batch),
+        records,
         base_offset=batch.base_offset,
         compression=target,
         level=_level(config, name),
@@ -185,8 +202,9 @@ def _level(config: LogConfig, codec: str) -> int | None:
     return levels.get(codec)
 
 
-def _check_keys(batch: Batch) -> None:
-    without = [index for index, (_, has_key) in enumerate(skim(batch)) if not has_key]
+def _check_keys(batch: Batch, at_once: bool) -> None:
+    found = skim(batch, _budget(at_once))
+    without = [index for index, (_, has_key) in enumerate(found) if not has_key]
     if without:
         raise InvalidRecord(
             "a compacted topic takes no record without a key",
@@ -194,7 +212,7 @@ def _check_keys(batch: Batch) -> None:
         )
 
 
-def _check_create_time(batch: Batch, config: LogConfig, now_ms: int) -> None:
+def _check_create_time(batch: Batch, config: LogConfig, now_ms: int, at_once: bool) -> None:
     """The records' own timestamps are kept, within the limits (KIP-937)."""
     latest = now_ms + config.message_timestamp_after_max_ms
     before_max_ms = config.message_timestamp_before_max_ms
@@ -202,7 +220,7 @@ def _check_create_time(batch: Batch, config: LogConfig, now_ms: int) -> None:
         earliest = now_ms - before_max_ms
         outside = [
             (index, f"timestamp {timestamp} is not within [{earliest}, {latest}]")
-            for index, (timestamp, _) in enumerate(skim(batch))
+            for index, (timestamp, _) in enumerate(skim(batch, _budget(at_once)))
             if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
         ]
         if outside:

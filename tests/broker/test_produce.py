@@ -8,10 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
 
+from odradek.broker.apis.produce import produce as handle_produce
+from odradek.broker.apis.produce import produce_at_once
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import LATER
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import read_response_header
+from odradek.protocol.produce import ProduceRequest, ProduceTopic
+from odradek.protocol.records.compression import ZSTD, compress
 from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
@@ -193,8 +200,6 @@ def test_a_batch_of_an_old_format_is_refused_for_good(broker: Broker, topic: str
 
 def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, topic: str) -> None:
     """Twenty-odd KiB that hold millions of records: looking at each would take the loop minutes."""
-    from odradek.protocol.records.compression import ZSTD, compress
-
     count = 4_000_000
     one = bytes([12, 0, 0, 0, 1, 1, 0])
     body = compress(ZSTD, one * count)
@@ -205,6 +210,48 @@ def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, top
     bomb = memoryview(bytearray(head) + body)
     struct.pack_into(">I", bomb, 17, crc32c(bomb[21:]))
     assert produce(broker, topic, bytes(bomb)).error_code == ErrorCode.message_too_large
+
+
+def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic: str) -> None:
+    """A few KiB that decompress to tens of MiB, for a topic where each key is looked at."""
+    name = f"{topic}-compacted"
+    broker.create_topic(name, 1, {"cleanup.policy": "compact"})
+    record = Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=bytes(32 << 20))
+    much = build_batch([record], compression=ZSTD)
+    assert len(much) < 10_000
+    asked = ProduceRequest(None, 1, 1000, [ProduceTopic(name, None, [(0, memoryview(much))])])
+
+    async def passes() -> int:
+        """How often another task ran while the request was handled."""
+        count = 0
+
+        async def others() -> None:
+            nonlocal count
+            while True:
+                await trio.lowlevel.checkpoint()
+                count += 1
+
+        context = context_of(broker)
+        assert produce_at_once(asked, context) is LATER
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            answer = await handle_produce(asked, context)
+            nursery.cancel_scope.cancel()
+        assert answer is not None
+        ((_, _, (outcome,)),) = answer.topics
+        assert (outcome.error_code, outcome.base_offset) == (ErrorCode.none, 0)
+        return count
+
+    assert broker._call(passes) > 10
+    assert end_offset(broker, name) == 1
+
+
+def context_of(broker: Broker) -> RequestContext:
+    node = broker.node
+    endpoint = node.endpoints[0]
+    return RequestContext(
+        node, apis.PRODUCE, VERSION, 1, "test", endpoint, endpoint.address, trio.lowlevel.checkpoint
+    )
 
 
 @pytest.mark.parametrize("refused", ["unknown API", "acks=0 to no topic"])

@@ -25,6 +25,7 @@ from odradek.storage.errors import (
     UnsupportedCompression,
 )
 from odradek.storage.log.config import LogConfig
+from odradek.storage.log.skim import TakesLong
 from odradek.storage.log.validation import check_produced, check_raft, check_replicated
 from tests.storage.log.log_world import NOW_MS, batch, idempotent, marker
 
@@ -273,3 +274,47 @@ def test_a_batch_with_any_header_is_taken_or_refused(data: st.DataObject) -> Non
     )
     with suppress(KafkaError):
         produced(spoiled, settings, client=data.draw(st.booleans()))
+
+
+def bomb(codec: str, *, record_bytes: int, count: int = 1) -> memoryview:
+    """A few KiB that decompress to `count` records of so many bytes."""
+    return batch(count, size=record_bytes, compression=NAMES.index(codec))
+
+
+@pytest.mark.parametrize("codec", NAMES[1:])
+@pytest.mark.parametrize(
+    "settings",
+    [config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
+    ids=["keys", "another compression"],
+)
+def test_what_decompresses_to_much_is_not_looked_at_on_the_loop(
+    codec: str, settings: LogConfig
+) -> None:
+    data = bomb(codec, record_bytes=8 << 20)
+    before = bytes(data)
+    assert len(data) < 1 << 20
+    with pytest.raises(TakesLong):
+        check_produced(data, settings, NOW_MS, from_client=True, at_once=True)
+    assert bytes(data) == before
+    few = bomb(codec, record_bytes=1000)
+    assert check_produced(few, settings, NOW_MS, from_client=True, at_once=True).record_count == 1
+
+
+def test_many_records_are_not_looked_at_on_the_loop() -> None:
+    data = batch(5000, size=1, compression=0)
+    compacted = config(cleanup_policy=("compact",))
+    with pytest.raises(TakesLong):
+        check_produced(data, compacted, NOW_MS, from_client=True, at_once=True)
+    assert check_produced(data, compacted, NOW_MS, from_client=True).record_count == 5000
+    assert check_produced(data, CONFIG, NOW_MS, from_client=True, at_once=True).record_count == 5000
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
+    ids=["keys", "another compression"],
+)
+def test_what_decompresses_to_too_much_is_to_be_split(settings: LogConfig) -> None:
+    """Not corrupt, at which a producer would send it again as it is."""
+    with pytest.raises(RecordTooLarge):
+        produced(bomb("zstd", record_bytes=65 << 20), settings)
