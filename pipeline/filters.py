@@ -1,7 +1,10 @@
 """What a query's filters say of partitions, offsets and times: less is planned, fetched and decoded.
 
 Filters that are understood whole are applied here, and Spark does not look at those rows again; all
-others are left to Spark. Comparisons with null are false, as in SQL.
+others are left to Spark. Comparisons with null are false, as in SQL, but for one thing: a row that stands for
+offsets that can't be read (`onCorruptSegment=report`) has no time, and may have had any. A comparison of times
+lets it through, once: who asks for an hour is told what may be missing of it. That a time is not null is left to
+Spark then, unless it follows from such a comparison: Spark says that of each.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ class Filtered:
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
 
+    @property
+    def is_timed(self) -> bool:
+        return self.since_ms > INT64_MIN or self.until_ms < INT64_MAX
+
     def too_late_ms(self, max_lateness_ms: int | None) -> int:
         """Behind a record as late as that none passes, if none is by more than `max_lateness_ms` older than
         those before it; INT64_MAX where nobody says so."""
@@ -48,25 +55,31 @@ class Filtered:
         )
 
 
-def push_down(filters: Iterable[Any]) -> tuple[Filtered, list[Any]]:
+def push_down(filters: Iterable[Any], *, has_gaps: bool = False) -> tuple[Filtered, list[Any]]:
     """What Spark's filters (`pyspark.sql.datasource.Filter`, all to be met) come to, and those of them
-    that Spark has to see to itself."""
-    found, left = Filtered(), []
+    that Spark has to see to itself. `has_gaps`: whether there may be rows of no record."""
+    from pyspark.sql.datasource import IsNotNull
+
+    found, left, not_null = Filtered(), list[Any](), list[Any]()
     for each in filters:
+        if isinstance(each, IsNotNull):
+            not_null.append(each)
+            continue
         narrower = _narrowed(found, each)
         if narrower is None:
             left.append(each)
         else:
             found = narrower
-    return found, left
+    never_null = _OF_GAPS_TOO if has_gaps else _NEVER_NULL
+    if found.is_timed:
+        never_null |= {"timestamp"}
+    return found, left + [each for each in not_null if each.attribute[0] not in never_null]
 
 
 def _narrowed(found: Filtered, each: Any) -> Filtered | None:
     """None where it is not understood whole."""
     from pyspark.sql import datasource as spark
 
-    if isinstance(each, spark.IsNotNull) and each.attribute[0] in _NEVER_NULL:
-        return found
     if not hasattr(each, "attribute") or not hasattr(each, "value") or len(each.attribute) != 1:
         return None
     (column,), value = each.attribute, each.value
@@ -90,7 +103,8 @@ def _narrowed(found: Filtered, each: Any) -> Filtered | None:
     return replace(found, since_ms=max(found.since_ms, since), until_ms=min(found.until_ms, until))
 
 
-_NEVER_NULL = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
+_OF_GAPS_TOO = frozenset(("topic", "partition", "offset"))
+_NEVER_NULL = _OF_GAPS_TOO | {"timestamp", "timestampType"}
 
 _BOUNDS: dict[str, Callable[[int], tuple[int, int]]] = {
     "EqualTo": lambda value: (value, value + 1),

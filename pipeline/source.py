@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from odradek.pipeline.decoding.schema import GAP, JSON, VALUE
 from odradek.pipeline.filters import Filtered, push_down
-from odradek.pipeline.options import Options, parse_options
+from odradek.pipeline.options import REPORT, Options, parse_options
 from odradek.pipeline.table_schema import check_schema, decoded_columns, usual_schema
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class BatchReader(Reads, DataSourceReader):
         self._filtered = Filtered()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._filtered, left = push_down(filters)
+        has_gaps = self._options.corrupt_segments == REPORT
+        self._filtered, left = push_down(filters, has_gaps=has_gaps)
         return left
 
     def partitions(self) -> Sequence[InputPartition]:

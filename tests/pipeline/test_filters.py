@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 spark = pytest.importorskip("pyspark.sql.datasource")
 
+from pyspark.sql.types import StructType  # noqa: E402
+
 from odradek.pipeline.filters import Filtered, push_down  # noqa: E402
+from odradek.pipeline.options import parse_options  # noqa: E402
+from odradek.pipeline.source import BatchReader  # noqa: E402
+from tests.pipeline.test_table_schema import GAP  # noqa: E402
+from tests.pipeline.virtual_leader import VirtualLeader  # noqa: E402
+from tests.pipeline.virtual_reading import FULL  # noqa: E402
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -100,6 +107,61 @@ def test_taken_or_left_each_filter_holds_once(given_: Sequence[Any]) -> None:
 def test_what_is_understood_is_taken(each: Any) -> None:
     _, left = push_down([each])
     assert left == []
+
+
+TIMED = spark.GreaterThan(("timestamp",), EPOCH)
+HAS_TIME = spark.IsNotNull(("timestamp",))
+
+
+def test_a_comparison_of_times_lets_gaps_through_and_whether_there_is_one_does_not() -> None:
+    """Spark says with each comparison that what it compares is not null: a gap's time is."""
+    for asked, left in (
+        ([HAS_TIME, TIMED], []),
+        ([TIMED, HAS_TIME], []),
+        ([HAS_TIME], [HAS_TIME]),
+        ([HAS_TIME, spark.GreaterThan(("offset",), 3)], [HAS_TIME]),
+        ([spark.IsNotNull(("timestampType",)), TIMED], [spark.IsNotNull(("timestampType",))]),
+        ([spark.IsNotNull(("offset",))], []),
+    ):
+        assert push_down(asked, has_gaps=True)[1] == left
+        assert push_down(asked)[1] == []
+
+
+@pytest.mark.parametrize("since_ms", [None, 1015])
+@pytest.mark.parametrize("from_offset", [None, 3])
+def test_a_gap_is_one_row_whatever_is_asked_for(
+    since_ms: int | None, from_offset: int | None
+) -> None:
+    """Offsets 0 to 9 of 20 are gone; the record of offset N is of 1000 + N ms."""
+    options = parse_options(
+        {
+            "kafka.bootstrap.servers": "unused:9092",
+            "subscribe": "t",
+            "startingoffsets": '{"t":{"0":0}}',
+            "failondataloss": "false",
+            "oncorruptsegment": "report",
+        },
+        streaming=False,
+    )
+    asked: list[Any] = [spark.IsNotNull(("timestamp",))] if since_ms else []
+    if since_ms is not None:
+        at = EPOCH + timedelta(milliseconds=since_ms)
+        asked.append(spark.GreaterThanOrEqual(("timestamp",), at))
+    if from_offset is not None:
+        asked.append(spark.GreaterThanOrEqual(("offset",), from_offset))
+    reader = BatchReader(options, StructType([*FULL.fields[:3]]).add("gap", GAP))
+    with VirtualLeader((10, 20)).reachable():
+        assert list(reader.pushFilters(asked)) == []
+        rows = [
+            row
+            for task in reader.partitions()
+            for table in reader.read(task)
+            for row in table.to_pylist()
+        ]
+    gaps = [(row["offset"], row["gap"]["lastOffset"]) for row in rows if row["gap"]]
+    assert gaps == [(from_offset or 0, 9)]
+    found = [row["offset"] for row in rows if not row["gap"]]
+    assert found == [*range(15 if since_ms else 10, 20)]
 
 
 @pytest.mark.parametrize(

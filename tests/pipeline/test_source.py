@@ -7,6 +7,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from odradek.pipeline.decoding.schema import SPARK_TYPES
 from odradek.pipeline.errors import PipelineError, said_by_spark
@@ -157,3 +159,31 @@ def test_spark_says_what_is_wrong(spark: SparkSession, broker: Broker) -> None:
         with pytest.raises(Exception, match="odradek") as by_way_of_spark:
             by_spark(spark, {**options(broker), **given})
         assert said_by_spark(by_way_of_spark.value) == str(caught.value)
+
+
+def test_a_gap_is_a_row_of_each_query_that_compares_times(spark: SparkSession) -> None:
+    """Ten records, of which the first four are gone: nobody knows what times they had."""
+    with Broker(topics={"short": 1}, configs={"log.retention.ms": "-1"}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(10):
+            producer.produce("short", value=b"v", timestamp=1_700_000_000_000 + number * 1000)
+        assert producer.flush(30) == 0
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for done in admin.delete_records([TopicPartition("short", 0, 4)]).values():
+            done.result(30)
+        given = {"startingOffsets": '{"short":{"0":0}}', "failOnDataLoss": "false"}
+        given |= {"subscribe": "short", "onCorruptSegment": "report"}
+        asked = table(spark, options(broker, **given))
+
+        def found(where: str) -> tuple[int, int]:
+            """Rows of gaps, and of records."""
+            rows = asked.where(where).select("gap").collect()
+            gaps = sum(row.gap is not None for row in rows)
+            return gaps, len(rows) - gaps
+
+        late = "timestamp >= timestamp_millis(1700000008000)"
+        early = "timestamp < timestamp_millis(1700000008000)"
+        assert (found(late), found(early)) == ((1, 2), (1, 4))
+        assert found(f"{late} and gap is null") == (0, 2)
+        assert found("timestamp is not null") == (0, 6)
+        assert found("offset >= 2 and offset < 6") == (1, 2)
