@@ -139,22 +139,20 @@ def _export(
     dead_letters = open_table(spark, job.format, job.dead_letters_path, None, turn.confirm)
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
-    turn.take()
-    try:
-        if not checkpoint.exists:
-            _check_untouched(table, options, job)
-        checkpoint.belongs_to(job.identity())
-        direct = None
-        if (job.format, job.values.kind) == ("parquet", "binary"):
-            direct = direct_export(spark, options, job.out, job.by, turn.confirm)
-        writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint, direct)
-        course = _Course(options, checkpoint)
-        return _run(spark, job, turn, course, writer, on_batch, on_progress)
-    except (PySparkException, Py4JJavaError):
-        turn.confirm()  # if another run has it, all else that failed comes of that
-        raise
-    finally:
-        turn.end()
+    with turn.held():
+        try:
+            if not checkpoint.exists:
+                _check_untouched(table, options, job)
+            checkpoint.belongs_to(job.identity())
+            direct = None
+            if (job.format, job.values.kind) == ("parquet", "binary"):
+                direct = direct_export(spark, options, job.out, job.by, turn.confirm)
+            writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint, direct)
+            course = _Course(options, checkpoint)
+            return _run(spark, job, turn, course, writer, on_batch, on_progress)
+        except (PySparkException, Py4JJavaError):
+            turn.confirm()  # if another run has it, all else that failed comes of that
+            raise
 
 
 def _run(

@@ -1,7 +1,9 @@
 """One driver at a time: which run of an export has its checkpoint.
 
 A run makes a file in the checkpoint before it does anything there, says in it every few seconds that it still
-goes on, and removes it when it ends. Whoever comes and finds one goes by who made it: if that process is gone,
+goes on, and removes it when it ends. It says so from a thread of its own, whatever the run waits for: before there is
+a batch, a table's files are listed, and brokers and the store are asked what there is, which may take long. Whoever
+comes and finds one goes by who made it: if that process is gone,
 or nothing was heard of it for a while, its turn is over. So nothing has to be cleaned up after a kill. A run
 that stood still for so long looks before it begins a batch and before Spark notes that one is done: where
 another is in its place, or has been, it ends, and what it was writing is the other's to write again.
@@ -12,9 +14,9 @@ another is in its place, or has been, it ends, and what it was writing is the ot
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
-from threading import Event, Lock
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Thread
 from typing import Protocol
 
 from odradek.pipeline.errors import BadOption, FilesUnavailable, PipelineError
@@ -27,6 +29,8 @@ BEAT_SECONDS = 3.0
 SILENCE_SECONDS = 30.0
 """Of which nothing was heard for so long is over."""
 LOOK_SECONDS = 0.5
+KEEP_SECONDS = 1.0
+"""How often it is looked whether it is time to say so."""
 
 
 class Files(Protocol):
@@ -82,6 +86,31 @@ class Turn:
         self._number = 0
         self._beats = 0
         self._told_at = 0.0
+        self._failure: Exception | None = None
+        """Why it is not kept any more."""
+
+    @contextmanager
+    def held(self, every_s: float = KEEP_SECONDS) -> Iterator[None]:
+        """While the block lasts it is this run's, and kept. Raises BadOption while another run goes on."""
+        self.take()
+        has_ended = Event()
+
+        def keep() -> None:
+            while not has_ended.wait(every_s):
+                try:
+                    self.keep()
+                except Exception as error:  # whoever goes on is told of it
+                    self._failure = error
+                    return
+
+        thread = Thread(target=keep, name="odradek-turn", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
+            self.end()
 
     def take(self) -> None:
         """Raises BadOption while another run goes on."""
@@ -106,8 +135,10 @@ class Turn:
             self._pause(BEAT_SECONDS)  # what it had looked for before is done by then
 
     def keep(self) -> None:
-        """To be called again and again. Raises PipelineError if another run has taken over."""
+        """To be called again and again. Raises PipelineError if another run has taken over, or files could not be
+        written."""
         with self._lock:
+            self._check()
             if self._now() - self._told_at < BEAT_SECONDS:
                 return
             self._look()
@@ -127,7 +158,12 @@ class Turn:
             if self._is_own():
                 self._files.remove(self._path(self._number))
 
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
     def _look(self) -> None:
+        self._check()
         if not self._is_own():
             raise PipelineError(
                 f"another run of this export has taken over {self._checkpoint}, for nothing was heard of"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.errors import BadOption, FilesUnavailable, PipelineError
 from odradek.pipeline.jobs.turn import BEAT_SECONDS, PREFIX, SILENCE_SECONDS, Driver, Turn
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ CHECKPOINT = "c"
 
 
 class Kept:
-    """Files by path; `before` is called before one is made."""
+    """Files by path; `before` is called before one is made, `after_put` when one was written to."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.before: Callable[[], None] = lambda: None
+        self.after_put: Callable[[], None] = lambda: None
 
     def exists(self, path: str) -> bool:
         return path in self.texts
@@ -41,6 +42,7 @@ class Kept:
 
     def put(self, path: str, text: str) -> None:
         self.texts[path] = text
+        self.after_put()
 
     def remove(self, directory: str) -> None:
         self.texts.pop(directory, None)
@@ -170,6 +172,54 @@ def test_who_waits_while_a_run_ends_is_next() -> None:
     second = machine.run(8)
     second.take()
     assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}1"]
+
+
+def test_a_run_says_that_it_goes_on_whatever_it_waits_for() -> None:
+    """As for the files of a table to be listed: another one doesn't take it for dead meanwhile."""
+    machine, said = Machine(), threading.Event()
+    first = machine.run(7, "elsewhere")
+    with first.held(every_s=0.001):
+        (file,) = machine.files.texts
+        for _ in range(3):
+            before = machine.files.texts[file]
+            said.clear()
+            machine.files.after_put = said.set
+            first.confirm()  # what it said before is done
+            machine.at += BEAT_SECONDS
+            assert said.wait(30)
+            assert machine.files.texts[file] != before
+    assert machine.files.texts == {}
+
+
+@pytest.mark.parametrize("why", ["taken over", "full"])
+def test_a_run_that_could_not_say_so_ends(why: str) -> None:
+    machine, ended = Machine(), threading.Event()
+    first = machine.run(7, "elsewhere")
+    kept = first.keep
+
+    def keep() -> None:
+        try:
+            kept()
+        except PipelineError:
+            ended.set()
+            raise
+
+    first.keep = keep  # type: ignore[method-assign]
+    with first.held(every_s=0.001):
+        if why == "full":
+            machine.files.after_put = fail
+        else:
+            machine.files.texts[f"{CHECKPOINT}/{PREFIX}2"] = "{}"
+        machine.at += BEAT_SECONDS
+        assert ended.wait(30)
+        machine.files.after_put = lambda: None
+        for act in (kept, first.confirm):
+            with pytest.raises(PipelineError, match=why):
+                act()
+
+
+def fail() -> None:
+    raise FilesUnavailable("the disk is full")
 
 
 @pytest.mark.interop
