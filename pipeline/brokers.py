@@ -138,7 +138,7 @@ class Brokers:
             max_bytes=max_bytes,
             unavailable_s=self._cluster.timeout_s,
         )
-        return self._ask(f"{where} at offset {offset}", partial(reader.fetch, offset))
+        return self._ask(f"what {where} has at offset {offset}", partial(reader.fetch, offset))
 
     def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -201,7 +202,10 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     read.flag("includeheaders", False)  # the schema goes by it
     read.refuse_the_rest()
     if (made.min_offsets_per_trigger or 0) > (made.max_offsets_per_trigger or 1 << 62):
-        raise BadOption("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+        raise BadOption(
+            f"minOffsetsPerTrigger={made.min_offsets_per_trigger} is more than maxOffsetsPerTrigger="
+            f"{made.max_offsets_per_trigger}: no batch may have so many, so give at most that"
+        )
     if made.value_format == JSON and made.rows == BATCHES:
         raise BadOption(f"valueFormat={JSON} is about records, and rows={BATCHES} has none")
     return made
@@ -252,14 +256,15 @@ class _Read:
             return None
         try:
             return parse(text)
-        except (ValueError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise BadOption(f"{_SPELT.get(name, name)}={text}: {error}") from None
 
     def number(self, name: str, least: int) -> int | None:
         def parse(text: str) -> int:
-            if (number := int(text)) < least:
-                raise ValueError(f"must be at least {least}")
-            return number
+            with suppress(ValueError):
+                if (number := int(text)) >= least:
+                    return number
+            raise ValueError(f"must be a whole number of at least {least}")
 
         found: int | None = self.checked(name, parse)
         return found
@@ -334,33 +339,38 @@ def _pattern(text: str) -> str:
 
 
 def _assignment(text: str) -> dict[str, tuple[int, ...]]:
-    return {
-        topic: tuple(sorted({int(each) for each in partitions}))
-        for topic, partitions in _json(text, '{"topic":[0,1]}').items()
-    }
+    with _json_such_as('{"topic":[0,1]}'):
+        return {
+            topic: tuple(sorted({int(each) for each in partitions}))
+            for topic, partitions in json.loads(text).items()
+        }
 
 
 def _offsets(text: str, *, least: int) -> Position:
     """Of Spark's JSON; where it is a stream's own, with the topics' ids, and where it has begun."""
-    given = _json(text, '{"topic":{"0":42}}')
+    with _json_such_as(_OF_PARTITIONS):
+        given = {topic: dict(each) for topic, each in json.loads(text).items()}
     for each in given.values():
         each.pop(BEGIN, None)
     ids = {topic: each.pop(TOPIC_ID) for topic, each in given.items() if TOPIC_ID in each}
     return Position(
         offsets=_partitions(given, least),
-        topic_ids={topic: uuid_from_text(id) for topic, id in ids.items()},
+        topic_ids={topic: uuid_from_text(str(id)) for topic, id in ids.items()},
     )
 
 
 def _by_partition(text: str, *, least: int) -> dict[str, dict[int, int]]:
-    return _partitions(_json(text, '{"topic":{"0":42}}'), least)
+    with _json_such_as(_OF_PARTITIONS):
+        given = json.loads(text)
+    return _partitions(given, least)
 
 
 def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str, dict[int, int]]:
-    found = {
-        topic: {int(partition): int(value) for partition, value in partitions.items()}
-        for topic, partitions in given.items()
-    }
+    with _json_such_as(_OF_PARTITIONS):
+        found = {
+            topic: {int(partition): int(value) for partition, value in partitions.items()}
+            for topic, partitions in given.items()
+        }
     for topic, partitions in found.items():
         for partition, value in partitions.items():
             if value < least:
@@ -368,10 +378,15 @@ def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str,
     return found
 
 
-def _json(text: str, example: str) -> Any:
+_OF_PARTITIONS = '{"topic":{"0":42}}'
+
+
+@contextmanager
+def _json_such_as(example: str) -> Iterator[None]:
+    """What Python says of JSON of another shape helps nobody. Raises ValueError."""
     try:
-        return json.loads(text)
-    except ValueError:
+        yield
+    except (ValueError, TypeError, AttributeError, OverflowError):
         raise ValueError(f"must be JSON such as {example}") from None
 
 

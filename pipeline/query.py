@@ -113,13 +113,24 @@ class Query:
                     )
         missing = {*options.subscribe, *options.assign} - {where.topic for where in found}
         if missing:
-            raise BadOption(f"there is no topic {', '.join(sorted(missing))}")
+            raise BadOption(f"there is no topic {', '.join(sorted(missing))} {self._looked_in}")
         if options.assign:
             asked = {TopicPartition(name, n) for name, all in options.assign.items() for n in all}
             if asked - found.keys():
-                raise BadOption(f"there is no {_listed(asked - found.keys())}")
+                raise BadOption(f"there is no {_listed(asked - found.keys())} {self._looked_in}")
             found = {where: found[where] for where in asked}
         return dict(sorted(found.items()))
+
+    @property
+    def _looked_in(self) -> str:
+        """Where a topic or partition is not, and what can be done about that."""
+        options = self._options
+        if options.bootstrap is not None:
+            return f"at {options.bootstrap}: create it, or name others (subscribe, assign)"
+        return (
+            f"with a finished segment in {options.tiered_url}: kafka.bootstrap.servers would have what is"
+            " not tiered yet, or name others (subscribe, assign)"
+        )
 
     def _is_read(self, partition: TopicIdPartition) -> bool:
         assign, index = self._options.assign, partition.partition
@@ -346,7 +357,8 @@ class Query:
         lacking = [self._lacking(where, begin, end, doubts) for begin, end, _ in gaps]
         lost = [e for each in lacking for e in each if isinstance(e, Lost) and e.key is None]
         if lost and self._options.fail_on_data_loss:
-            raise DataLoss("; ".join(each.reason for each in lost))
+            told = "; ".join(each.reason for each in lost)
+            raise DataLoss(f"{told} (failOnDataLoss=false reads what is left)")
         passing = stretches.may_be_as_late(filtered.since_ms)
         cursor = 0
         for number, (_, _, at) in enumerate([*gaps, (high, high, len(stretches))]):
@@ -402,7 +414,8 @@ def _check_position(position: Position, partitions: Collection[TopicPartition]) 
     others.difference_update(partitions)
     if others:
         raise BadOption(
-            f"offsets or timestamps are given for {_listed(others)}: nothing is read there"
+            f"offsets or timestamps are given for {_listed(others)}: nothing is read there, so leave"
+            " them out, or name these to be read (subscribe, assign)"
         )
 
 
@@ -414,4 +427,6 @@ def _given(values: Mapping[str, Mapping[int, int]], where: TopicPartition, what:
     try:
         return values[where.topic][where.partition]
     except KeyError:
-        raise BadOption(f"{what} is given for others, and not for {where}") from None
+        raise BadOption(
+            f"{what} is given for others, and not for {where}: give it one, or leave that out (assign)"
+        ) from None

@@ -194,7 +194,7 @@ def _lost(piece: Lost) -> Unread:
 
 
 def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
+    from odradek.pipeline.brokers import EARLIEST, LATER, TopicPartition, brokers_at
 
     assert reading.bootstrap is not None
     brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
@@ -226,5 +226,8 @@ def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterat
             raise
         idle = idle + 1 if decoder.next_offset == offset else 0
         if idle > IDLE_FETCHES_MAX:
-            raise BrokersUnavailable(f"nothing comes of {where} from offset {offset} on")
+            raise BrokersUnavailable(
+                f"{reading.bootstrap} gave nothing of {where} from offset {offset} on, asked {idle} times:"
+                f" {LATER}"
+            )
         offset = decoder.next_offset

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from odradek.pipeline.errors import DataLoss, MissingSegment
+from odradek.pipeline.errors import BrokersUnavailable, DataLoss, MissingSegment
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import BrokerRange, Lost, Piece, tasks_of
 from odradek.pipeline.query import Query
@@ -63,6 +63,15 @@ def test_data_loss_ends_a_query_that_does_not_allow_it() -> None:
         read(replace(REPORTING, fail_on_data_loss=True), [BrokerRange("t", 0, 0, 20)])
 
 
+def test_a_leader_that_gives_nothing_is_named() -> None:
+    """Offsets were promised that are not decided."""
+    leader = VirtualLeader((0, 20))
+    leader.logs[ONLY].undecided = 5
+    said = "unused:9092 gave nothing of t-0 from offset 5 on, asked 21 times: run it again once all"
+    with leader.reachable(), pytest.raises(BrokersUnavailable, match=said):
+        read(replace(REPORTING, read_committed=True), [BrokerRange("t", 0, 0, 20)])
+
+
 def test_what_is_gone_when_a_query_is_planned_is_a_row() -> None:
     leader = VirtualLeader((10, 20), (0, 3))
     options = {
@@ -84,7 +93,7 @@ def test_what_is_gone_when_a_query_is_planned_is_a_row() -> None:
 def test_what_the_store_alone_lacks_is_a_row() -> None:
     world = World()
     world.has(segment(1, 0, 9), segment(2, 20, 29))
-    with pytest.raises(DataLoss, match="offsets 10 to 19 of t-0"):
+    with pytest.raises(DataLoss, match=r"offsets 10 to 19 of t-0 \(failOnDataLoss=false reads"):
         query(world).plan({ONLY: (0, 30)})
     pieces = query(world, failOnDataLoss=False).plan({ONLY: (0, 30)}).pieces
     (lost,) = [each for each in pieces if isinstance(each, Lost)]

@@ -26,12 +26,24 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"startingoffsets": '{"t":{"0":-3}}'}, "-3 of t-0 means nothing there"),
         ({"endingoffsets": '{"t":{"0":7,"1":-2}}'}, "-2 of t-1 means nothing there"),
         ({"startingoffsetsbytimestamp": '{"t":{"0":-1}}'}, "-1 of t-0 means nothing there"),
-        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "more than maxOffsetsPerTrigger"),
+        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=8: no batch may have so many"),
+        ({"minpartitions": "many"}, "minPartitions=many: must be a whole number of at least 1"),
+        ({"minpartitions": "0"}, "minPartitions=0: must be a whole number of at least 1"),
+        ({"startingoffsets": "first"}, 'startingOffsets=first: must be JSON such as {"topic":{"0":42}}'),
+        ({"startingoffsets": '{"t":5}'}, 'must be JSON such as {"topic":{"0":42}}'),
+        ({"startingoffsets": '{"t":{"0":"x"}}'}, 'must be JSON such as {"topic":{"0":42}}'),
+        ({"startingoffsets": '[]'}, 'must be JSON such as {"topic":{"0":42}}'),
+        ({"startingoffsets": '{"t":{"0":1e999}}'}, 'must be JSON such as {"topic":{"0":42}}'),
+        ({"startingoffsets": '{"t":{"0":1,"topicId":5}}'}, "startingOffsets={"),
+        ({"startingoffsetsbytimestamp": '{"t":[5]}'}, 'must be JSON such as {"topic":{"0":42}}'),
+        ({"subscribe": None, "assign": '{"t":0}'}, 'assign={"t":0}: must be JSON such as {"topic":[0,1]}'),
+        ({"subscribe": None, "assign": "t"}, 'assign=t: must be JSON such as {"topic":[0,1]}'),
     ],
 )  # fmt: skip
-def test_what_is_refused(given: dict[str, str], said: str) -> None:
+def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
+    named = {name: text for name, text in {**GIVEN, **given}.items() if text is not None}
     with pytest.raises(BadOption) as caught:
-        parse_options({**GIVEN, **given}, streaming=False)
+        parse_options(named, streaming=False)
     assert said in str(caught.value)
 
 
