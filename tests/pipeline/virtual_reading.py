@@ -218,7 +218,7 @@ class VirtualStream:
         return list(self._reader.partitions(self._start(), json.loads(self._planned)))
 
     def _start(self) -> Any:
-        """Of the batch under way. Nobody keeps where the first begins: it is asked for each time."""
+        """Of the batch under way. Where the first begins Spark asks each time."""
         return self._reader.initialOffset() if self._done is None else json.loads(self._done)
 
 
