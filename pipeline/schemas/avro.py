@@ -13,6 +13,7 @@ without logical types of numbers: what these numbers mean, the columns' types sa
 | array, map, record, union of a type and null | array, map, struct, that type | yes |
 | bytes, fixed, decimal, uuid | binary, binary, decimal, string | no |
 
+A time in ms that microseconds have no room for makes a value a broken one, as it does for Spark's `from_avro`.
 Unions of several types and records within themselves have no columns: BadSchema.
 """
 

@@ -80,7 +80,8 @@ def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
 
 
 def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as that type, by the names of fields."""
+    """The same values as that type, by the names of fields. Raises ValueError where one is too large for it, as times in
+    ms may be for microseconds; digits that it has no room for are left out."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
@@ -98,7 +99,13 @@ def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_list(kind):
         values = fitted(array.values, kind.value_type)
         return pa.ListArray.from_arrays(_ends(array), values, type=kind, mask=array.is_null())
-    return pc.cast(array, kind, safe=not pa.types.is_temporal(kind))
+    return pc.cast(array, kind, safe=not _rounds(array.type, kind))
+
+
+def _rounds(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether all values are within the range, of which some may lie between two of that type."""
+    is_coarser = pa.types.is_timestamp(given) and given.unit == "ns"
+    return bool(is_coarser or pa.types.is_floating(kind))
 
 
 def in_parts(

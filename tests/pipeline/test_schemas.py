@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 fastavro = pytest.importorskip("fastavro")
 
+from odradek.pipeline.decoding.wanted import INT64_MAX  # noqa: E402
 from odradek.pipeline.jobs.decode import Decoding  # noqa: E402
 from odradek.pipeline.schemas.avro import AvroDecoder  # noqa: E402
 from odradek.pipeline.schemas.columns import BadSchema  # noqa: E402
@@ -141,6 +142,33 @@ def test_the_quick_library_says_what_the_sure_one_says(
     both[1]._is_quick = False
     (quick, said), (sure, _) = (each.decode(pa.array(payloads, pa.binary())) for each in both)
     assert quick.equals(sure) or str(quick) == str(sure), said
+
+
+@pytest.mark.parametrize("more", [[], [field("raw", "bytes")]], ids=["quick", "sure"])
+@pytest.mark.parametrize("name", ["timestamp-millis", "local-timestamp-millis"])
+def test_a_time_that_no_column_holds_is_no_other_time(name: str, more: list[Any]) -> None:
+    """Microseconds are what Spark has."""
+    schema = record("R", field("at", {"type": "long", "logicalType": name}), *more)
+    plain = record("R", field("at", "long"), *more)
+    most = INT64_MAX // 1000
+    times = [0, most, most + 1, -most, -most - 1, INT64_MAX, -INT64_MAX - 1, 5]
+    decoder = ValueDecoder([avro(1, schema)])
+    values = [written(1, plain, {"at": at, "raw": b""}) for at in times]
+    columns, errors = decoder.decode(pa.array(values, pa.binary()))
+    micros = columns.field("at").cast(pa.int64()).to_pylist()
+    assert micros == [0, most * 1000, None, -most * 1000, None, None, None, 5000]
+    told = [n for n, error in enumerate(errors.to_pylist()) if error is not None]
+    assert told == [2, 4, 5, 6]
+    assert "schema 1: " in errors[2].as_py()
+
+
+@pytest.mark.parametrize("wide", ["float", "double"])
+def test_a_number_between_two_of_a_wider_type_is_the_nearest(wide: str) -> None:
+    """As Avro promotes them."""
+    one, other = record("R", field("a", "long")), record("R", field("a", wide))
+    decoder = ValueDecoder([avro(1, one), avro(2, other)])
+    found = rows(decoder, written(1, one, {"a": 2**60 + 1}), written(2, other, {"a": 1.5}))
+    assert found == [{"a": 2.0**60}, {"a": 1.5}]
 
 
 def test_versions_are_put_together_by_name() -> None:
