@@ -90,11 +90,15 @@ def _left_out(
     what is wrong lies beside those that were asked for. Raises `error`."""
     if isinstance(error, DataLoss) and reading.fail_on_data_loss:
         raise DataLoss(f"{error} (failOnDataLoss=false reads what is left)") from None
+    topic, partition = _where(piece)
+    offsets = f"offsets {low} to {high - 1} of {topic}-{partition}"
     if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
+        if low < high:
+            error.args = (f"{offsets} can't be read: {error}",)
         raise or_without(error)
     if low >= high:
         return
-    log.error("offsets %d to %d are left out: %s", low, high - 1, error)
+    log.error("%s are left out: %s", offsets, error)
     if reading.unreadable == REPORT:
         yield _gap(reading, piece, low, high, error)
 

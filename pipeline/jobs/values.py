@@ -32,9 +32,14 @@ class Values:
         if self.kind not in KINDS:
             raise BadOption(f"values are {', '.join(KINDS)}, not {self.kind}")
         if (self.kind == "json") != (self.schema is not None):
-            raise BadOption("a schema goes with values of json, and they with one")
+            raise BadOption(
+                "a schema goes with values of json, and they with one (--value json --schema 'a int')"
+            )
         if (self.kind == "registry") != (self.decoding is not None):
-            raise BadOption("a registry goes with values of registry, and they with one")
+            raise BadOption(
+                "a registry goes with values of registry, and they with one (--value registry"
+                " --registry URL)"
+            )
         if self.schema is not None:
             _columns(self.schema)
         if self.decoding is not None:

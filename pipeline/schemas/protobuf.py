@@ -129,11 +129,14 @@ def _compiled(schema: Schema) -> bytes:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
         made = directory / "made.binpb"
-        done = subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", f"-I{directory}", "--include_imports",
-             f"--descriptor_set_out={made}", _FILE],
-            capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "grpc_tools.protoc", f"-I{directory}", "--include_imports",
+                 f"--descriptor_set_out={made}", _FILE],
+                capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise BadSchema(f"{schema.name}: protoc takes over {COMPILE_SECONDS:g} s") from None
         if "No module named" in done.stderr:
             raise ModuleNotFoundError("grpc_tools", name="grpc_tools")
         if done.returncode != 0:

@@ -86,19 +86,27 @@ class Registry:
         """All there are of a subject, those that were deleted softly too: records of theirs remain."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(f"{path}?deleted=true")
+        if not isinstance(numbers, list):
+            raise _no_registry(f"{self._url}{path}", TypeError("it is no list of versions"))
         return [
-            self._made(self._get(f"{path}/{each}?deleted=true"), f"version {each} of {subject}")
+            self._made(f"{path}/{each}?deleted=true", {}, f"version {each} of {subject}")
             for each in numbers
         ]
 
     def schema(self, id: int) -> Schema:
-        return self._made({**self._get(f"/schemas/ids/{id}"), "id": id})
+        return self._made(f"/schemas/ids/{id}", {"id": id})
 
-    def _made(self, answer: Mapping[str, Any], origin: str = "") -> Schema:
+    def _made(self, path: str, more: Mapping[str, Any], origin: str = "") -> Schema:
+        """Of the answer there, and what it lacks."""
+        answer = self._get(path)
         references: dict[str, str] = {}
-        self._follow(answer, references)
-        kind = answer.get("schemaType") or AVRO
-        return Schema(answer["id"], kind, answer["schema"], tuple(references.items()), origin)
+        try:
+            self._follow(answer, references)
+            kind = answer.get("schemaType") or AVRO
+            fields = {**answer, **more}
+            return Schema(fields["id"], kind, fields["schema"], tuple(references.items()), origin)
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise _no_registry(f"{self._url}{path}", error) from None
 
     def _follow(self, answer: Mapping[str, Any], references: dict[str, str]) -> None:
         for each in answer.get("references") or ():
@@ -117,10 +125,18 @@ class Registry:
         except HTTPError as error:
             said = f"{error.code} {error.reason}"
             if error.code == 404:
-                raise BadSchema(f"{where}: {said}") from None
+                raise BadSchema(f"{where}: {said}: it has no such subject or id") from None
+            if error.code in (401, 403):
+                said += ": its URL may have user:password@ before the host, of one who may read"
             raise RegistryUnavailable(f"{where}: {said}") from None
-        except (URLError, HTTPException, OSError, ValueError, RecursionError) as error:
-            raise RegistryUnavailable(f"{where}: {error}") from None
+        except (URLError, HTTPException, OSError) as error:
+            raise RegistryUnavailable(f"{where}: {error}: run it again once it answers") from None
+        except (ValueError, RecursionError) as error:
+            raise _no_registry(where, error) from None
+
+
+def _no_registry(where: str, error: Exception) -> RegistryUnavailable:
+    return RegistryUnavailable(f"{where}: what is there is no schema registry's answer: {error!r}")
 
 
 def _in_directory(directory: Path) -> list[Schema]:

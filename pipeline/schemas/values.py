@@ -5,7 +5,7 @@ What can't be decoded is told with why; nothing is left out in silence. A null v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -46,22 +46,29 @@ class ValueDecoder:
     ) -> None:
         by_id = {each.id: each for each in schemas}
         if reader is not None and reader not in by_id:
-            raise BadSchema(f"schema {reader}, to read by, is none of {_listed(by_id)}")
+            raise BadSchema(
+                f"schema {reader}, to read by, is none of those found: {_listed(by_id)}"
+            )
         chosen = None if reader is None else by_id[reader]
         self._decoders = {each.id: _decoder_of(each, chosen, messages) for each in by_id.values()}
         if not self._decoders:
-            raise BadSchema("there is no schema to decode values by")
+            raise BadSchema(
+                "there is no schema to decode values by: name subjects of the registry, or ids"
+            )
         for schema in by_id.values() if chosen is None else (chosen,):
             if levels(self._decoders[schema.id].kind) > LEVELS_MAX:
                 raise _too_deep(schema)
-        self.kind: pa.StructType = (
-            united([each.kind for each in self._decoders.values()])
-            if reader is None
-            else self._decoders[reader].kind
-        )
+        self.kind: pa.StructType = self._united(self._decoders if reader is None else (reader,))
         if reader is not None:
-            for each in self._decoders.values():
-                united([self.kind, each.kind])
+            for each in self._decoders:
+                self._united((reader, each))
+
+    def _united(self, ids: Collection[int]) -> pa.StructType:
+        """The columns of all of them. Raises BadSchema, with their ids."""
+        try:
+            return united([self._decoders[id].kind for id in ids])
+        except BadSchema as error:
+            raise BadSchema(f"schemas {_listed(ids)}: {error}") from None
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Of each value the columns, a struct, and what is wrong with it; one of the two is null, and both
@@ -101,7 +108,7 @@ class ValueDecoder:
     def _stranger(self, id: int) -> str:
         if id < 0:
             return "it does not begin with a 0 and the id of a schema"
-        return f"schema {id} is none of {_listed(self._decoders)}"
+        return f"schema {id} is none of {_listed(self._decoders)}: name it (--id), or its subject"
 
 
 def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:

@@ -44,6 +44,9 @@ ANSWERS: dict[str, Any] = {
     },
     "/subjects/b/versions/1": {"schema": "B"},
     "/schemas/ids/12": {"schema": "{}", "schemaType": "JSON"},
+    "/subjects/odd/versions": {"status": "ok"},
+    "/schemas/ids/13": {"status": "ok"},
+    "/schemas/ids/14": ["ok"],
 }
 
 
@@ -89,17 +92,28 @@ def test_all_versions_of_a_subject_with_what_they_refer_to() -> None:
 
 def test_what_a_registry_refuses_is_told_with_the_address() -> None:
     with registry() as address:
-        with pytest.raises(BadSchema, match=f"{address}/subjects/nothing/versions.*404"):
+        with pytest.raises(BadSchema, match=f"{address}/subjects/nothing/versions.*404.*no such"):
             load_schemas(f"http://reader:pass%3Aword%40@{address}", ["nothing"])
         with pytest.raises(RegistryUnavailable, match="401") as caught:
             load_schemas(f"http://reader:wrong@{address}", ["nothing"])
         assert "wrong" not in str(caught.value)
+        assert "user:password@" in str(caught.value)
     with pytest.raises(RegistryUnavailable, match=address):
         load_schemas(f"http://{address}", ["nothing"])
     for url in ("http://me:secret@[h/", "http://me:secret@h:port/", "htp://me:secret@h/"):
         with pytest.raises(RegistryUnavailable) as caught:
             load_schemas(url, ["nothing"])
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("subjects", "ids"), [(["odd"], []), ([], [13]), ([], [14])])
+def test_what_is_no_answer_of_a_registry_is_told_with_the_address(
+    subjects: list[str], ids: list[int]
+) -> None:
+    with registry() as address, pytest.raises(RegistryUnavailable) as caught:
+        load_schemas(f"http://reader:pass%3Aword%40@{address}", subjects, ids)
+    assert f"http://{address}/" in str(caught.value)
+    assert "no schema registry's answer" in str(caught.value)
 
 
 def test_a_directory_of_schemas(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_what_is_broken_is_told_and_the_rest_is_read() -> None:
     assert found[0] == found[5] == {"a": "x"}
     assert found[1] == found[3] == "it does not begin with a 0 and the id of a schema"
     assert found[2].startswith("schema 1: ")
-    assert found[4] == "schema 9 is none of 1"
+    assert found[4] == "schema 9 is none of 1: name it (--id), or its subject"
 
 
 def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
@@ -238,7 +238,7 @@ def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
         ([avro(1, {"type": "record"})], "schema 1 is no Avro schema"),
         (
             [avro(1, record("R", field("a", "int"))), avro(2, record("R", field("a", "string")))],
-            "a is of types that have nothing in common: int32, string",
+            "schemas 1, 2: a is of types that have nothing in common: int32, string",
         ),
         ([], "there is no schema"),
         ([Schema(1, "XML", "")], "of type XML"),
