@@ -23,7 +23,6 @@ from odradek.pipeline.schemas.registry import Schema
 from odradek.pipeline.schemas.wire import by_message
 
 COMPILE_SECONDS = 60.0
-_FILE = "schema.proto"
 
 
 class ProtobufDecoder:
@@ -32,7 +31,8 @@ class ProtobufDecoder:
 
     def __init__(self, schema: Schema, messages: tuple[str, ...] = ()) -> None:
         self._id = schema.id
-        self._compiled = _compiled(schema)
+        self._file_name = _file_name(schema)
+        self._compiled = _compiled(schema, self._file_name)
         tops = list(self._file.message_types_by_name)
         if not tops:
             raise BadSchema(f"{schema.name} has no message")
@@ -90,7 +90,7 @@ class ProtobufDecoder:
         pool = descriptor_pool.DescriptorPool()
         for each in descriptor_pb2.FileDescriptorSet.FromString(self._compiled).file:
             pool.Add(each)
-        return pool.FindFileByName(_FILE)
+        return pool.FindFileByName(self._file_name)
 
     @cached_property
     def _handlers(self) -> dict[tuple[int, ...], Any]:
@@ -118,21 +118,32 @@ def _paths(file: Any) -> list[tuple[tuple[int, ...], Any]]:
     return found
 
 
-def _compiled(schema: Schema) -> bytes:
+def _file_name(schema: Schema) -> str:
+    """For its own text: one that no file has which it imports."""
+    name, taken = "schema.proto", dict(schema.references)
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+def _compiled(schema: Schema, file_name: str) -> bytes:
     """By protoc, in a process of its own: it says on stderr what it does not like. A FileDescriptorSet."""
     with TemporaryDirectory(prefix="odradek-proto-") as name:
         directory = Path(name).resolve()
-        for path, text in [*schema.references, (_FILE, schema.text)]:
-            place = (directory / path).resolve()
-            if not place.is_relative_to(directory):
-                raise BadSchema(f"{schema.name} imports {path}, which is no name of a schema")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text)
+        for path, text in [*schema.references, (file_name, schema.text)]:
+            try:
+                place = (directory / path).resolve()
+                place.relative_to(directory)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text)
+            except (OSError, ValueError):
+                text = f"{schema.name} imports {path!r}, which is no name of a schema"
+                raise BadSchema(text) from None
         made = directory / "made.binpb"
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "grpc_tools.protoc", f"-I{directory}", "--include_imports",
-                 f"--descriptor_set_out={made}", _FILE],
+                 f"--descriptor_set_out={made}", file_name],
                 capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -350,10 +350,21 @@ def test_protobuf_by_its_messages() -> None:
     assert "failed to decode" in found[6]
 
 
+def test_a_protobuf_schema_may_import_one_of_any_name() -> None:
+    pytest.importorskip("grpc_tools")
+    inner = 'syntax = "proto3"; message Inner { int32 x = 1; }'
+    outer = 'syntax = "proto3"; import "schema.proto"; message Outer { Inner a = 1; }'
+    decoder = ValueDecoder([Schema(1, PROTOBUF, outer, (("schema.proto", inner),))])
+    assert rows(decoder, struct.pack(">bi", 0, 1) + b"\0\x0a\x02\x08\x05") == [{"a": {"x": 5}}]
+
+
 def test_a_protobuf_schema_that_is_none_is_told_with_what_protoc_says() -> None:
     pytest.importorskip("grpc_tools")
     with pytest.raises(BadSchema, match=r"schema 1: schema.proto:1:\d+"):
         ValueDecoder([Schema(1, PROTOBUF, "message {")])
+    for name in ("../x.proto", "a\0", ".", "n" * 300):
+        with pytest.raises(BadSchema, match=r"schema 1 imports '.*', which is no name of a schema"):
+            ValueDecoder([Schema(1, PROTOBUF, PROTO, ((name, MONEY),))])
     with pytest.raises(BadSchema, match="has no message Train, but Flight, Other"):
         ValueDecoder([FLIGHTS], messages=("Train",))
 
