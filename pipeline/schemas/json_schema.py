@@ -55,7 +55,7 @@ class JsonDecoder:
 
     def _fitted(self, payloads: pa.Array) -> pa.Array:
         shape = self._shape_of_all
-        values = [json.loads(each) for each in payloads.to_pylist()]
+        values = [json.loads(each, parse_constant=_refuse) for each in payloads.to_pylist()]
         if not self._is_object:
             values = [{VALUE: each} for each in values]
         if not all(isinstance(each, dict) for each in values):
@@ -110,7 +110,7 @@ def _fit(value: Any, shape: Any) -> Any:
     if value is None:
         return None
     if shape is None:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if isinstance(shape, Mapping):
         if not isinstance(value, dict):
             raise ValueError(f"{value!r:.80} is no JSON object")
@@ -119,6 +119,28 @@ def _fit(value: Any, shape: Any) -> Any:
         if not isinstance(value, list):
             raise ValueError(f"{value!r:.80} is no JSON array")
         return [_fit(each, shape[0]) for each in value]
-    if isinstance(value, bool) and shape != _PLAIN["boolean"]:
-        raise ValueError(f"{value!r} is no {shape}")
-    return value
+    return _plain(value, shape)
+
+
+def _plain(value: Any, shape: pa.DataType) -> Any:
+    """A number in JSON is an integer if it is a whole one, however it is spelt, and any is the nearest of a column
+    of such numbers."""
+    is_integer = shape == _PLAIN["integer"]
+    if isinstance(value, bool):
+        fits = shape == _PLAIN["boolean"]
+    else:
+        fits = not is_integer or isinstance(value, int) or _is_whole(value)
+    if not fits:
+        raise ValueError(f"{value!r:.80} is no {shape}")
+    if is_integer:
+        return int(value)
+    return float(value) if shape == _PLAIN["number"] and isinstance(value, int) else value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def _refuse(name: str) -> Any:
+    """Of what Python takes for JSON, and nobody else."""
+    raise ValueError(f"{name} is no JSON")

@@ -299,6 +299,29 @@ def test_json_that_is_nested_too_deeply_is_one_broken_value() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("3", {"n": 3, "x": 3.0, "any": "3"}),
+        ("3.0", {"n": 3, "x": 3.0, "any": "3.0"}),
+        ("9007199254740993", {"n": 2**53 + 1, "x": 2.0**53, "any": "9007199254740993"}),
+        ("3.5", "schema 1: 3.5 is no int64"),
+        ("true", "schema 1: True is no int64"),
+        ('"3"', "schema 1: '3' is no int64"),
+        ("NaN", "schema 1: NaN is no JSON"),
+        ("-Infinity", "schema 1: -Infinity is no JSON"),
+        ("1e999", "schema 1: inf is no int64"),
+    ],
+)
+def test_a_number_in_json_is_the_same_in_its_column_or_a_broken_value(
+    text: str, found: Any
+) -> None:
+    properties = {"n": {"type": "integer"}, "x": {"type": "number"}, "any": {}}
+    decoder = ValueDecoder([Schema(1, JSON, json.dumps({"properties": properties}))])
+    value = f'{{"n": {text}, "x": {text}, "any": {text}}}'.encode()
+    assert rows(decoder, struct.pack(">bi", 0, 1) + value) == [found]
+
+
 PROTO = """
 syntax = "proto3";
 package flights;
