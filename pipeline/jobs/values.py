@@ -93,7 +93,8 @@ def _with_json(frame: DataFrame, schema: str) -> DataFrame:
     """With the columns of values that are one JSON object, and nothing else. Spark's parser reads the first
     JSON of a text, whatever follows, and of an array the first element. So a value is made the first element of
     an array whose second one has a name that no value knows: who finds the two has read all of it. Nor does any
-    value know the array's name: who did could end that array, and begin another one that is called so."""
+    value know the array's name: who did could end that array, and begin another one that is called so. What Spark
+    takes for JSON by default, and RFC 8259 does not, is none."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, StringType, StructType
 
@@ -102,7 +103,12 @@ def _with_json(frame: DataFrame, schema: str) -> DataFrame:
     columns = _columns(schema)
     element = StructType([*columns.fields]).add(end, StringType())
     kind = StructType().add(name, ArrayType(element)).add("_broken", StringType())
-    options: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_broken"}
+    options: dict[str, Any] = {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": "_broken",
+        "allowSingleQuotes": "false",
+        "allowNonNumericNumbers": "false",
+    }
     text = f.concat(
         f.lit(f'{{"{name}":['), f.col("value").cast("string"), f.lit(f',{{"{end}":""}}]}}')
     )

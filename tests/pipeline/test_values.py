@@ -27,12 +27,13 @@ def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> Non
         b'{"a": 4}{"a": 5}', b'{"a": 4}\n{"a": 5}', b'{"a": 4},{"a": 5}', b'[{"a": 4}, {"a": 5}]',
         b'{"a": 4} x', b'{"a": 4}}', b'{"a": 4}]', b'{"a": 4},"a":5', b'{"a": 4},"a":{"a": 5}}',
         b'{"a": 4},{"a": 5}]', b'{"a": 4}],"x":[1', b'{"a": 4},{}],"x":[1', b'{"a": 4}]} x', b'{"a": 4},',
-        b'{"a": 4}],"both":[{"a": 5}', b'{"a": 4, "b": %s1%s}' % (b"[" * 5000, b"]" * 5000),
+        b'{"a": 4}],"both":[{"a": 5}', b"{'a': 4}", b'{"a": 4, "b": NaN}', b'{"d": NaN}', b'{"a": 04}',
+        b'{a: 4}', b'{"a": 4 /* */}', b'{"b": "\n"}', b'{"a": 4, "b": %s1%s}' % (b"[" * 5000, b"]" * 5000),
         b'{"a": 4, "b": %s}' % (b"9" * 5000), b'{"a": 4', b"", b" ", b"null", b"4", b'"a"', b'{"s": {"t": 1}, "a": "x"}',
     ]  # fmt: skip
     values: list[bytes | None] = [*good, *dead, None]
     frame = spark.createDataFrame([(each,) for each in values], "value binary")
-    rows = Values("json", "a int, s struct<t: string>").of(frame).collect()
+    rows = Values("json", "a int, s struct<t: string>, d double").of(frame).collect()
     assert [bytes(row.value) for row in rows if row.error is not None] == dead
     read = [row.decoded for row in rows if row.error is None]
     assert [(each.a, each.s and each.s.t) for each in read] == [
