@@ -137,11 +137,11 @@ class EpochSegments:
         insert(self.covered, handle, self.start_of)
 
     def _covered_within(self, handle: Handle) -> list[Handle]:
-        """The largest first: it covers others of them."""
+        """The largest first: it covers others of them. One without records of the epoch may start right behind it."""
         slot = bisect_left(self.covered, self.start_of(handle), key=self.start_of)
         end, found = self.end_of(handle), []
         for each in self.covered[slot:]:
-            if self.start_of(each) > end:
+            if self.start_of(each) > end + 1:
                 break
             if self.end_of(each) <= end:
                 found.append(each)

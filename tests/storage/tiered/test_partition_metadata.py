@@ -311,6 +311,16 @@ def test_a_segment_takes_less_than_100_bytes() -> None:
     assert resident / 3_000 < 100
 
 
+def test_one_without_records_of_an_epoch_comes_back_when_what_covers_it_goes() -> None:
+    """It ends in that epoch where it starts: behind the other's end."""
+    other = segment(1, 8, 15, [(0, 8)])
+    both = segment(2, 16, 16, [(0, 16), (1, 16)], size=7)
+    metadata = with_copies(both, other)
+    assert metadata.size_bytes(0) == other.size_bytes
+    metadata.apply(becomes(other, DELETING))
+    assert metadata.size_bytes(0) == both.size_bytes
+
+
 def test_what_was_copied_twice_counts_once() -> None:
     """S-02: the next leader did not know yet of a copy of the last one, and copied it again."""
     metadata = with_copies(segment(1, 0, 9, [(0, 0)]), segment(2, 10, 19, [(0, 10)]))
