@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -261,10 +261,13 @@ class _Read:
 
     def number(self, name: str, least: int) -> int | None:
         def parse(text: str) -> int:
-            with suppress(ValueError):
-                if (number := int(text)) >= least:
-                    return number
-            raise ValueError(f"must be a whole number of at least {least}")
+            try:
+                number = int(text)
+            except ValueError:
+                number = least - 1
+            if number < least:
+                raise ValueError(f"must be a whole number of at least {least}")
+            return _int64(number)
 
         found: int | None = self.checked(name, parse)
         return found
@@ -373,7 +376,7 @@ def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str,
         }
     for topic, partitions in found.items():
         for partition, value in partitions.items():
-            if value < least:
+            if _int64(value) < least:
                 raise ValueError(f"{value} of {topic}-{partition} means nothing there")
     return found
 
@@ -398,4 +401,11 @@ def duration_ms(text: str) -> int:
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     if found is None or (found[2] or "ms") not in _UNITS_MS:
         raise ValueError("a duration is a number and a unit (ms, s, m, h, d)")
-    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+    return _int64(int(found[1]) * _UNITS_MS[found[2] or "ms"])
+
+
+def _int64(number: int) -> int:
+    """As offsets and times are where they are asked for. Raises ValueError."""
+    if number >= 1 << 63:
+        raise ValueError(f"{number} is beyond 64 bits")
+    return number

@@ -38,6 +38,9 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"startingoffsetsbytimestamp": '{"t":[5]}'}, 'must be JSON such as {"topic":{"0":42}}'),
         ({"subscribe": None, "assign": '{"t":0}'}, 'assign={"t":0}: must be JSON such as {"topic":[0,1]}'),
         ({"subscribe": None, "assign": "t"}, 'assign=t: must be JSON such as {"topic":[0,1]}'),
+        ({"startingtimestamp": str(1 << 63)}, "startingTimestamp=9223372036854775808: 9223372036854775808 is beyond"),
+        ({"endingoffsets": f'{{"t":{{"0":{1 << 63}}}}}'}, "9223372036854775808 is beyond 64 bits"),
+        ({"maxlateness": "999999999999d"}, "is beyond 64 bits"),
     ],
 )  # fmt: skip
 def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
