@@ -100,11 +100,14 @@ def job_of(args: argparse.Namespace) -> ReplayJob:
 def _range(args: argparse.Namespace) -> dict[str, str]:
     """The options of the source that say it."""
     if not args.offsets:
-        found = {"subscribe": args.topic}
-        for name, text in (("startingTimestamp", args.since), ("endingTimestamp", args.until)):
-            if text is not None:
-                found[name] = str(parse_time_ms(text))
-        return found
+        times = {
+            name: parse_time_ms(text)
+            for name, text in (("startingTimestamp", args.since), ("endingTimestamp", args.until))
+            if text is not None
+        }
+        if len(times) == 2 and times["startingTimestamp"] > times["endingTimestamp"]:
+            raise BadOption(f"--since {args.since} is later than --until {args.until}")
+        return {"subscribe": args.topic, **{name: str(at_ms) for name, at_ms in times.items()}}
     if args.since is not None or args.until is not None:
         raise BadOption("a range is one of times, or of --offsets")
     ranges = parse_ranges(args.offsets)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,10 +33,13 @@ from odradek.pipeline.target import JobState, Reached, Target, forgotten, is_who
 from odradek.protocol.records.compression import NAMES
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.clock import RealClock
+from odradek.seams.entropy import RealEntropy
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("odradek.pipeline")
 
 PROGRESS_S = 1.0
 BY = ("partition", "key")
@@ -159,6 +163,8 @@ def _checked(job: ReplayJob, source: Mapping[str, str]) -> Options:
     for rate in (job.records_per_s, job.bytes_per_s):
         if rate is not None and not 0 < rate < math.inf:
             raise BadOption(f"a rate is a number above 0, not {rate}")
+    if job.tasks is not None and job.tasks < 1:
+        raise BadOption(f"there is at least one task, not {job.tasks}")
     options = parse_options(source, streaming=False)
     if options.rows != RECORDS or options.corrupt_segments == REPORT:
         raise BadOption("records alone are replayed: neither rows=batches nor reports of gaps")
@@ -264,22 +270,36 @@ def _share(rate: float | None, count: int) -> float | None:
     return None if rate is None else rate / count
 
 
-def _run(spark: SparkSession, plan: ReplayPlan, tell: Callable[[], Progress]) -> list[Replayed]:
+def _run(spark: SparkSession, plan: ReplayPlan, tell: Callable[[], object]) -> list[Replayed]:
+    """All that the plan has. Who cannot be told how far it is, while brokers do not answer, is told later: tasks
+    have more patience, and end the job if it comes to that. What Spark does besides for others is left alone."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    context = spark.sparkContext
+    context, tag = spark.sparkContext, f"odradek-replay-{RealEntropy().uuid()}"
     work = context.parallelize(plan.lanes, len(plan.lanes)).flatMap(replay_lane)
+
+    def collect() -> list[Replayed]:
+        context.addJobTag(tag)  # of jobs of this thread
+        return work.collect()
+
     with ThreadPoolExecutor(1, thread_name_prefix="odradek-replay") as pool:
-        running = pool.submit(work.collect)
+        running = pool.submit(collect)
         try:
             while True:
                 try:
                     return sorted(running.result(PROGRESS_S), key=lambda each: each.partition)
                 except StillRunning:
-                    tell()
+                    _tell_if_known(tell)
         except (PySparkException, Py4JJavaError) as error:
             raise PipelineError(f"the replay ended: {said_by_spark(error)}") from error
         finally:
             if not running.done():
-                context.cancelAllJobs()
+                context.cancelJobsWithTag(tag)
+
+
+def _tell_if_known(tell: Callable[[], object]) -> None:
+    try:
+        tell()
+    except PipelineError as error:
+        log.info("how far the replay is was not told: %s", error)

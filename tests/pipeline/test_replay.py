@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from threading import Event, get_ident
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +22,7 @@ from odradek.client.partitioner import partition_for_key
 from odradek.client.transactions import EncodedRecords
 from odradek.pipeline.cli.replay import add_arguments, job_of, parse_ranges, parse_time_ms
 from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.jobs import replay as replay_job
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
 from odradek.pipeline.pace import Pace
 from odradek.pipeline.query import Query
@@ -366,6 +369,80 @@ def test_the_topic_can_be_replayed_into_itself(broker: Broker) -> None:
         assert [row for row in twice if row[0] == number] == mine + mine
 
 
+class OneJob:
+    """Spark's context, as far as a replay needs it, whose one job ends when it may, or is cancelled."""
+
+    def __init__(self) -> None:
+        self.may_end, self.cancelled = Event(), Event()
+        self.tags: dict[int, str] = {}
+        self.sparkContext = self
+
+    def parallelize(self, items: Any, slices: int) -> OneJob:
+        return self
+
+    def flatMap(self, act: Any) -> OneJob:  # noqa: N802 - Spark's name
+        return self
+
+    def addJobTag(self, tag: str) -> None:  # noqa: N802
+        self.tags[get_ident()] = tag
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        if tag in self.tags.values():
+            self.cancelled.set()
+            self.may_end.set()
+
+    def collect(self) -> list[Replayed]:
+        assert get_ident() in self.tags
+        assert self.may_end.wait(PATIENCE_SECONDS)
+        return [Replayed(1, 2, 3, 4), Replayed(0, 1, 1, 1)]
+
+
+def _run_of(tell: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[OneJob, Any]:
+    monkeypatch.setattr("odradek.pipeline.jobs.replay.PROGRESS_S", 0.01)
+    context, plan = OneJob(), SimpleNamespace(lanes=[None])
+    return context, lambda: replay_job._run(context, plan, lambda: tell(context))  # type: ignore[arg-type]
+
+
+def test_a_job_goes_on_while_nobody_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def tell(context: OneJob) -> None:
+        told.append(None)
+        if len(told) == 3:
+            context.may_end.set()
+        raise PipelineError("the coordinator does not answer")
+
+    context, run = _run_of(tell, monkeypatch)
+    assert [each.partition for each in run()] == [0, 1]
+    assert len(told) >= 3
+    assert not context.cancelled.is_set()
+
+
+def test_who_interrupts_a_replay_ends_its_job_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(context: OneJob) -> None:
+        raise KeyboardInterrupt
+
+    context, run = _run_of(tell, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert context.cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--since", "2013-02-10", "--until", "2013-02-08"], "2013-02-10 is later than --until"),
+        (["--since", "soon"], "soon is no time"),
+        (["--since", "5", "--offsets", "0:1:2"], "one of times, or of --offsets"),
+    ],
+)
+def test_ranges_that_are_none(words: list[str], said: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(BadOption, match=said):
+        job_of(parser.parse_args(["-t", "a", "--to", "b", "--bootstrap", "h:1", *words]))
+
+
 def test_what_means_nothing_is_refused(broker: Broker) -> None:
     two = _of_its_own(broker, 2)
     for given, said in (
@@ -373,6 +450,7 @@ def test_what_means_nothing_is_refused(broker: Broker) -> None:
         (job(broker, two), "has 2 partitions, and partition 2 is replayed: records can go by key"),
         (job(broker, two, by="hand"), "by partition or by key, not by hand"),
         (job(broker, two, compression="zip"), "there is no compression zip"),
+        (job(broker, two, tasks=-1), "there is at least one task, not -1"),
         (job(broker, two, records_per_s=0), "a rate is a number above 0, not 0"),
         (job(broker, two, bytes_per_s=float("nan")), "a rate is a number above 0, not nan"),
         (job(broker, two, {"subscribe": f"events,{two}"}), "one topic is replayed at a time"),
