@@ -45,17 +45,19 @@ def open_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    quicken(session)
-    session.sparkContext.setLogLevel("ERROR")
     logging.getLogger().addFilter(_is_nobodys)
     try:
-        yield session
-    except KeyboardInterrupt:
-        session.sparkContext.setLogLevel("OFF")
-        raise
+        session = builder.getOrCreate()
+        try:
+            quicken(session)
+            session.sparkContext.setLogLevel("ERROR")
+            yield session
+        except KeyboardInterrupt:
+            session.sparkContext.setLogLevel("OFF")
+            raise
+        finally:
+            session.stop()
     finally:
-        session.stop()
         logging.getLogger().removeFilter(_is_nobodys)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.cli.arguments import add_spark_arguments, named_values, session_of
+from odradek.pipeline.errors import BadOption
 
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.audit import AuditReport, DeletedPartition
@@ -54,15 +56,21 @@ def run(args: argparse.Namespace) -> int:
         bootstrap=args.bootstrap,
         store_options=named_values("--option", args.option),
         topics=args.topics,
-        young_ms=None if args.older_than is None else round(args.older_than * 1000),
+        young_ms=None if args.older_than is None else _ms(args.older_than),
     )
     tell = Teller("segments", as_json=args.json)
-    with session_of(args, "odradek-audit") as spark:
+    with tell, session_of(args, "odradek-audit") as spark:
         report = audit(spark, job, tell.progress)
     tell.row(as_json(report))
     for line in as_text(report):
         tell.result(line)
     return 0 if report.is_well else FAILED
+
+
+def _ms(seconds: float) -> int:
+    if not 0 <= seconds < math.inf:
+        raise BadOption(f"--older-than {seconds}: it is a number of seconds")
+    return round(seconds * 1000)
 
 
 def as_json(report: AuditReport) -> dict[str, Any]:

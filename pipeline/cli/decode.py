@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from odradek.pipeline.jobs.decode import Decoding
 
+LIMIT_MAX = (1 << 31) - 1
+"""Of Spark's."""
 LINE = "records whose values are Avro, Protobuf or JSON by a schema registry, as typed columns"
 
 
@@ -69,9 +71,10 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
 
     if args.registry is None:
         raise BadOption("--registry says where the schemas are")
+    topics = [each for each in args.topic.split(",") if each.strip()]
     return Decoding(
         registry=args.registry,
-        subjects=tuple(args.subject or [f"{args.topic}-value"]),
+        subjects=tuple(args.subject or [f"{each.strip()}-value" for each in topics]),
         ids=tuple(args.ids),
         reader=args.reader,
         messages=tuple(args.message),
@@ -84,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
     from odradek.pipeline.jobs.watching import watched
 
-    if args.limit < 0:
-        raise BadOption(f"--limit {args.limit}: it is a number of records")
+    if not 0 <= args.limit <= LIMIT_MAX:
+        raise BadOption(f"--limit {args.limit}: it is a number of records, at most {LIMIT_MAX}")
     decoding = decoding_of(args)
     if args.columns:
         sys.stdout.writelines(_columns(decoding, as_json=args.json))
@@ -93,14 +96,12 @@ def run(args: argparse.Namespace) -> int:
     from pyspark.errors import PySparkException
 
     teller = Teller("tasks", as_json=False)
-    with session_of(args, "odradek-decode") as spark:
+    with teller, session_of(args, "odradek-decode") as spark:
         try:
             with watched(spark, teller.progress):
                 rows = rows_of(_frame(spark, args, decoding))
         except PySparkException as error:
             raise PipelineError(said_by_spark(error)) from None
-        finally:
-            teller.end_line()
     for row in rows:
         sys.stdout.write(_line(row, as_json=args.json) + "\n")
     return 0

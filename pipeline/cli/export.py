@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     job = _job(args)
     teller = Teller("offsets", as_json=args.json)
-    with session_of(args, "odradek-export") as spark:
+    with teller, session_of(args, "odradek-export") as spark:
         batches = export(spark, job, lambda batch: _tell(teller, batch), teller.progress)
     records = sum(batch.records for batch in batches)
     dead = sum(batch.dead_letters for batch in batches)

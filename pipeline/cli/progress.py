@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TextIO
+from typing import Self, TextIO
 
 from odradek.pipeline.jobs.progress import Progress
 
@@ -15,7 +15,8 @@ CLEAR = "\r\x1b[K"
 
 
 class Teller:
-    """See the module. `what` are the things that progress counts."""
+    """See the module. `what` are the things that progress counts. Whoever leaves it, by an error too, leaves no line
+    that is not ended."""
 
     def __init__(
         self,
@@ -30,6 +31,12 @@ class Teller:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
         self._is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end_line()
 
     def progress(self, progress: Progress) -> None:
         """Of a moment. Where nobody watches, only rows of JSON are written."""
@@ -64,4 +71,5 @@ class Teller:
         """Before others write there."""
         if self._is_open:
             self._err.write(CLEAR)
+            self._err.flush()
             self._is_open = False

@@ -76,9 +76,8 @@ def run(args: argparse.Namespace) -> int:
         late_after_ms=_given("--late-after", args.late_after, duration_ms),
     )
     teller = Teller("tasks", as_json=False)
-    with session_of(args, "odradek-stats") as spark:
+    with teller, session_of(args, "odradek-stats") as spark:
         rows = rows_of(stats(spark, job, teller.progress))
-    teller.end_line()
     _tell(args.json, rows, lambda: as_text(rows))
     return 0
 

@@ -195,5 +195,24 @@ def test_subjects_are_the_topics_own_unless_they_are_named() -> None:
         parser.parse_args(["-t", "a", "--registry", "r", "--subject", "b", "--subject", "c"])
     )
     assert made.subjects == ("b", "c")
+    made = decode.decoding_of(parser.parse_args(["-t", "a, b", "--registry", "http://r"]))
+    assert made.subjects == ("a-value", "b-value")
     with pytest.raises(BadOption, match="--registry"):
         decode.decoding_of(parser.parse_args(["-t", "a"]))
+
+
+@pytest.mark.parametrize(
+    ("job", "words", "said"),
+    [
+        (audit, ["--tiered", "s", "--older-than", "nan"], "--older-than nan: it is a number"),
+        (audit, ["--tiered", "s", "--older-than", "-1"], "--older-than -1.0: it is a number"),
+        (audit, ["--tiered", "s", "--older-than", "inf"], "--older-than inf: it is a number"),
+        (decode, ["-t", "a", "--limit", "-1"], "--limit -1: it is a number"),
+        (decode, ["-t", "a", "--limit", str(1 << 31)], "at most 2147483647"),
+    ],
+)
+def test_numbers_that_are_none(job: ModuleType, words: list[str], said: str) -> None:
+    parser = argparse.ArgumentParser()
+    job.add_arguments(parser)
+    with pytest.raises(BadOption, match=said):
+        job.run(parser.parse_args(words))

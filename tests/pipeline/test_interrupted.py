@@ -31,8 +31,32 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupted_job_says_nothing() -> None:
+START = """
+import os, signal, sys, threading
+from pyspark import SparkContext
+from odradek.pipeline.session import open_session
+
+def interrupt():
+    while SparkContext._gateway is None:
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    threading.Thread(target=interrupt, daemon=True).start()
+    with open_session("interrupted", "local[1]"):
+        print("too late", file=sys.stderr, flush=True)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("script", [JOB, START], ids=["job", "start"])
+def test_an_interrupted_job_says_nothing(script: str) -> None:
     """Py4J logged two tracebacks of its own."""
-    done = subprocess.run([sys.executable, "-c", JOB], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 130, done.stderr
-    assert done.stderr.partition("begun\n")[2] == ""
+    assert "Traceback" not in done.stderr
+    if script is JOB:
+        assert done.stderr.partition("begun\n")[2] == ""

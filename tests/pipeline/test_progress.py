@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,14 @@ def test_a_terminal_has_one_line_and_a_file_none() -> None:
     assert terminal.getvalue().count("\n") == 1
     assert terminal.getvalue().endswith(f"{CLEAR}batch 0\n")
     assert file.getvalue() == "batch 0\n"
+
+
+def test_an_error_finds_no_line_before_it() -> None:
+    terminal = Terminal()
+    with suppress(KeyboardInterrupt), Teller("tasks", as_json=False, err=terminal) as teller:
+        teller.progress(Progress(1, 4, 1.0))
+        raise KeyboardInterrupt
+    assert terminal.getvalue().endswith(CLEAR)
 
 
 def test_rows_are_all_there_is_with_json() -> None:
