@@ -75,12 +75,24 @@ GAP_FOUND = "odradek: offsets that can't be read"
 """In the error that ends an attempt to export which met some."""
 
 
+def from_spark(error: Exception) -> PipelineError:
+    """What Spark raised, as an error of ours: BadOption where that is what a process of its own found, of what was
+    asked for."""
+    is_option = [name for name, _ in _ours(str(error))][-1:] == [BadOption.__name__]
+    return (BadOption if is_option else PipelineError)(said_by_spark(error))
+
+
 def said_by_spark(error: Exception) -> str:
     """What went wrong, in a line where that can be told: one of our errors, of which Spark hands on a traceback
     of another process, or else the first of a chain of Java's; else all that Spark said."""
     text = str(error)
-    ours = re.findall(r"odradek\.pipeline\.errors\.\w+: (.*)", text)
-    if ours:
-        return str(ours[-1])
+    if ours := _ours(text):
+        return ours[-1][1]
     causes = re.findall(r"^Caused by: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$", text, re.MULTILINE)
     return str(causes[-1]) if causes else text
+
+
+def _ours(text: str) -> list[tuple[str, str]]:
+    """Names and texts."""
+    found: list[tuple[str, str]] = re.findall(r"odradek\.pipeline\.errors\.(\w+): (.*)", text)
+    return found

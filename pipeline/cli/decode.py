@@ -84,7 +84,7 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.cli.progress import Teller
     from odradek.pipeline.cli.rows import rows_of
-    from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
+    from odradek.pipeline.errors import BadOption
     from odradek.pipeline.jobs.watching import watched
 
     if not 0 <= args.limit <= LIMIT_MAX:
@@ -93,15 +93,9 @@ def run(args: argparse.Namespace) -> int:
     if args.columns:
         sys.stdout.writelines(_columns(decoding, as_json=args.json))
         return 0
-    from pyspark.errors import PySparkException
-
     teller = Teller("tasks", as_json=False)
-    with teller, session_of(args, "odradek-decode") as spark:
-        try:
-            with watched(spark, teller.progress):
-                rows = rows_of(_frame(spark, args, decoding))
-        except PySparkException as error:
-            raise PipelineError(said_by_spark(error)) from None
+    with teller, session_of(args, "odradek-decode") as spark, watched(spark, teller.progress):
+        rows = rows_of(_frame(spark, args, decoding))
     for row in rows:
         sys.stdout.write(_line(row, as_json=args.json) + "\n")
     return 0

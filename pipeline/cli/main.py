@@ -7,7 +7,7 @@ import argparse
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.pipeline.cli import audit, decode, export, replay, stats
-from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
+from odradek.pipeline.errors import BadOption, PipelineError, from_spark
 
 JOBS = {"export": export, "replay": replay, "audit": audit, "stats": stats, "decode": decode}
 """By name: LINE, add_arguments and run. They import nothing heavy before they run."""
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.chosen_job is None:
         raise WrongUsage(f"pipeline what? {', '.join(JOBS)}; see odradek pipeline --help")
     try:
-        code: int = JOBS[args.chosen_job].run(args)
+        return _run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "odradek":
             raise
@@ -58,8 +58,13 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage(str(error)) from None
     except PipelineError as error:
         raise CommandFailed(str(error)) from None
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        code: int = JOBS[args.chosen_job].run(args)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in OF_SPARK:
             raise
-        raise CommandFailed(said_by_spark(error)) from None
+        raise from_spark(error) from None
     return code

@@ -176,6 +176,22 @@ def test_what_spark_raises_is_told_in_a_line(
     assert capsys.readouterr().err == "odradek: x.log is not there\n"
 
 
+@pytest.mark.parametrize(("kind", "code"), [("BadOption", 2), ("DataLoss", 1)])
+def test_arguments_that_spark_finds_wrong_are_wrong_usage(
+    kind: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What there is of a topic is looked up by a process of Spark's where the job is one query."""
+
+    def run(args: argparse.Namespace) -> int:
+        raise PySparkException(
+            f"Traceback\n  File a.py\nodradek.pipeline.errors.{kind}: there is no topic a\n"
+        )
+
+    monkeypatch.setattr(JOBS["decode"], "run", run)
+    assert main(["pipeline", "decode", "-t", "a"]) == code
+    assert capsys.readouterr().err == "odradek: there is no topic a\n"
+
+
 @pytest.mark.parametrize("job", [audit, decode, export, stats])
 def test_jobs_run_on_any_spark(job: ModuleType) -> None:
     parser = argparse.ArgumentParser()
