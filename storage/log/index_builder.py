@@ -10,8 +10,9 @@ from odradek.protocol.records.batch import NO_TIMESTAMP
 from odradek.seams.files import File
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log import offset_index, time_index
-from odradek.storage.log.offset_index import RELATIVE_MAX
+from odradek.storage.log.offset_index import RELATIVE_MAX, OffsetIndex
 from odradek.storage.log.scan import headers
+from odradek.storage.log.time_index import TimeIndex
 
 _pack_offset = offset_index.ENTRY.pack
 _pack_time = time_index.ENTRY.pack
@@ -67,7 +68,20 @@ class IndexBuilder:
             self.last_timestamp = self.max_timestamp
 
 
-def build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
+def make_anew(
+    offsets: OffsetIndex, times: TimeIndex, file: File, size: int, interval_bytes: int
+) -> None:
+    """Write both files, durably, from the headers of a sealed segment's `file`. Raises OSError."""
+    builder = _build(file, size, offsets.base_offset, interval_bytes)
+    offsets.open_raw()
+    offsets.rebuild(0, builder.offsets)
+    offsets.sync()
+    times.open_raw()
+    times.rebuild(0, builder.times)
+    times.sync()
+
+
+def _build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
     """The entries that a sealed segment of these bytes has; the data is believed."""
     builder = IndexBuilder(base_offset, interval_bytes)
     for batch in headers(file, 0, size):

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.seams.files import Buffer, File, Files, OutOfDescriptors, Path, WouldBlock
-from odradek.storage.log.index_builder import IndexBuilder, build
+from odradek.storage.log.index_builder import IndexBuilder, make_anew
 from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.names import (
     INDEX_FILES,
@@ -41,8 +41,9 @@ from odradek.storage.log.transaction_index import TransactionIndex
 _TAIL_MAX = 128
 
 _log = logging.getLogger(__name__)
-_opening = threading.Lock()
-"""Held while a segment's files are opened: a reader off the loop may want the same."""
+_opening = threading.RLock()
+"""Held while a segment's files are opened, renamed or closed: a reader off the loop may want them at that
+moment, and what it opened would keep a name that is another's by now, or never be closed."""
 
 
 class Segment(SegmentHandles):
@@ -179,11 +180,17 @@ class Segment(SegmentHandles):
 
     @property
     def transaction_index(self) -> TransactionIndex:
-        if self._transaction_index is None:
-            self._transaction_index = TransactionIndex(
-                self._files, self.path(TRANSACTION_INDEX), exists=self.has_transaction_index
-            )
-        return self._transaction_index
+        index = self._transaction_index
+        return self._new_transaction_index() if index is None else index
+
+    def _new_transaction_index(self) -> TransactionIndex:
+        with _opening:
+            index = self._transaction_index
+            if index is None:
+                path = self.path(TRANSACTION_INDEX)
+                index = TransactionIndex(self._files, path, exists=self.has_transaction_index)
+                self._transaction_index = index
+            return index
 
     def _load_indexes(self, *, nowait: bool = False) -> tuple[OffsetIndex, TimeIndex]:
         """Open both; make them anew, from the headers, if one is missing or makes no sense.
@@ -205,13 +212,7 @@ class Segment(SegmentHandles):
                         time_index.close()
                         raise WouldBlock from error
                     _log.warning("the indexes of %s are made anew: %s", self, error)
-                    builder = build(file, size, self.base_offset, self.index_interval_bytes)
-                    offset_index.open_raw()
-                    offset_index.rebuild(0, builder.offsets)
-                    offset_index.sync()
-                    time_index.open_raw()
-                    time_index.rebuild(0, builder.times)
-                    time_index.sync()
+                    make_anew(offset_index, time_index, file, size, self.index_interval_bytes)
                 self._offset_index, self._time_index = offset_index, time_index
             return offset_index, time_index
 
@@ -460,17 +461,19 @@ class Segment(SegmentHandles):
 
     def rename(self, suffix: str) -> None:
         """Give all its files another suffix, the data file first: without it the rest is debris."""
-        old = {kind: self.path(kind) for kind in SEGMENT_FILES}
-        self.suffix = suffix
-        for kind in SEGMENT_FILES:
-            if kind == LOG or self._files.exists(old[kind]):
-                self._files.rename(old[kind], self.path(kind))
-        self._moved()
+        with _opening:
+            old = {kind: self.path(kind) for kind in SEGMENT_FILES}
+            self.suffix = suffix
+            for kind in SEGMENT_FILES:
+                if kind == LOG or self._files.exists(old[kind]):
+                    self._files.rename(old[kind], self.path(kind))
+            self._moved()
 
     def move_to(self, directory: Path) -> None:
         """The directory was renamed."""
-        self.directory = directory
-        self._moved()
+        with _opening:
+            self.directory = directory
+            self._moved()
 
     def disown_file(self) -> None:
         """The data file's handle belongs to another segment now (`truncated`)."""
@@ -478,8 +481,9 @@ class Segment(SegmentHandles):
 
     def close(self) -> None:
         """Give up all handles, for good; nothing is written. A pinned slice keeps its own."""
-        self._is_closed = True
-        self._let_go()
+        with _opening:
+            self._is_closed = True
+            self._let_go()
 
     def remove(self) -> None:
         """Close it and unlink its files."""

@@ -8,7 +8,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path as RealPath
 from types import FrameType
 from typing import Any
@@ -176,7 +176,8 @@ def test_a_reader_waits_while_files_are_replaced(
 def a_segment(*, is_open: bool) -> Segment:
     """With indexes and an aborted transaction; either all its files are open, or none."""
     files = VirtualFiles(VirtualDisk())
-    written = Segment.create(files, Path("/"), 0, index_interval_bytes=0, created_ms=0)
+    files.make_directory(Path("/t"))
+    written = Segment.create(files, Path("/t"), 0, index_interval_bytes=0, created_ms=0)
     for offset in range(3):
         data = batch(base_offset=offset, timestamps=offset)
         written.added(list(batches(data)), written.write(data, 1))
@@ -187,7 +188,7 @@ def a_segment(*, is_open: bool) -> Segment:
     written.close()
     return Segment(
         files,
-        Path("/"),
+        Path("/t"),
         0,
         index_interval_bytes=0,
         created_ms=0,
@@ -239,3 +240,78 @@ def test_a_segment_that_is_closed_at_any_moment_says_so_as_files_do(
     while closed_at(line, a_segment(is_open=is_open), use):
         line += 1
     assert line > 2
+
+
+def meanwhile(act: Callable[[], object]) -> threading.Thread:
+    """`act` in another thread; this one goes on once it is done, or seems to wait for us."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join(0.05)
+    return thread
+
+
+class Meddled:
+    """Files where something happens in another thread, once, before or after one is opened."""
+
+    def __init__(self, files: VirtualFiles, act: Callable[[], object], *, before: bool) -> None:
+        self._files, self._act, self._before = files, act, before
+        self.thread: threading.Thread | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def open(self, path: Path, **more: bool) -> object:
+        if self._before:
+            self._meddle()
+        file = self._files.open(path, **more)
+        self._meddle()
+        return file
+
+    def _meddle(self) -> None:
+        if self.thread is None:
+            self.thread = meanwhile(self._act)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda segment: segment.rename(".deleted"),
+        lambda segment: rename_directory(segment),
+        Segment.close,
+    ],
+    ids=["rename", "move", "close"],
+)
+@pytest.mark.parametrize(
+    "use",
+    [lambda segment: segment.file, lambda segment: segment.offset_index],
+    ids=["data", "index"],
+)
+def test_files_that_are_opened_in_a_thread_have_the_names_that_they_get_meanwhile(
+    use: Callable[[Segment], object], move: Callable[[Segment], None], before: bool
+) -> None:
+    """Neither a handle of the old name is left, which finds nothing or another's file, nor an open one
+    of a closed segment, nor an index that was made anew in the place of one that went elsewhere."""
+    segment = a_segment(is_open=False)
+    files = segment._files
+    assert isinstance(files, VirtualFiles)
+    count = len(files.list(segment.directory))
+    meddled = Meddled(files, lambda: move(segment), before=before)
+    segment._files = meddled  # type: ignore[assignment]
+    # It was closed meanwhile, or its directory was renamed, which a reader is told of by `generation`.
+    with suppress(ValueError, FileNotFoundError):
+        use(segment)
+    assert meddled.thread is not None
+    meddled.thread.join()
+    handles = list(segment._handles())
+    assert [handle.path for _, handle in handles] == [segment.path(kind) for kind, _ in handles]
+    assert len(files.list(segment.directory)) == count
+    if segment._is_closed:
+        assert not handles
+    else:
+        assert segment.locate(1) is not None
+
+
+def rename_directory(segment: Segment) -> None:
+    segment._files.rename(Path("/t"), Path("/u"))
+    segment.move_to(Path("/u"))
