@@ -9,19 +9,29 @@
 - Bytes that a map may cover are never changed or cut off in place: a truncation writes the entries
   it keeps to a new file that replaces the old (`take_place`), and whoever still looks into the old
   one finds it whole. Only `restore` cuts in place; it is for recovery, when nobody reads yet.
+- Room is given back (`trim`) in a thread, too, where a log is closed, while the loop looks entries up:
+  neither may find the other half way, a map of what is being cut off or a view that keeps it from
+  going. So `search` and `trim` exclude each other.
 - After a crash the number of entries is not known from the size. Whoever opens a log that was not
   closed cleanly finds it out from the entries (recovery.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from odradek.seams.files import Buffer, File, Files, Path
 from odradek.storage.errors import SourceFailed
 from odradek.storage.log.names import CLEANED
 
+T = TypeVar("T")
+
 STEP_BYTES = 4096
+
+_mapping = threading.Lock()
+"""Held while a map is looked into, and while files are trimmed."""
 
 
 class CorruptIndex(Exception):
@@ -89,14 +99,16 @@ class IndexFile:
         self.count = count
         self.capacity = file.size // self.entry_size
 
-    def view(self, count: int, *, mapped: bool) -> Buffer:
-        """The first `count` entries, for one synchronous call only.
+    def search(self, find: Callable[[Buffer], T], *, mapped: bool) -> T:
+        """What `find` makes of the entries, which it must not keep.
 
-        Mapped on the loop; read where another thread asks, for a map that is in use there could
-        not be dropped when the loop trims the file.
+        Mapped on the loop; read where another thread asks: it would hold the loop up.
         """
-        size_bytes = count * self.entry_size
-        return self.file.map_read(size_bytes) if mapped else self.file.read_at(0, size_bytes)
+        size_bytes = self.count * self.entry_size
+        if not mapped:
+            return find(self.file.read_at(0, size_bytes))
+        with _mapping, self.file.map_read(size_bytes) as view:
+            return find(view)
 
     def entry(self, number: int) -> bytes:
         return self.file.read_at(number * self.entry_size, self.entry_size)
@@ -140,8 +152,8 @@ class IndexFile:
         """Give back the room past the last entry."""
         size_bytes = self.count * self.entry_size
         if self.file.size != size_bytes:
-            self.file.unmap()
-            self.file.truncate(size_bytes)
+            with _mapping:
+                self.file.truncate(size_bytes)
         self.capacity = self.count
 
     def take_place(self, entries: Buffer) -> None:

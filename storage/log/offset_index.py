@@ -67,12 +67,15 @@ class OffsetIndex(IndexFile):
         last = self.last
         if offset >= last[0]:
             return last
-        view = self.view(self.count, mapped=mapped)
-        slot = self._slot(view, offset)
-        if slot < 0:
-            return self.base_offset, 0
-        relative, position = ENTRY.unpack_from(view, slot * 8)
-        return self.base_offset + relative, position
+
+        def find(view: Buffer) -> tuple[int, int]:
+            slot = self._slot(view, offset)
+            if slot < 0:
+                return self.base_offset, 0
+            relative, position = ENTRY.unpack_from(view, slot * 8)
+            return self.base_offset + relative, position
+
+        return self.search(find, mapped=mapped)
 
     def _slot(self, view: Buffer, offset: int) -> int:
         """The number of the last entry in `view` at or below `offset`; -1 if there is none."""
@@ -94,16 +97,19 @@ class OffsetIndex(IndexFile):
         """
         if position > self.last[1] or not self.count:
             return None
-        view = self.view(self.count, mapped=mapped)
-        low, high = -1, len(view) // 8 - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if _INT.unpack_from(view, middle * 8 + 4)[0] < position:
-                low = middle
-            else:
-                high = middle
-        relative: int = _INT.unpack_from(view, high * 8)[0]
-        return self.base_offset + relative
+
+        def find(view: Buffer) -> int:
+            low, high = -1, len(view) // 8 - 1
+            while high - low > 1:
+                middle = (low + high) // 2
+                if _INT.unpack_from(view, middle * 8 + 4)[0] < position:
+                    low = middle
+                else:
+                    high = middle
+            relative: int = _INT.unpack_from(view, high * 8)[0]
+            return self.base_offset + relative
+
+        return self.search(find, mapped=mapped)
 
     def floor_of_position(self, position: int) -> int:
         """Where the last batch that has an entry, and begins at or below `position`, begins; 0 if
@@ -120,7 +126,7 @@ class OffsetIndex(IndexFile):
 
     def truncated(self, offset: int) -> OffsetIndex:
         """A new index of the entries for batches that end below `offset`; its file replaces ours."""
-        entries = self.view(self.count, mapped=False)
+        entries = self.file.read_at(0, self.count * ENTRY.size)
         fresh = OffsetIndex(self._files, self.path, self.base_offset)
         fresh.take_place(entries[: (self._slot(entries, offset - 1) + 1) * ENTRY.size])
         fresh._read_last()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from odradek.seams.files import Files, Path
+from odradek.seams.files import Buffer, Files, Path
 from odradek.storage.log.index_file import CorruptIndex, IndexFile
 
 ENTRY = struct.Struct(">qi")
@@ -74,15 +74,18 @@ class TimeIndex(IndexFile):
         last_timestamp, last_offset = self.last
         if timestamp >= last_timestamp:
             return last_offset
-        view = self.view(self.count, mapped=mapped)
-        low, high = -1, len(view) // 12
-        while high - low > 1:
-            middle = (low + high) // 2
-            if _TIMESTAMP.unpack_from(view, middle * 12)[0] <= timestamp:
-                low = middle
-            else:
-                high = middle
-        return self.base_offset + (0 if low < 0 else _INT.unpack_from(view, low * 12 + 8)[0])
+
+        def find(view: Buffer) -> int:
+            low, high = -1, len(view) // 12
+            while high - low > 1:
+                middle = (low + high) // 2
+                if _TIMESTAMP.unpack_from(view, middle * 12)[0] <= timestamp:
+                    low = middle
+                else:
+                    high = middle
+            return self.base_offset + (0 if low < 0 else _INT.unpack_from(view, low * 12 + 8)[0])
+
+        return self.search(find, mapped=mapped)
 
     def _count_below(self, offset: int) -> int:
         """How many entries lie below `offset`."""
@@ -99,7 +102,7 @@ class TimeIndex(IndexFile):
     def truncated(self, offset: int) -> TimeIndex:
         """A new index of the entries below `offset`; its file replaces ours."""
         fresh = TimeIndex(self._files, self.path, self.base_offset)
-        fresh.take_place(self.view(self._count_below(offset), mapped=False))
+        fresh.take_place(self.file.read_at(0, self._count_below(offset) * ENTRY.size))
         fresh._read_last()
         return fresh
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import random
 import sys
 import threading
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 
 from odradek.protocol.records.batch import batches
-from odradek.seams.files import Path
+from odradek.seams.files import Buffer, Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log import reading
+from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.partition_log import LogRead, PartitionLog
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
@@ -315,3 +317,58 @@ def test_files_that_are_opened_in_a_thread_have_the_names_that_they_get_meanwhil
 def rename_directory(segment: Segment) -> None:
     segment._files.rename(Path("/t"), Path("/u"))
     segment.move_to(Path("/u"))
+
+
+def an_index(tmp_path: RealPath) -> OffsetIndex:
+    """Of 400 entries, with room for more."""
+    index = OffsetIndex(RealFiles(max_open=20), Path(str(tmp_path / "0.index")), 0)
+    index.create()
+    index.reserve(400)
+    index.append([(each, each) for each in range(1, 401)])
+    return index
+
+
+def test_an_entry_is_looked_up_before_the_file_is_trimmed_or_after(
+    tmp_path: RealPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A map made half way is one of bytes that are gone: the disk would seem to fail."""
+    index = an_index(tmp_path)
+    found: list[object] = []
+    threads: list[threading.Thread] = []
+    real = os.ftruncate
+
+    def look() -> None:
+        try:
+            found.append(index.lookup(77))
+        except OSError as error:
+            found.append(error)
+
+    def cut(fd: int, size: int) -> None:
+        real(fd, size)
+        threads.append(meanwhile(look))
+
+    monkeypatch.setattr(os, "ftruncate", cut)
+    index.trim()
+    threads[0].join()
+    assert found == [(77, 77)]
+
+
+def test_a_file_is_trimmed_once_nobody_looks_into_its_map(tmp_path: RealPath) -> None:
+    index = an_index(tmp_path)
+    failures: list[Exception] = []
+    threads: list[threading.Thread] = []
+
+    def trim() -> None:
+        try:
+            index.trim()
+        except BufferError as error:
+            failures.append(error)
+
+    def find(view: Buffer) -> int:
+        threads.append(meanwhile(trim))
+        return len(view)
+
+    assert index.search(find, mapped=True) == 400 * 8
+    threads[0].join()
+    assert failures == []
+    assert index.file.size == 400 * 8
