@@ -162,7 +162,7 @@ class Opener:
     entropy: Entropy
     on_failure: Callable[[PartitionLog, OSError], None]
     on_full: Callable[[PartitionLog, OSError], None]
-    on_recovery_point_lowered: Callable[[PartitionLog], None]
+    on_checkpoint_due: Callable[[PartitionLog], None]
     on_flush_due: Callable[[PartitionLog, int], None]
     producer_id_expiration_ms: int
 
@@ -184,7 +184,7 @@ class Opener:
             entropy=self.entropy,
             on_failure=self.on_failure,
             on_full=self.on_full,
-            on_recovery_point_lowered=self.on_recovery_point_lowered,
+            on_checkpoint_due=self.on_checkpoint_due,
             on_flush_due=self.on_flush_due,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
             was_compacted=wanted in found.cleaned_to,
@@ -215,7 +215,7 @@ class Opener:
                 entropy=self.entropy,
                 on_failure=self.on_failure,
                 on_full=self.on_full,
-                on_recovery_point_lowered=self.on_recovery_point_lowered,
+                on_checkpoint_due=self.on_checkpoint_due,
                 on_flush_due=self.on_flush_due,
                 producer_id_expiration_ms=self.producer_id_expiration_ms,
             )

@@ -120,7 +120,7 @@ class LogManager:
             entropy,
             on_failure=self.report,
             on_full=partial(self.report, undone=True),
-            on_recovery_point_lowered=self._recovery_point_lowered,
+            on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
             producer_id_expiration_ms=self.intervals.producer_id_expiration_ms,
         )
@@ -369,8 +369,8 @@ class LogManager:
         if home is not None and error.errno not in NO_MEMORY:
             home.directory.report(error)
 
-    def _recovery_point_lowered(self, which: PartitionLog) -> None:
-        """A log is about to be truncated: first the lower recovery point must be durable."""
+    def _checkpoint_due(self, which: PartitionLog) -> None:
+        """A log goes on once its recovery point is durable, which may be lower than before."""
         home = self.registry.every_home[which.directory.parent]
         home.write_checkpoints((Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER))
 

@@ -27,6 +27,16 @@ def flush(log: LogState, up_to: int | None = None) -> None:
                 log.recovery_point = target
 
 
+def flush_gap(log: LogState) -> None:
+    """The log has come to have a gap between two segments that its leader's has, too: below the recovery
+    point, and that durable, it is not taken for the end of a segment that was lost. On the loop, but
+    once in 2^31 offsets at most. Raises LogFailed."""
+    with log.all_or_offline():
+        flush(log)
+        if log.on_checkpoint_due is not None:
+            log.on_checkpoint_due()
+
+
 def _sync(log: LogState, start: int, end: int) -> None:
     """Sync the segments that have offsets of [start, end), and what belongs to the log."""
     try:

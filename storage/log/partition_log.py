@@ -102,7 +102,7 @@ class PartitionLog(LogReads):
         entropy: Entropy | None = None,
         on_failure: Callable[[PartitionLog, OSError], None] | None = None,
         on_full: Callable[[PartitionLog, OSError], None] | None = None,
-        on_recovery_point_lowered: Callable[[PartitionLog], None] | None = None,
+        on_checkpoint_due: Callable[[PartitionLog], None] | None = None,
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         was_compacted: bool = False,
@@ -116,9 +116,9 @@ class PartitionLog(LogReads):
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
         thread that was; `on_full` each time that one is refused because the disk is full.
-        `on_recovery_point_lowered` is called by a truncation with `recovery_point`
-        lowered and before a byte is cut: the lower point must be durable (the log directory's
-        checkpoint) when it returns. `on_flush_due` is called with the log and an offset after a
+        `on_checkpoint_due` is called where `recovery_point` must be durable (the log directory's
+        checkpoint) when it returns: by a truncation that has lowered it, before a byte is cut, and by
+        an append past a gap that no segment spans. `on_flush_due` is called with the log and an offset after a
         roll, and by an append that makes `is_flush_due` true: `flush` up to there is to be run
         through offload.
 
@@ -138,8 +138,8 @@ class PartitionLog(LogReads):
             log.on_failure = lambda error: on_failure(log, error)
         if on_full is not None:
             log.on_full = lambda error: on_full(log, error)
-        if on_recovery_point_lowered is not None:
-            log.on_recovery_point_lowered = lambda: on_recovery_point_lowered(log)
+        if on_checkpoint_due is not None:
+            log.on_checkpoint_due = lambda: on_checkpoint_due(log)
         if on_flush_due is not None:
             log.on_flush_due = lambda offset: on_flush_due(log, offset)
         if not files.is_directory(directory):
@@ -260,20 +260,21 @@ class PartitionLog(LogReads):
         return self._append_given(found, records, self.clock.wall_ms())
 
     def _append_given(self, found: list[Batch], records: memoryview, now_ms: int) -> Appended:
-        """Batches with offsets: at once if a segment can take them, else one by one."""
+        """Batches with offsets: at once if a segment that begins at the end can take them, else one by
+        one."""
         start, end = self.log_start_offset, self.end_offset
         if not found:
             return Appended(end, end - 1, -1, start, False)
         first, last = found[0], found[-1]
         size = last.position + last.size
-        if (
-            size <= self.config.max_segment_bytes
-            and last.last_offset - first.base_offset <= RELATIVE_MAX
-        ):
+        if size <= self.config.max_segment_bytes and last.last_offset - end <= RELATIVE_MAX:
             self._append(found, records[:size], now_ms)
         else:
             for batch in found:
+                end = self.end_offset
                 self._append((batch,), batch.view, now_ms)
+                if batch.last_offset - end > RELATIVE_MAX:
+                    flush.flush_gap(self)
         return Appended(first.base_offset, last.last_offset, -1, start, False)
 
     def _append(self, batches: Sequence[Batch], data: memoryview, now_ms: int) -> None:
@@ -318,7 +319,12 @@ class PartitionLog(LogReads):
     def _roll_if_full(
         self, batches: Sequence[Batch], size_bytes: int, max_timestamp: int, now_ms: int
     ) -> Segment:
-        """The segment that `batches` go to, which are `size_bytes`."""
+        """The segment that `batches` go to, which are `size_bytes`.
+
+        A new one begins where the log ends, also where they begin behind a gap that compaction has left
+        in the leader's log: so a gap between segments is a loss, to recovery. Only one that is too wide
+        for the offsets of a segment lies between two.
+        """
         segment = self.tip.segment
         last_offset = batches[-1].last_offset
         try:
@@ -329,7 +335,9 @@ class PartitionLog(LogReads):
                 return segment
         except OSError as error:  # the first batch's timestamp may have to be read
             raise self.io_failed(error) from error
-        return roll(self, max(batches[0].base_offset, self.end_offset))
+        end_offset = self.tip.end_offset
+        spans = last_offset - end_offset <= RELATIVE_MAX
+        return roll(self, end_offset if spans else batches[0].base_offset)
 
     def _follow(self, segment: Segment, batches: Sequence[Batch]) -> None:
         """Epochs, producers and aborted transactions, from what was written."""

@@ -17,8 +17,12 @@ says in which order) and is believed. The decisions:
 | a batch cut short, of a wrong CRC, magic | the segment is cut there, all later ones are removed |
 | or length, or whose offsets go back      |                                                      |
 | the next segment begins past the end of  | unless the log is or was compacted, or the next      |
-| this one                                 | begins below the recovery point: the end of this one |
-|                                          | was lost, all later segments are removed             |
+| this one                                 | begins below the recovery point or the log's start:  |
+|                                          | the end of this one was lost, all later segments are |
+|                                          | removed                                              |
+
+A gap that a follower takes over from its leader's log lies within a segment: the next begins where the
+log ends (`PartitionLog`). Where no segment spans it the recovery point is past it at once.
 
 So the log is a prefix of what was written, and holds all that was synced. A segment's indexes are
 written anew past what was kept; the producers start from the latest snapshot at or below the point
@@ -128,7 +132,7 @@ class Recovery:
 
     def _is_lost(self, segment: Segment, end_offset: int) -> bool:
         """Whether `segment` cannot be what was written after `end_offset`."""
-        if segment.base_offset <= max(end_offset, self.recovery_point):
+        if segment.base_offset <= max(end_offset, self.recovery_point, self.log_start_offset):
             return segment.base_offset < end_offset
         return not self.is_compacted
 

@@ -91,7 +91,7 @@ class LogState:
         begun with it."""
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_full: Callable[[OSError], None] | None = None
-        self.on_recovery_point_lowered: Callable[[], None] | None = None
+        self.on_checkpoint_due: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None
         self.on_appended: Callable[[memoryview], None] | None = None
         """Told of what was written at the end, once the log ends after it; must not raise. Where it takes

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odradek.protocol.errors import KafkaError
 from odradek.seams.files import File, Files
 from odradek.seams.values import value_class
 from odradek.storage.errors import CorruptRecords
@@ -22,6 +23,7 @@ from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.names import CLEANED, LOG
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log.read import Tip
+from odradek.storage.log.scan import headers
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
@@ -47,8 +49,8 @@ class Beginning:
 def truncate_to(log: LogState, offset: int) -> None:
     """Cut off all at or past `offset`, which is not below the first segment, and below the end.
 
-    A batch that `offset` lies within goes whole, and the log ends where it began (Kafka would leave
-    a gap, that no leader could fill).
+    A batch that `offset` lies within goes whole, and the log ends where the last one that is left does
+    (Kafka would leave a gap, that no leader could fill), as the next start would find it.
 
     1. The recovery point, not past `offset`, durably: what is appended after the cut is not taken
        for synced. A crash: the log is as it was, the replica truncates again.
@@ -71,9 +73,8 @@ def truncate_to(log: LogState, offset: int) -> None:
     segment = segments[number]
     found = segment.locate(offset)
     position = segment.size if found is None else found.position
-    if found is not None:
-        # Not below the log's start, which may lie within a batch too.
-        offset = max(min(offset, found.base_offset), min(offset, log.log_start_offset))
+    # Not below the log's start, which may lie within a batch too.
+    offset = max(_end_before(segment, position), min(offset, log.log_start_offset))
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
     with log.all_or_offline():
@@ -99,6 +100,19 @@ def truncate_to(log: LogState, offset: int) -> None:
             log.rewind(producers, offset)
         else:
             producers.reset(offset)
+
+
+def _end_before(segment: Segment, position: int) -> int:
+    """The offset after the last batch before `position`; the base offset if there is none."""
+    last = segment.base_offset
+    try:
+        start = segment.offset_index.floor_of_position(position - 1)
+        for batch in headers(segment.file, start, position):
+            last = batch.last_offset + 1
+    except KafkaError:  # the index is of no use
+        for batch in headers(segment.file, 0, position):
+            last = batch.last_offset + 1
+    return last
 
 
 def start_anew(log: LogState, beginning: Beginning) -> None:
@@ -155,9 +169,9 @@ def _lower_recovery_point(log: LogState, offset: int) -> None:
         log.cleaned_to = min(log.cleaned_to, offset)
     if offset < log.recovery_point:
         log.recovery_point = offset
-        if log.on_recovery_point_lowered is not None:
+        if log.on_checkpoint_due is not None:
             try:
-                log.on_recovery_point_lowered()
+                log.on_checkpoint_due()
             except OSError:
                 log.cleaned_to, log.recovery_point = before
                 raise

@@ -95,7 +95,7 @@ class World:
             log_start_offset=self.log_start_offset,
             clean=clean,
             on_failure=lambda log, error: self.failures.append(error),
-            on_recovery_point_lowered=self._lowered,
+            on_checkpoint_due=self._lowered,
             on_flush_due=lambda log, offset: self.flush_due.append(offset),
         )
 

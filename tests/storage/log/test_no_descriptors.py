@@ -121,15 +121,15 @@ def test_a_recovery_point_that_was_not_lowered_on_the_disk_is_lowered_when_tried
     for _ in range(30):
         world.append()
     world.flush()
-    lower = world.log.on_recovery_point_lowered
+    lower = world.log.on_checkpoint_due
     assert lower is not None
 
     def refused() -> None:
         raise OutOfDescriptors(errno.EMFILE, "no descriptors")
 
-    world.log.on_recovery_point_lowered = refused
+    world.log.on_checkpoint_due = refused
     with pytest.raises(NoDescriptors):
         world.log.truncate_to(15)
-    world.log.on_recovery_point_lowered = lower
+    world.log.on_checkpoint_due = lower
     world.log.truncate_to(15)
     assert world.recovery_point == 15

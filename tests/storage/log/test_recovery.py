@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.protocol.records.batch import Batch
 from odradek.seams.files import Path, WouldBlock
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
@@ -321,3 +322,78 @@ def test_whatever_happens_to_the_files_the_log_is_a_prefix(data: st.DataObject) 
         assert records_in(log) == before[: log.end_offset]
     end = log.end_offset
     assert world.append(batch(), epoch=9).first_offset == end
+
+
+def replicated(*offsets: int, config: LogConfig = CONFIG) -> World:
+    """A follower's log of two records at each of these offsets, as a leader's that was compacted has
+    them: not one of this node's cleaners has seen the log."""
+    world = World(config)
+    for offset in offsets:
+        follow(world, offset)
+    return world
+
+
+def follow(world: World, offset: int) -> None:
+    found = Batch(batch(2, size=40))
+    found.stamp(offset, 0)
+    world.log.append_as_follower(found.view)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_gap_that_came_from_the_leader_is_no_loss(together: bool) -> None:
+    """Wherever a segment ends: the next begins where the log does."""
+    offsets = [number * number for number in range(2, 50)]
+    world = replicated(*([] if together else offsets))
+    if together:
+        data = b"".join(batch(2, size=40, base_offset=offset) for offset in offsets)
+        world.log.append_as_follower(memoryview(bytearray(data)))
+    before = records_in(world.log)
+    assert len(before) == 2 * len(offsets)
+    assert len(world.log.segments) > 8
+    log = world.kill()
+    assert log.recovery_point == 0
+    assert records_in(log) == before
+    check_indexes(world)
+
+
+def test_a_gap_wider_than_a_segment_is_no_loss() -> None:
+    """It is below the recovery point before the append is answered."""
+    offsets = [0, 1 << 31, (1 << 31) + 5, 1 << 40, (1 << 40) + (1 << 31) - 2]
+    for count in range(2, len(offsets) + 1):
+        world = replicated(*offsets[:count])
+        before = records_in(world.log)
+        log = world.kill()
+        assert records_in(log) == before
+        assert len(before) == 2 * count
+
+
+def test_a_lost_segment_is_seen_in_a_log_with_gaps() -> None:
+    world = replicated(*[number * number for number in range(2, 50)])
+    lost = world.log.segments[4]
+    kept = records_in(world.log, limit=lost.base_offset)
+    for kind in ("log", "index", "timeindex"):
+        world.files.remove(lost.path(f".{kind}"))
+    assert records_in(world.kill()) == kept
+
+
+@pytest.mark.parametrize("cut_to", [21, 23, 24, 25, 26])
+def test_a_log_that_is_cut_in_a_gap_ends_where_its_last_batch_does(cut_to: int) -> None:
+    """So the next segment begins there too, and what is in it is no loss to recovery."""
+    world = replicated(14, 16, 19, 24, 30)
+    world.log.truncate_to(cut_to)
+    end = 21 if cut_to < 26 else 26
+    assert world.log.end_offset == end
+    world.log.roll()
+    follow(world, 40)
+    before = offsets_in(world.log)
+    assert offsets_in(world.kill()) == before
+    assert before[-1] == 41
+
+
+def test_what_was_lost_below_the_logs_start_is_no_loss(world: World) -> None:
+    world.log.advance_high_watermark(30)
+    world.log.advance_log_start(18, "DeleteRecords")
+    world.log_start_offset = 18
+    cut(world, path(12, "log"), world.files.file_size(path(12, "log")) // 6 * 4)
+    log = world.kill()
+    assert offsets_in(log, 18) == list(range(18, 30))
