@@ -33,10 +33,11 @@ class PendingDeletions:
     def add(self, segment: Segment, snapshots: ProducerSnapshots | None, at_ms: int) -> None:
         """Rename the segment's files and its snapshot, to be unlinked at `at_ms`. Raises OSError.
 
-        Without `snapshots` that stays: another segment begins where this one did.
+        Without `snapshots` that stays: another segment begins where this one did. After an error the
+        segment has its names, and is to be added again; its snapshot may be gone.
         """
-        segment.rename(DELETED)
         aside = None if snapshots is None else snapshots.set_aside(segment.base_offset)
+        segment.rename(DELETED)
         self._doomed.append(_Doomed(at_ms, segment, aside))
 
     def remove_due(self, now_ms: int) -> int:

@@ -46,15 +46,19 @@ def delete_expired(log: LogState, now_ms: int) -> int:
         except DiskFull:
             count = min(count, len(segments) - 1)  # the others make room
     if count:
-        doomed, kept = log.segment_list.all[:count], log.segment_list.all[count:]
+        segments = log.segment_list.all
         if not is_copied:
-            advance_log_start(log, kept[0].base_offset, "segments were deleted")
+            advance_log_start(log, segments[count].base_offset, "segments were deleted")
+        at_ms = now_ms + log.config.file_delete_delay_ms
+        gone = 0
         with log.replacing():
-            log.segment_list.replace(kept)
-            log.starts_at(log.log_start_offset)
-            for segment in doomed:
-                at_ms = now_ms + log.config.file_delete_delay_ms
-                log.deletions.add(segment, log.snapshots, at_ms)
+            try:
+                for segment in segments[:count]:
+                    log.deletions.add(segment, log.snapshots, at_ms)
+                    gone += 1
+            finally:  # those that are left are the log's, and found again by the next round
+                log.segment_list.replace(segments[gone:])
+                log.starts_at(log.log_start_offset)
     return count
 
 

@@ -194,14 +194,18 @@ class ProducerSnapshots:
         self._files.remove(self.path(offset), missing_ok=True)
 
     def set_aside(self, offset: int) -> Path | None:
-        """Rename to `.deleted`; where it is now, None if there was none."""
+        """Rename to `.deleted`; where it is now, None if there was none. Raises OSError: it is there."""
         slot = bisect_left(self._offsets, offset)
         if slot == len(self._offsets) or self._offsets[slot] != offset:
             return None
         self._forget(offset)
         path = self.path(offset)
         aside = path.with_name(path.name + DELETED)
-        self._files.rename(path, aside)
+        try:
+            self._files.rename(path, aside)
+        except OSError:
+            insort(self._offsets, offset)
+            raise
         return aside
 
     def _forget(self, offset: int) -> None:

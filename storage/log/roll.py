@@ -135,7 +135,8 @@ def roll(log: LogState, base_offset: int) -> Segment:
             log.snapshots.take(producers)
         active.seal()
     except OSError as error:
-        _undo(log, fresh)
+        with log.all_or_offline():
+            fresh.remove()
         raise log.io_failed(error, undone=True) from error
     log.names_changed = True  # the snapshot's, after the segment's
     log.segment_list.add(fresh)
@@ -143,10 +144,3 @@ def roll(log: LogState, base_offset: int) -> Segment:
     if log.on_flush_due is not None:
         log.on_flush_due(base_offset)
     return fresh
-
-
-def _undo(log: LogState, fresh: Segment) -> None:
-    try:
-        fresh.remove()
-    except OSError as error:
-        raise log.io_failed(error) from error

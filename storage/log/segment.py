@@ -34,7 +34,7 @@ from odradek.storage.log.names import (
 )
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.scan import Located, headers, locate, locate_by_index
-from odradek.storage.log.segment_handles import SegmentHandles
+from odradek.storage.log.segment_handles import SegmentHandles, rename_together
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
@@ -460,13 +460,20 @@ class Segment(SegmentHandles):
         self.sync_indexes()
 
     def rename(self, suffix: str) -> None:
-        """Give all its files another suffix, the data file first: without it the rest is debris."""
+        """Give all its files another suffix, the data file first: without it the rest is debris.
+
+        Raises OSError, and then they have the names that they had; where one cannot be taken back, the
+        disk's (EIO), whatever it was.
+        """
         with _opening:
             old = {kind: self.path(kind) for kind in SEGMENT_FILES}
-            self.suffix = suffix
-            for kind in SEGMENT_FILES:
-                if kind == LOG or self._files.exists(old[kind]):
-                    self._files.rename(old[kind], self.path(kind))
+            there = [kind for kind in SEGMENT_FILES if kind == LOG or self._files.exists(old[kind])]
+            before, self.suffix = self.suffix, suffix
+            try:
+                rename_together(self._files, [(old[kind], self.path(kind)) for kind in there])
+            except OSError:
+                self.suffix = before
+                raise
             self._moved()
 
     def move_to(self, directory: Path) -> None:

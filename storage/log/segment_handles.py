@@ -6,9 +6,10 @@ behind one.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Sequence
 
-from odradek.seams.files import File, Path
+from odradek.seams.files import File, Files, Path
 from odradek.storage.log.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.time_index import TimeIndex
@@ -62,3 +63,20 @@ class SegmentHandles:
         for _, handle in self._handles():
             handle.close()
         self._file = self._offset_index = self._time_index = None
+
+
+def rename_together(files: Files, names: Sequence[tuple[Path, Path]]) -> None:
+    """Rename each from the first to the second, or none. Raises OSError; where one cannot be taken back,
+    the disk's (EIO), whatever it was."""
+    done: list[tuple[Path, Path]] = []
+    try:
+        for old, new in names:
+            files.rename(old, new)
+            done.append((old, new))
+    except OSError:
+        try:
+            for old, new in reversed(done):
+                files.rename(new, old)
+        except OSError as error:
+            raise OSError(errno.EIO, f"renamed by half ({error})", str(done[0][0])) from error
+        raise

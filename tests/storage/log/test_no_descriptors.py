@@ -6,8 +6,10 @@ done by half takes the log offline.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -15,7 +17,15 @@ from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import LogFailed, NoDescriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from tests.storage.log.log_world import World, batch, idempotent, marker, offsets_in, records_in
+from tests.storage.log.log_world import (
+    NOW_MS,
+    World,
+    batch,
+    idempotent,
+    marker,
+    offsets_in,
+    records_in,
+)
 
 SMALL = LogConfig(internal_segment_bytes=400, index_interval_bytes=100)
 
@@ -133,3 +143,46 @@ def test_a_recovery_point_that_was_not_lowered_on_the_disk_is_lowered_when_tried
     world.log.on_checkpoint_due = lower
     world.log.truncate_to(15)
     assert world.recovery_point == 15
+
+
+def test_what_expires_is_the_logs_until_it_is_set_aside() -> None:
+    """A segment that could not be renamed is found by the next round: out of the list it would lie there
+    until a start takes it for the log's, with whatever was appended at its offsets since."""
+    passes, failed = 0, 1
+    while failed:
+        world = World(config=SMALL)
+        for number in range(30):
+            world.append(idempotent(7, number, size=40))
+        log = world.log
+        log.advance_high_watermark(30)
+        log.update_config(dataclasses.replace(SMALL, retention_bytes=1500, file_delete_delay_ms=0))
+        fault = world.disk.fail("*", errno.EMFILE, passes=passes, times=1)
+        with suppress(NoDescriptors):
+            log.delete_expired(NOW_MS)
+        world.disk.heal()
+        assert log.failure is None
+        there = {name for name in world.names() if name.endswith(".log")}
+        assert there == {segment.path(".log").name for segment in log.segments}
+        log.delete_expired(NOW_MS)
+        log.remove_deleted(NOW_MS)
+        assert offsets_in(log, log.log_start_offset) == [*range(log.log_start_offset, 30)]
+        bases = {f"{segment.base_offset:020d}" for segment in log.segments}
+        left = {name for name in world.names() if name[0] == "0" and name[:20] not in bases}
+        assert all(name.endswith(".snapshot.deleted") for name in left)  # for the next start
+        failed, passes = fault.failed, passes + 1
+    assert passes > 20
+
+
+def test_a_segment_that_cannot_be_renamed_back_has_a_failing_disk() -> None:
+    world = World(config=SMALL)
+    world.append()
+    world.log.roll()
+    world.log.advance_high_watermark(1)
+    world.log.update_config(dataclasses.replace(SMALL, retention_bytes=0))
+    world.disk.fail("*.index", errno.EMFILE, {"rename"})
+    world.disk.fail("*.log", errno.EMFILE, {"rename"}, passes=1)
+    with pytest.raises(LogFailed):
+        world.log.delete_expired(NOW_MS)
+    assert [error.errno for error in world.failures] == [errno.EIO]
+    world.disk.heal()
+    assert world.kill().end_offset == 1
