@@ -18,11 +18,15 @@ worth its start.
 | `…-future`, `….move` | an unfinished move between directories: moving/startup.py decides |
 | `__cluster_metadata-0` | left: the Raft log opens it |
 | anything else | left, with one warning (Kafka refuses to start) |
+
+One odd name costs no more than itself: where a file is a directory, or a link leads in circles, the disk
+has answered, and is well.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import field
@@ -53,6 +57,8 @@ log = logging.getLogger(__name__)
 CHUNK = 32
 """Cleanly closed logs that are opened in one call to a thread."""
 KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
+ODD = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
+"""What a disk says of a name that is not what it should be."""
 
 
 @state_class
@@ -113,7 +119,7 @@ def survey(files: Files, home: DirectoryLogs) -> Survey:
     directory = home.directory
     mark = directory.take_clean_mark()
     there = files.list(directory.path)
-    found = sort_out(name for name in there if files.is_directory(directory.path / name))
+    found = sort_out(name for name in there if _may_be_directory(files, directory.path / name))
     if TRIAL_NAME in there:
         files.remove(directory.path / TRIAL_NAME)
     _tell(directory.path, found)
@@ -125,6 +131,15 @@ def survey(files: Files, home: DirectoryLogs) -> Survey:
         home.read_checkpoint(Checkpoint.HIGH_WATERMARK),
         home.read_checkpoint(Checkpoint.CLEANER),
     )
+
+
+def _may_be_directory(files: Files, path: Path) -> bool:
+    try:
+        return files.is_directory(path)
+    except OSError as error:
+        if error.errno not in ODD:
+            raise
+        return True  # whose it is, by its name, is told
 
 
 def _tell(path: Path, found: Found) -> None:
@@ -148,6 +163,12 @@ class Damaged(NamedTuple):
     """A log that is there and cannot be opened."""
 
     reason: str
+
+
+def _damaged(path: Path, error: Exception) -> Damaged:
+    expected = isinstance(error, (CorruptMetadata, KafkaError, OSError))
+    log.error("%s is offline: %s", path, error, exc_info=None if expected else error)
+    return Damaged(f"{path} could not be opened: {error}")
 
 
 Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | Damaged], Awaitable[None]]
@@ -315,13 +336,11 @@ class Loading:
                 opened.append((name, self.opener.load(self.home, found, name, config)))
             except (OutOfDescriptors, NoDescriptors) as error:
                 self.exhausted = error
-            except OSError as error:
-                directory.report(error)
             except Exception as error:
-                path = directory.path_of(*name)
-                expected = isinstance(error, (CorruptMetadata, KafkaError))
-                log.error("%s is offline: %s", path, error, exc_info=None if expected else error)
-                opened.append((name, Damaged(f"{path} could not be opened: {error}")))
+                if isinstance(error, OSError) and error.errno not in ODD:
+                    directory.report(error)
+                else:
+                    opened.append((name, _damaged(directory.path_of(*name), error)))
             if directory.failed or self.exhausted is not None:
                 break
         return opened

@@ -8,6 +8,7 @@
 | other `*.swap`                            | finished, was about to take over   | takes over      |
 | segments that a `*.log.swap` covers       | replaced by it                     | unlinked        |
 | an index without its `*.log`              | rest of a deleted segment          | unlinked        |
+| `*.cleaned`, `*.swap` without an offset   | nothing of a log's                 | left            |
 
 As in Kafka's LogLoader, so that either can finish what the other began. All of it may be done any
 number of times: a crash in the middle leaves a case of the same table.
@@ -45,7 +46,7 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
         for name in names
         if name.endswith(DELETED) and not name.endswith(RAFT_SNAPSHOT_DELETED)
     ]
-    cleaned = [name for name in names if name.endswith(CLEANED)]
+    cleaned = [name for name in names if name.endswith(CLEANED) and offset_of(name) is not None]
     swaps = [name for name in names if name.endswith(SWAP) and offset_of(name) is not None]
     first_cleaned = min((offset_of(name) or 0 for name in cleaned), default=None)
     if first_cleaned is not None:
@@ -68,16 +69,15 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
 
 def _take_over(files: Files, directory: Path, names: list[str], swaps: list[str]) -> list[str]:
     """Remove the segments that the finished replacements cover, then put these in their places."""
-    start, end = 1 << 63, -1
-    for name in swaps:
-        offset = offset_of(name)
-        if offset is not None and name.endswith(LOG + SWAP):
-            start = min(start, offset)
-            end = max(end, _next_offset(files, directory, offset))
+    replaced = [
+        range(offset, _next_offset(files, directory, offset))
+        for name in swaps
+        if name.endswith(LOG + SWAP) and (offset := offset_of(name)) is not None
+    ]
     covered = [
         name
         for name in names
-        if name.endswith(SEGMENT_FILES) and start <= (offset_of(name) or 0) < end
+        if name.endswith(SEGMENT_FILES) and any((offset_of(name) or 0) in each for each in replaced)
     ]
     # The data first: an index without it is a case of the table.
     _remove(files, directory, sorted(covered, key=lambda name: not name.endswith(LOG)))

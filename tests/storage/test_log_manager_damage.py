@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import DirectoryError, WrongDirectory
-from odradek.storage.errors import StorageError
+from odradek.storage.errors import LogFailed, StorageError
 from odradek.testing.virtual_disk import FileNode
 from tests.storage.log_manager_world import ONE, A, B, World, append, contents
 
@@ -83,3 +85,39 @@ def test_a_damaged_directory_takes_nothing_else_down(data: st.DataObject) -> Non
             world.files.remove(directory / clean_shutdown.FILE_NAME, missing_ok=True)
     for _ in range(2):
         trio.run(next_life, world, touched, clock=world.clock)
+
+
+def home_of(world: World, partition: int) -> Path:
+    return next(path for path in (A, B) if f"t-{partition}" in world.names(path))
+
+
+@pytest.mark.parametrize("name", ["odd.deleted", f"{40:020d}.log"])
+async def test_a_directory_in_the_place_of_a_file_is_one_logs_affair(name: str) -> None:
+    world = World()
+    await one_life(world)
+    path = home_of(world, 0) / "t-0" / name
+    world.files.make_directory(path)
+    async with world.running() as manager:
+        assert len(manager.homes()) == 2
+        assert {log.partition for log in manager.logs()} >= {1, 2, 3}
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
+    assert not world.failures
+
+
+@pytest.mark.parametrize("name", ["odd", "t-0"])
+async def test_a_link_that_leads_in_circles_costs_no_more_than_itself(name: str) -> None:
+    world = World()
+    await one_life(world)
+    home = home_of(world, 0)
+    world.files.make_directory(home / name)
+    world.disk.fail(str(home / name), errno.ELOOP, {"stat"})
+    async with world.running() as manager:
+        assert len(manager.homes()) == 2
+        assert {log.partition for log in manager.logs()} >= {1, 2, 3}
+        if name == "odd":
+            assert manager.get("t", 0) is not None
+        else:
+            with pytest.raises(LogFailed):
+                manager.get("t", 0)
+    assert not world.failures

@@ -118,6 +118,32 @@ def test_a_swap_that_was_not_finished_is_dropped(world: World) -> None:
     assert offsets_in(log) == list(range(30))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_odd_names_say_nothing_of_a_swap(world: World, clean: bool) -> None:
+    """The old segments are gone by now: a swap that was taken for unfinished would be a loss."""
+    for kind, data in compacted(world).items():
+        put(world, name(6, f"{kind}.swap"), data)
+        for offset in (6, 12):
+            world.files.remove(DIRECTORY / name(offset, kind))
+    put(world, "notes.cleaned")
+    put(world, "notes.swap")
+    log = world.open(clean=clean)
+    assert offsets_in(log) == list(range(30))
+    assert [each for each in world.files.list(DIRECTORY) if "notes" in each] == [
+        "notes.cleaned",
+        "notes.swap",
+    ]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_swap_covers_its_own_segments_and_none_between_two(world: World, clean: bool) -> None:
+    for offset in (0, 24):
+        put(world, name(offset, "log.swap"), world.files.read(DIRECTORY / name(offset, "log")))
+    log = world.open(clean=clean)
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 12, 18, 24]
+    assert offsets_in(log) == list(range(30))
+
+
 def test_stray_snapshots_go_but_for_the_last(world: World) -> None:
     for offset in (3, 29):
         world.files.rename(
