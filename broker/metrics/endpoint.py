@@ -76,6 +76,8 @@ class MetricsEndpoint:
             pass  # it has gone, as it may
         except h11.RemoteProtocolError as error:
             log.warning("%s asks for metrics, but not by HTTP: %s", connection.peer, error)
+        except Exception:  # ours, and this look's alone
+            log.exception("metrics could not be told to %s", connection.peer)
         finally:
             self._guests -= 1
             connection.abort()

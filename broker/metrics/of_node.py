@@ -1,12 +1,14 @@
 """What a node has to tell of itself without counting: its rooms are asked when somebody looks.
 
-What takes a pass over thousands of partitions is worked out before a look, some at a time.
+What takes a pass over thousands of partitions is worked out before a look, some at a time. A log that is
+offline is not told of, as in Kafka; nor is one whose files cannot be looked at just now, by its disk's fault
+or because they are being replaced: who needs its records finds out which.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from odradek.broker.lifecycle import LifeState
 from odradek.broker.metrics.registry import Labels, Metrics, Numbers
 from odradek.replication.controller import image as images
 from odradek.replication.partition.traffic import Traffic
+from odradek.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
@@ -137,28 +140,40 @@ def _told(logs: LogManager, name: str) -> int:
 def _logs(broker: Broker) -> None:
     """Of every replica here."""
     table, metrics = broker.partitions, broker.metrics
-    metrics.source("Size", lambda: ((_name(each), each.log.size_bytes) for each in table))
-    metrics.source(
-        "NumLogSegments", lambda: ((_name(each), len(each.log.segments)) for each in table)
-    )
-    metrics.source(
-        "LogStartOffset", lambda: ((_name(each), each.log.log_start_offset) for each in table)
-    )
-    metrics.source(
-        "RetentionSizeInPercent",
-        lambda: ((_name(each), _filled_percent(each.log)) for each in table),
-    )
-    metrics.source("LogEndOffset", lambda: ((_name(each), each.log.end_offset) for each in table))
+
+    def source(name: str, look: Callable[[PartitionLog], int]) -> None:
+        metrics.source(name, lambda: _of_each(table, look))
+
+    source("Size", lambda which: which.size_bytes)
+    source("NumLogSegments", lambda which: len(which.segments))
+    source("LogStartOffset", lambda which: which.log_start_offset)
+    source("RetentionSizeInPercent", _filled_percent)
+    source("LogEndOffset", lambda which: which.end_offset)
+
+
+def _of_each(
+    table: Iterable[Partition], look: Callable[[PartitionLog], int]
+) -> Iterator[tuple[Labels, int]]:
+    for partition in table:
+        found = _looked(partition.log, look)
+        if found is not None:
+            yield (("partition", str(partition.index)), ("topic", partition.topic)), found
+
+
+def _looked(which: PartitionLog, look: Callable[[PartitionLog], int]) -> int | None:
+    """None of a log that cannot be looked at."""
+    if which.failure is not None:
+        return None
+    try:
+        return look(which)
+    except (OSError, ValueError, StorageError):
+        return None
 
 
 def _filled_percent(which: PartitionLog) -> int:
     """Of a tiered one the remote log manager knows more."""
     limit = which.config.retention_bytes
     return which.size_bytes * 100 // limit if limit > 0 and not which.is_tiered else 0
-
-
-def _name(partition: Partition) -> Labels:
-    return (("partition", str(partition.index)), ("topic", partition.topic))
 
 
 class _Replicas:
@@ -198,7 +213,8 @@ class _Replicas:
             if partition.traffic is not None:
                 by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
             counts["PartitionCount"] += 1
-            counts["ProducerIdCount"] += len(partition.log.producers.active)
+            producers = _looked(partition.log, lambda which: len(which.producers.active))
+            counts["ProducerIdCount"] += producers or 0
             if partition.is_leader:
                 counts.update(self._of_leader(partition))
             if number % PARTITIONS_A_TURN == 0:

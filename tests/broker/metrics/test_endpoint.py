@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -17,6 +19,8 @@ from odradek.broker.metrics.exposition import exported_name, exposition
 from odradek.broker.metrics.page import page
 from odradek.broker.metrics.registry import Metrics
 from odradek.broker.metrics.table import by_name
+from odradek.storage.errors import LogFailed
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
 
 CONFIGS = {"odradek.metrics.listener": "127.0.0.1:0"}
@@ -86,6 +90,40 @@ def test_what_a_node_is(broker: Broker) -> None:
     assert found["kafka_log_logmanager_offlinelogdirectorycount"] == 0
     assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     assert found["kafka_server_replicamanager_isrshrinks_total"] == 0
+
+
+@pytest.mark.parametrize("looked_at", ["size_bytes", "producers"])
+def test_a_log_whose_files_cannot_be_looked_at_is_left_out(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, looked_at: str
+) -> None:
+    real = getattr(PartitionLog, looked_at)
+
+    def look(which: PartitionLog) -> object:
+        if (which.topic, which.partition) == ("t", 1):
+            raise OSError(errno.EIO, "its disk") if looked_at == "size_bytes" else LogFailed("it")
+        return real.fget(which)
+
+    name = 'kafka_log_log_size{partition="%d",topic="t"}'
+    before = scrape(broker)
+    monkeypatch.setattr(PartitionLog, looked_at, property(look))
+    found = scrape(broker)
+    assert name % 0 in found
+    assert (name % 1 in found) == (looked_at != "size_bytes")
+    monkeypatch.undo()
+    assert before.keys() <= scrape(broker).keys()
+
+
+def test_a_look_that_breaks_ends_nothing_else(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(metrics: Metrics) -> None:
+        raise RuntimeError("an error of ours")
+
+    monkeypatch.setattr(Metrics, "look", broken)
+    with pytest.raises((HTTPException, OSError)):
+        scrape(broker)
+    monkeypatch.undo()
+    assert scrape(broker)
 
 
 def test_a_topic_that_is_gone_counts_in_the_total_only() -> None:
