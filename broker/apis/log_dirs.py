@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import trio
@@ -19,7 +20,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import MEASURED_AT_ONCE
-from odradek.storage.errors import LogFailed, ReplicaNotAvailable
+from odradek.storage.errors import LogFailed, ReplicaNotAvailable, StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.moving.move import MoveStatus
 
@@ -72,11 +73,12 @@ async def _directory(
         return failed
     try:
         usage = await ctx.broker.seams.offload.run(directory.usage, lane=directory.lane)
-        topics = await _topics(logs, copies, wanted)
+        in_thread = partial(ctx.broker.seams.offload.run, lane=directory.lane)
+        topics = await _topics(logs, copies, wanted, in_thread)
     except OSError as error:
         directory.report(error)
         return failed
-    except LogFailed:
+    except StorageError:
         return failed
     if directory.failed:  # while the loop went on
         return failed
@@ -92,7 +94,10 @@ async def _directory(
 
 
 async def _topics(
-    logs: Iterable[PartitionLog], copies: Iterable[MoveStatus], wanted: Wanted
+    logs: Iterable[PartitionLog],
+    copies: Iterable[MoveStatus],
+    wanted: Wanted,
+    in_thread: Callable[[Callable[[], int]], Awaitable[int]],
 ) -> list[Values]:
     """A copy that a move makes is told beside the logs: how many offsets it is behind. Others have
     their turns on the loop meanwhile."""
@@ -103,8 +108,11 @@ async def _topics(
             await trio.lowlevel.checkpoint()
         try:
             size_bytes = log.size_bytes
-        except ValueError:  # it was deleted meanwhile
-            continue
+        except (OSError, ValueError):  # the disk's fault, or files are being replaced, or renamed
+            try:
+                size_bytes = await in_thread(log.measure)
+            except LogFailed:  # with its directory, which is offline by now; or it was deleted
+                continue
         by_topic[log.topic].append(
             {
                 "partition_index": log.partition,

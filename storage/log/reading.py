@@ -83,8 +83,9 @@ class LogReads(LogState):
             return InRemoteTier(f"offset {offset} is in the remote tier")
         return OffsetOutOfRange(f"offset {offset} is below the log's start, {start}")
 
-    def _reading(self, work: Callable[[], T]) -> T:
-        """`work`, once more if a truncation or a deletion came in between."""
+    def undisturbed(self, work: Callable[[], T]) -> T:
+        """`work`, once more if a truncation or a deletion came in between, once that is done: off the loop,
+        unless the caller knows that there is none. Raises what `work` does, LogFailed, NoDescriptors."""
         while True:
             self.check_online()
             generation = self.settled()
@@ -94,9 +95,16 @@ class LogReads(LogState):
                 self._check_overtaken(generation, error)
 
     def _check_overtaken(self, generation: int, error: Exception) -> None:
-        """Raise what a read failed with, unless files were replaced meanwhile."""
+        """Raise what a read failed with, unless files were replaced meanwhile; of a log that went offline,
+        or was deleted, whose files are no more where they were, that alone."""
         if generation == self.generation:
+            if self.failure is not None:
+                raise self.offline() from error
             raise (self.io_failed(error) if isinstance(error, OSError) else error) from error
+
+    def measure(self) -> int:
+        """Bytes of all data files. Off the loop; `size_bytes` is for who has it to itself, or can do without."""
+        return self.undisturbed(lambda: self.segment_list.size_bytes)
 
     def aborted_in(self, read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
         """Those that a read_committed reader must know of, in what was read (KIP-98).
@@ -109,7 +117,7 @@ class LogReads(LogState):
                 return ()  # and no offset index need be searched
             return self.aborted_transactions(read.offset, self.upper_bound(read, nowait=nowait))
 
-        found = self._reading(collect)
+        found = self.undisturbed(collect)
         if read.offset < self.local_log_start_offset:
             raise self._not_here(read.offset)
         return found
@@ -142,14 +150,14 @@ class LogReads(LogState):
                     break
             return found
 
-        return self._reading(collect)
+        return self.undisturbed(collect)
 
     def find_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         """The first record whose timestamp is at or after `timestamp` (KIP-79)."""
-        return self._reading(
+        return self.undisturbed(
             lambda: timestamps.find_timestamp(self.segments, timestamp, self.log_start_offset)
         )
 
     def max_timestamp(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp (KIP-734)."""
-        return self._reading(lambda: timestamps.find_max_timestamp(self.segments))
+        return self.undisturbed(lambda: timestamps.find_max_timestamp(self.segments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from odradek.broker.apis.log_dirs import _topics
 from odradek.protocol import apis
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path as SeamPath
+from odradek.storage.errors import LogFailed
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
 
 BATCH_RECORDS = 3
@@ -68,10 +71,33 @@ async def test_many_partitions_do_not_hold_the_loop() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
-        (topic,) = await _topics(logs, [], None)  # type: ignore[arg-type]
+        (topic,) = await _topics(logs, [], None, trio.to_thread.run_sync)  # type: ignore[arg-type]
         nursery.cancel_scope.cancel()
     assert [each["partition_size"] for each in topic["partitions"]] == list(range(200))
     assert turns >= 19
+
+
+async def test_files_that_are_renamed_meanwhile_cost_no_directory(
+    client_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a thread, by a truncation or, with all there is, by the deletion of the topic."""
+
+    def size_bytes(which: PartitionLog) -> int:
+        if which.topic == "deleted":
+            which.fail(LogFailed("deleted is deleted"))
+        raise FileNotFoundError(errno.ENOENT, "renamed", str(which.directory))
+
+    async with Broker(topics={"cut": 1, "deleted": 1}) as broker:
+        size = await append(broker.node, "cut", 0)
+        deleted = (await broker.node.partitions.get("deleted", None, 0)).log
+        monkeypatch.setattr(PartitionLog, "size_bytes", property(size_bytes))
+        (directory,) = (await described(client_of(broker.node))).values()
+        assert directory.error_code.name == "none"
+        (topic,) = (each for each in directory.topics if each.partitions)
+        assert [each.partition_size for each in topic.partitions] == [size]
+        assert topic.name == "cut"
+        monkeypatch.undo()
+        assert deleted.failure is not None
 
 
 async def test_partitions_are_asked_for_by_topic(client_of: Any, tmp_path: Path) -> None:
