@@ -83,9 +83,11 @@ class Mirror:
 
     @property
     def remaining_bytes(self) -> int:
-        """What is to be copied yet, of the segments as they are now."""
+        """What is to be copied yet, of the segments as they are now. Raises LogFailed, NoDescriptors."""
         known = {id(copy.source): copy.copied for copy in tuple(self._copies)}
-        return sum(max(0, each.size - known.get(id(each), 0)) for each in self.log.segments)
+        return self.log.undisturbed(
+            lambda: sum(max(0, each.size - known.get(id(each), 0)) for each in self.log.segments)
+        )
 
     def is_close(self, limit_bytes: int) -> bool:
         """Whether at most so much is left to copy, all of it to the end of the last segment."""
@@ -167,6 +169,7 @@ class Mirror:
 
         Raises OSError of the destination, LogFailed where the source is offline.
         """
+        generation = self.log.settled()
         try:
             tip = self._follow_segments()
             for number, copy in enumerate(self._copies):
@@ -180,10 +183,10 @@ class Mirror:
                 if not is_last and copy.copied == copy.source.size:
                     self._finish(copy)
             return 0
-        except (SourceFailed, ValueError):
+        except (SourceFailed, ValueError, FileNotFoundError):
             if self.log.failure is not None:
                 raise LogFailed(f"{self.log.directory} is offline: {self.log.failure}") from None
-            if self._is_as_before():
+            if self._is_as_before() and generation == self.log.settled():
                 raise
             return 1  # it was changed meanwhile: the next round sees how
 

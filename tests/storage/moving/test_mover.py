@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from odradek.protocol.records.records import Record, build_batch
-from odradek.seams.files import OutOfDescriptors, Path
+from odradek.seams.files import File, OutOfDescriptors, Path
 from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
@@ -582,3 +582,37 @@ async def test_compaction_waits(world: World) -> None:
         assert not manager.cleaners._is_candidate(log)
         await manager.mover.cancel(T0)
         assert manager.cleaners._is_candidate(log)
+
+
+@pytest.mark.parametrize("asked", ["what is to be copied", "how much that is"])
+async def test_files_of_the_source_may_be_renamed_while_they_are_opened(
+    world: World, asked: str
+) -> None:
+    """By a truncation or by retention, in another thread: the copy follows, no directory is blamed."""
+    async with running(world):
+        pass
+    async with world.running() as manager:  # so that none is open
+        log = manager.get("t", 0)
+        assert log is not None
+        mirror = Mirror(world.files, log, B / MOVE)
+        mirror.begin()
+        if asked == "how much that is":
+            mirror._follow_segments()
+        find = log.files.open
+
+        def after_a_truncation(path: Path, **how: bool) -> File:
+            if path.parent == log.directory and not how.get("create"):
+                monkeypatch.undo()
+                log.truncate_fully_and_start_at(100)
+            return find(path, **how)
+
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(log.files, "open", after_a_truncation)
+            if asked == "how much that is":
+                assert mirror.remaining_bytes == 0
+            else:
+                assert mirror.take(1 << 20) == 1
+        append(log, "life goes on")
+        mirror.catch_up()
+        assert mirror.end_offset == 101
+        assert not manager.registry.home_of(log).directory.failed
