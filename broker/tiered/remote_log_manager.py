@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -348,9 +349,11 @@ class RemoteLogManager:
                 self._say(self._health.reminder(await self._backlog(), now))
 
     async def _measure_lags(self) -> None:
-        """After a long time without the store very much may wait."""
+        """After a long time without the store very much may wait. Where files cannot be looked at just now,
+        it is what it was: who copies them, or reads, finds out why."""
         for number, each in enumerate(list(self._table.values()), 1):
-            each.lag = _lag(each)
+            with suppress(OSError, ValueError):
+                each.lag = _lag(each)
             if number % PARTITIONS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.segment import Segment
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
@@ -370,3 +371,27 @@ async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -
         assert world.metadata.lineage_size(ID, world.log.epochs.entries, world.log.end_offset) == (
             sum(each.size for each in world.log.segment_list.all[:2])
         )
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("renamed"), ValueError("closed")])
+async def test_what_waits_is_as_it_was_where_files_cannot_be_looked_at(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Neither by a look at the gauges nor by the reminder once a minute, which nobody waits for."""
+
+    def size(segment: Segment) -> int:
+        raise error
+
+    async with tiered_world(clock) as world:
+        world.fill(2)
+        world.storage.failing["copy"] = RemoteStorageUnavailable("503 Slow Down")
+        await world.pass_time(1)
+        waiting = await world.gauge("RemoteCopyLagBytes")
+        assert waiting > 0
+        monkeypatch.setattr(Segment, "size", property(size))
+        assert await world.gauge("RemoteCopyLagBytes") == waiting
+        await world.pass_time(125)
+        monkeypatch.undo()
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert await world.gauge("RemoteCopyLagBytes") == 0
