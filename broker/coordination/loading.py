@@ -67,7 +67,7 @@ class Loader(ABC):
             yield
 
     def _each(self, batch: Batch, act: Callable[[log_records.Record], None]) -> Iterator[None]:
-        for count, record in enumerate(log_records.decode(batch)):
+        for count, record in enumerate(log_records.decode_lazily(batch)):
             if record.key is None:
                 self.skip("no key")
             else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
-from odradek.protocol.records.records import decode
+from odradek.protocol.records.records import decode_lazily
 from odradek.seams.values import value_class
 from odradek.storage.log.scan import headers, read_batch
 from odradek.storage.log.segment import Segment
@@ -39,7 +39,7 @@ def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampAn
     for header in headers(segment.file, position, segment.size):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
-        for record in decode(read_batch(segment.file, header.position, header.size)):
+        for record in decode_lazily(read_batch(segment.file, header.position, header.size)):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return TimestampAndOffset(record.timestamp, record.offset, _epoch(header))
     return None
@@ -54,7 +54,7 @@ def find_max_timestamp(segments: Sequence[Segment]) -> TimestampAndOffset | None
     _, position = latest.offset_index.lookup(latest.offset_of_max_timestamp, mapped=False)
     for header in headers(latest.file, position, latest.size):
         if header.max_timestamp == timestamp:
-            for record in decode(read_batch(latest.file, header.position, header.size)):
+            for record in decode_lazily(read_batch(latest.file, header.position, header.size)):
                 if record.timestamp == timestamp:
                     return TimestampAndOffset(timestamp, record.offset, _epoch(header))
     return None

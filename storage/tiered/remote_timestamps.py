@@ -19,7 +19,7 @@ import trio
 
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, NO_TIMESTAMP, Batch
-from odradek.protocol.records.records import decode
+from odradek.protocol.records.records import decode_lazily
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamps import TimestampAndOffset
@@ -194,7 +194,7 @@ def _first_at(data: bytes, timestamp: int, start_offset: int) -> TimestampAndOff
     """In the batch that `data` is. In a thread, as the local tier does it. Raises CorruptBatch."""
     batch = Batch(memoryview(data))
     batch.check()
-    for record in decode(batch):
+    for record in decode_lazily(batch):
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return TimestampAndOffset(
                 record.timestamp, record.offset, max(batch.leader_epoch, NO_TIMESTAMP)

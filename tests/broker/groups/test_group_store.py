@@ -24,7 +24,7 @@ from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.shard import Shard
 from odradek.broker.groups.store import Loader, build_batches
 from odradek.broker.groups.subscription import subscribed_topics
-from odradek.protocol.errors import KafkaError
+from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import Batch
 from tests.broker.groups.stage import metadata
@@ -286,6 +286,18 @@ def test_loading_gives_others_a_turn() -> None:
     steps = sum(1 for _ in loader.feed(log.data)) + sum(1 for _ in loader.finish())
     assert steps > 10
     assert loader.next_offset == loader.record_count == 1000
+
+
+def test_a_batch_is_decoded_in_turns_with_others() -> None:
+    """Its end, which is broken, has not been seen when the first turn is over."""
+    log = Log()
+    log.append([records.encode(each) for each in commits(1000)])
+    del log.data[-1]
+    log.data[8:12] = (len(log.data) - 12).to_bytes(4, "big")
+    steps = Loader(Shard(GroupConfig())).feed(log.data)
+    next(steps)
+    with pytest.raises(CorruptBatch):
+        list(steps)
 
 
 few = st.sampled_from("gh")

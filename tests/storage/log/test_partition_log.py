@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable
 
 import pytest
+from crc32c import crc32c
 
+from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path, WouldBlock
@@ -447,6 +449,17 @@ def test_timestamps_across_segments_and_restarts(world: World) -> None:
         largest = world.log.max_timestamp()
         assert largest is not None
         assert (largest.timestamp, largest.offset) == (max(times), times.index(max(times)))
+
+
+def test_a_batch_is_decoded_up_to_the_record_that_is_found(world: World) -> None:
+    """Nobody waits, and no memory is taken, for a million records behind it."""
+    data = batch(3, timestamps=[100, 200, 300])
+    data[-1] = 0x7F  # so many headers the last record has not
+    data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
+    world.append(data)
+    assert world.log.find_timestamp(150) == TimestampAndOffset(200, 1, 0)
+    with pytest.raises(CorruptBatch):
+        world.log.find_timestamp(250)
 
 
 def test_no_timestamps_at_all(world: World) -> None:
