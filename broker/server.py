@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.server")
 
 IDLE_CHECKS_PER_LIMIT = 4
+IDLE_CHECK_SECONDS_MAX = 60.0
 
 
 @value_class
@@ -178,11 +179,14 @@ class Server:
                 del self._per_host[host]
 
     async def _reap_idle(self) -> None:
-        """Close connections from which nothing came for connections.max.idle.ms."""
+        """Close connections from which nothing came for connections.max.idle.ms, unless that is below 0."""
         clock = self._broker.seams.clock
         while True:
             limit = self._broker.config.get_int("connections.max.idle.ms") / 1000
-            await clock.sleep(min(max(limit / IDLE_CHECKS_PER_LIMIT, 0.05), 60))
+            if limit < 0:
+                await clock.sleep(IDLE_CHECK_SECONDS_MAX)
+                continue
+            await clock.sleep(min(max(limit / IDLE_CHECKS_PER_LIMIT, 0.05), IDLE_CHECK_SECONDS_MAX))
             now = clock.monotonic()
             for client in [each for each in self._connections if each.idle_seconds(now) > limit]:
                 client.abort()

@@ -148,3 +148,11 @@ def test_memory_of_a_large_request_is_given_back_while_nothing_comes(
             sock.sendall(request)
             assert read_frame(sock) != b""
             broker._call(until_given_back)
+
+
+def test_where_the_limit_is_negative_nobody_is_closed() -> None:
+    configs = {"connections.max.idle.ms": "-1"}
+    with Broker(topics={"small": 1}, configs=configs) as running, connect(running) as sock:
+        time.sleep(0.2)
+        sock.sendall(produce(1, topic="small"))
+        assert numbers(sock, 1) == [1]
