@@ -237,9 +237,18 @@ class ClientConnection:
             self._add(ctx.api, ctx.api_version, ctx.correlation_id, body)
         if wait_ms > 0:
             await self.flush()
-            await trio.sleep(wait_ms / 1000)
+            await self._leave_alone(wait_ms / 1000)
         elif self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
+
+    async def _leave_alone(self, seconds: float) -> None:
+        """Read nothing for so long: whether the client is still there is not seen meanwhile. A connection
+        may not be idle for longer either."""
+        idle_max_seconds = self._broker.config.get_int("connections.max.idle.ms") / 1000
+        if 0 <= idle_max_seconds < seconds:
+            await trio.sleep(idle_max_seconds)
+            raise ConnectionLost(f"throttled for {seconds:.0f} s")
+        await trio.sleep(seconds)
 
     def _answer_at_once(self, ctx: RequestContext, values: Any) -> None:
         """See `RequestContext`. What the socket does not take at once, the next flush sends."""

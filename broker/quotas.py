@@ -41,6 +41,7 @@ ENFORCED: Final = (
 )
 IDLE_MS: Final = 3_600_000
 """After so long without a request, what was counted of a client is forgotten (Kafka's limit)."""
+WAIT_MS_MAX: Final = 2**31 - 1
 KNOWN_MAX: Final = 10_000
 """Clients of which it is kept what is theirs; then all are looked up again."""
 
@@ -110,7 +111,12 @@ class TokenBucket:
         """For how long tokens are still missing."""
         self.tokens = min(burst, self.tokens + rate * (now_ms - self.last_ms) / 1000)
         self.last_ms = now_ms
-        return round(-self.tokens / rate * 1000) if self.tokens < 0 else 0
+        return _told_ms(-self.tokens / rate * 1000) if self.tokens < 0 else 0
+
+
+def _told_ms(wait_ms: float) -> int:
+    """As an answer can say it; a quota may be as small as one likes."""
+    return round(min(wait_ms, WAIT_MS_MAX))
 
 
 K = TypeVar("K")
@@ -212,7 +218,7 @@ class ClientQuotas:
         measured, window_ms = rate.measure(now_ms)
         if measured <= share.limit:
             return 0
-        wait_ms = round((measured - share.limit) / share.limit * window_ms)
+        wait_ms = _told_ms((measured - share.limit) / share.limit * window_ms)
         return min(wait_ms, self._window_ms) if kind == REQUEST_PERCENTAGE else wait_ms
 
     def mutations(self, user: str, client_id: str, now_ms: int) -> Bucket | None:

@@ -25,6 +25,8 @@ from tests.broker.test_answers_in_flight import (
 )
 from tests.broker.test_hostile_input import connect, read_frame
 from tests.broker.test_prompt_requests import numbers, produce
+from tests.broker.test_throttled_clients import limit
+from tests.scale.raw_client import RawClient
 
 IDLE_SECONDS = 1.0
 PAUSE_SECONDS = 0.004
@@ -148,6 +150,19 @@ def test_memory_of_a_large_request_is_given_back_while_nothing_comes(
             sock.sendall(request)
             assert read_frame(sock) != b""
             broker._call(until_given_back)
+
+
+def test_one_that_is_throttled_for_longer_is_told_so_and_closed(broker: Broker) -> None:
+    """Nobody reads from it meanwhile: whether its client has left would not be seen for days."""
+    with RawClient(broker.bootstrap) as client:
+        limit(client, producer_byte_rate=1.0)
+        try:
+            with connect(broker) as sock:
+                sock.sendall(produce(1, size=1000, topic="small"))
+                assert numbers(sock, 1) == [1]
+                assert drain(sock) == 0
+        finally:
+            limit(client)
 
 
 def test_where_the_limit_is_negative_nobody_is_closed() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.quotas import IDLE_MS, ClientQuotas, Counted, Rate
+from odradek.broker.quotas import IDLE_MS, WAIT_MS_MAX, ClientQuotas, Counted, Rate
 from odradek.replication.controller.quotas import (
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
@@ -131,3 +132,15 @@ def test_who_is_idle_for_long_is_forgotten() -> None:
     assert counted.keys() == {"idle", "busy", "new"}, "looked at a moment ago"
     counted.begin("newer", Rate(11, 1000), IDLE_MS + IDLE_MS // 10)
     assert counted.keys() == {"busy", "new", "newer"}
+
+
+def test_a_wait_is_no_longer_than_can_be_told() -> None:
+    """By an answer, in ms: a quota of a byte a second is how one shuts a client out."""
+    made = ClientQuotas(samples=11, window_ms=1000)
+    tiny = {PRODUCER_BYTE_RATE: 1.0, CONTROLLER_MUTATION_RATE: 5e-324}
+    made.update({(("user", "u"),): tiny})
+    assert made.record(PRODUCER_BYTE_RATE, "u", "c", 1 << 30, 0) == WAIT_MS_MAX
+    bucket = made.mutations("u", "c", 0)
+    assert bucket is not None
+    bucket.take(10_000, 0)
+    assert bucket.missing_ms(1000) == WAIT_MS_MAX
