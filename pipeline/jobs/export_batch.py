@@ -128,7 +128,9 @@ class BatchWriter:
         (counts,) = decoded.agg(
             f.count(f.lit(1)).alias("all"), f.count(ERROR).alias("dead")
         ).collect()
-        dead = self._dead(decoded, gaps) if counts["dead"] or gaps else None
+        dead = self._dead(decoded, gaps)
+        if not counts["dead"] and not gaps:
+            dead = dead.limit(0)  # nothing is read for that
         self._dead_letters.replace(dead, batch)
         self._table.replace(_good(decoded), batch)
         return _told(batch, counts["all"], counts["dead"], len(gaps))

@@ -53,8 +53,8 @@ class Table(Protocol):
         """The rows of a batch that was never tried."""
         ...
 
-    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
-        """The rows of a batch, if it has any, in place of all that attempts at it have left."""
+    def replace(self, frame: DataFrame, batch: Batch) -> None:
+        """The rows of a batch, if it has any, in place of all that attempts at it have left, or would leave yet."""
         ...
 
 
@@ -78,11 +78,8 @@ class ParquetTable:
         with self._attempts.begun(batch) as directory:
             self._attempts.place(self._staged(frame, batch, directory))
 
-    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+    def replace(self, frame: DataFrame, batch: Batch) -> None:
         self._attempts.end_former(batch)
-        if frame is None:
-            self._attempts.replace((), batch)
-            return
         with self._attempts.begun(batch) as directory:
             self._attempts.replace(self._staged(frame, batch, directory), batch)
 
@@ -100,6 +97,9 @@ class ParquetTable:
 
 VERSIONS_A_BATCH = 1 << 42
 """In Delta's log, of an export: more than there are ms from 1970 to 2109."""
+
+WIDENING = {"mergeSchema": "true"}
+"""Columns and fields that the table has not yet are added to it, as files of Parquet have them."""
 
 
 class DeltaTable:
@@ -127,20 +127,18 @@ class DeltaTable:
             self._with_columns(frame, batch)
             .write.format("delta")
             .mode("append")
-            .options(**_transaction(batch))
+            .options(**WIDENING, **_transaction(batch))
         )
         if not self.exists():
             writer = writer.partitionBy(*_directories(self._by))
         writer.save(self._out)
 
-    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+    def replace(self, frame: DataFrame, batch: Batch) -> None:
         if not batch.offsets or not self.exists():
-            if frame is not None:
-                self.write(frame, batch)
+            self.write(frame, batch)  # also without rows: by its version another driver is refused
             return
-        rows = self.read().limit(0) if frame is None else self._with_columns(frame, batch)
-        writer = rows.write.format("delta").mode("overwrite")
-        writer = writer.options(**_transaction(batch, RealClock().wall_ms()))
+        writer = self._with_columns(frame, batch).write.format("delta").mode("overwrite")
+        writer = writer.options(**WIDENING, **_transaction(batch, RealClock().wall_ms()))
         writer.option("replaceWhere", self._rows_of(batch)).save(self._out)
 
     def _with_columns(self, frame: DataFrame, batch: Batch) -> DataFrame:

@@ -15,7 +15,13 @@ from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.session import open_session
-from tests.pipeline.replaced_batches import comes_back, dead_letters, records
+from tests.pipeline.replaced_batches import (
+    comes_back,
+    dead_letters,
+    dead_letters_come_back,
+    records,
+    widened,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +82,8 @@ def main(bootstrap: str, directory: str, jars: str) -> None:
         told = _export(spark, ExportJob(out=f"{directory}/delta", format="delta", **common))
         told["replaced"] = records(spark, "delta", f"{directory}/replaced")
         told["cameBack"] = comes_back(spark, f"{directory}/cameBack")
+        told["deadCameBack"] = dead_letters_come_back(spark, f"{directory}/deadCameBack")
+        told["widened"] = widened(spark, "delta", f"{directory}/widened")
         told["replacedDead"] = dead_letters(spark, "delta", f"{directory}/dead")
     sys.stdout.write(json.dumps(told) + "\n")
 

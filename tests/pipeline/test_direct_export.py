@@ -15,7 +15,6 @@ from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
 from odradek.pipeline.jobs.direct_export import DirectExport, direct_export
 from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
-from odradek.pipeline.jobs.tables import ParquetTable
 from odradek.pipeline.options import parse_options
 from odradek.testing import Broker
 
@@ -201,8 +200,9 @@ def test_a_driver_that_comes_back_adds_nothing(
     def after_others_turn(self: HadoopFiles, file: str, directory: str) -> bool:
         export, number = directory.rpartition("/export=")[2].split("/batch=")
         batches.append(int(number))
-        other = ParquetTable(spark, str(tmp_path), "date", lambda: None)
-        other.replace(None, Batch(export, int(number), {}))
+        other = Attempts(self, str(tmp_path), ("topic", "date"), lambda: None)
+        other.end_former(batch := Batch(export, int(number), {}))
+        other.replace((), batch)
         return move(self, file, directory)
 
     monkeypatch.setattr(HadoopFiles, "move", after_others_turn)

@@ -15,7 +15,7 @@ from odradek.bench.peers.delta import SPARK_VERSION, delta_jars
 from odradek.bench.peers.older_spark import spark_environment
 from odradek.pipeline.jobs.values import NO_JSON
 from odradek.testing import Broker
-from tests.pipeline.replaced_batches import DEAD_LETTERS, ONCE, RECORDS
+from tests.pipeline.replaced_batches import DEAD_LETTERS, ONCE, RECORDS, WIDENED
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -58,3 +58,8 @@ def test_nothing_is_left_of_a_batch_that_was_made_again(told: dict[str, Any]) ->
 
 def test_a_driver_that_comes_back_adds_nothing(told: dict[str, Any]) -> None:
     assert [tuple(row) for row in told["cameBack"]] == ONCE
+    assert told["deadCameBack"] == []
+
+
+def test_columns_and_fields_are_added_to_the_table(told: dict[str, Any]) -> None:
+    assert [tuple(row) for row in told["widened"]] == WIDENED

@@ -14,10 +14,12 @@ from odradek.pipeline.jobs.tables import CONCURRENT_WRITERS, TIMESTAMPS, open_ta
 from tests.pipeline.replaced_batches import (
     DEAD_LETTERS,
     RECORDS,
+    WIDENED,
     batch_of,
     dead_letters,
     frame_of,
     records,
+    widened,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ def test_nothing_is_left_of_a_batch_that_was_made_again(
 
 def test_dead_letters_of_several_exports_in_one_place(spark: SparkSession, tmp_path: Path) -> None:
     assert dead_letters(spark, "parquet", str(tmp_path)) == DEAD_LETTERS
+    assert {path.name for path in tmp_path.iterdir()} == {"export=one", "export=two"}
+    assert not list(tmp_path.glob("export=one/**/*.parquet"))
+
+
+def test_columns_and_fields_come_later(spark: SparkSession, tmp_path: Path) -> None:
+    assert widened(spark, "parquet", str(tmp_path)) == WIDENED
 
 
 def test_readers_can_leave_out_files_by_times(spark: SparkSession, tmp_path: Path) -> None:
