@@ -1,14 +1,16 @@
 """One driver at a time: which run of an export has its checkpoint.
 
 A run makes a file in the checkpoint before it does anything there, says in it every few seconds that it still
-goes on, and removes it when it ends. It says so from a thread of its own, whatever the run waits for: before there is
-a batch, a table's files are listed, and brokers and the store are asked what there is, which may take long. Whoever
-comes and finds one goes by who made it: if that process is gone,
-or nothing was heard of it for a while, its turn is over. So nothing has to be cleaned up after a kill. A run
-that stood still for so long looks before it begins a batch and before Spark notes that one is done: where
-another is in its place, or has been, it ends, and what it was writing is the other's to write again.
+goes on, and that it is over when it ends. It says so from a thread of its own, whatever the run waits for: before
+there is a batch, a table's files are listed, and brokers and the store are asked what there is, which may take
+long. Whoever comes and finds one goes by who made it: if it says so, that process is gone, or nothing was heard of it
+for a while, its turn is over. So nothing has to be cleaned up after a kill. The last one stays, for the next one's
+number: none ever comes again, so what a run writes that has lost its turn without knowing it yet is never taken for
+the last. A run that stood still for so long looks before it begins a batch, before what it has written comes to count,
+and before Spark notes that a batch is done: where another is in its place, or has been, it ends, and what it was
+writing is the other's to write again.
 
-    CHECKPOINT/odradek-run-N    the Nth since there was none
+    CHECKPOINT/odradek-run-N    the Nth
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Driver:
 
 class Turn:
     """See the module. `is_gone` says whether a process is known to have ended; `token` is no other run's:
-    numbers begin again when a run has ended."""
+    numbers begin again where somebody has removed the files."""
 
     def __init__(
         self,
@@ -129,8 +131,9 @@ class Turn:
         if not self._files.create(self._path(number + 1), self._said()):
             raise BadOption(self._taken(""))
         self._number, self._told_at = number + 1, self._now()
-        if number:
-            self._files.remove(self._path(number))
+        for each in self._numbers():
+            if each <= number:
+                self._files.remove(self._path(each))
         if number and not self._is_over(text):
             self._pause(BEAT_SECONDS)  # what it had looked for before is done by then
 
@@ -156,7 +159,7 @@ class Turn:
         """No error if it was over before."""
         with self._lock, suppress(FilesUnavailable):  # the next one finds that nobody is there
             if self._is_own():
-                self._files.remove(self._path(self._number))
+                self._files.put(self._path(self._number), self._said(is_over=True))
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -179,12 +182,7 @@ class Turn:
     def _latest(self) -> tuple[int, str]:
         """The last run's number, 0 if there is none, and what it says; "" while it is being written."""
         while True:
-            names = [
-                name.removeprefix(PREFIX)
-                for name in self._files.names(self._checkpoint)
-                if name.startswith(PREFIX)
-            ]
-            number = max((int(name) for name in names if name.isdigit()), default=0)
+            number = max(self._numbers(), default=0)
             if not number:
                 return 0, ""
             path = self._path(number)
@@ -193,13 +191,21 @@ class Turn:
             except Exception:
                 if self._files.exists(path):
                     return number, ""
-                # it ended just now
+                # another one took its turn just now
+
+    def _numbers(self) -> list[int]:
+        names = [
+            name.removeprefix(PREFIX)
+            for name in self._files.names(self._checkpoint)
+            if name.startswith(PREFIX)
+        ]
+        return [int(name) for name in names if name.isdigit()]
 
     def _is_over(self, text: str) -> bool:
         driver = _driver(text)
-        return driver is not None and self._is_gone(driver)
+        return _field(text, "over") is True or (driver is not None and self._is_gone(driver))
 
-    def _said(self) -> str:
+    def _said(self, *, is_over: bool = False) -> str:
         driver = self._driver
         return json.dumps(
             {
@@ -209,6 +215,7 @@ class Turn:
                 "began": driver.began,
                 "beats": self._beats,
                 "run": self._token,
+                "over": is_over,
             }
         )
 

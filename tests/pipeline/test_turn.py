@@ -19,12 +19,14 @@ CHECKPOINT = "c"
 
 
 class Kept:
-    """Files by path; `before` is called before one is made, `after_put` when one was written to."""
+    """Files by path; `before` is called before one is made, `before_put` before one is written again, `after_put`
+    after that."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.before: Callable[[], None] = lambda: None
         self.after_put: Callable[[], None] = lambda: None
+        self.before_put: Callable[[], None] = lambda: None
 
     def exists(self, path: str) -> bool:
         return path in self.texts
@@ -41,6 +43,8 @@ class Kept:
         return self.texts.setdefault(path, text) is text
 
     def put(self, path: str, text: str) -> None:
+        before, self.before_put = self.before_put, lambda: None
+        before()
         self.texts[path] = text
         self.after_put()
 
@@ -90,7 +94,7 @@ def test_a_second_run_is_told_to_wait() -> None:
     assert machine.at <= BEAT_SECONDS + 1
     first.end()
     machine.run(8).take()
-    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}1"]
+    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
 
 
 def test_after_a_kill_nothing_is_in_the_way() -> None:
@@ -119,14 +123,14 @@ def test_a_run_of_another_machine_is_over_when_nothing_is_heard_of_it(text: str 
     machine.at += BEAT_SECONDS
     following.keep()
     following.end()
-    assert machine.files.texts == {}
+    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
     with pytest.raises(PipelineError):
         silent.keep()
 
 
 @pytest.mark.parametrize("came_after", [0, 1, 2])
 def test_a_run_that_stood_still_confirms_nothing_once_another_has_its_turn(came_after: int) -> None:
-    """Also when that one has ended, and yet another has the number that it had itself."""
+    """Also when that one has ended, and others have come after it; no number comes again."""
     machine = Machine()
     still = machine.run(7, "elsewhere")
     still.take()
@@ -138,7 +142,7 @@ def test_a_run_that_stood_still_confirms_nothing_once_another_has_its_turn(came_
         now = machine.run(pid)
         now.take()
     (file,) = machine.files.texts
-    assert (file == f"{CHECKPOINT}/{PREFIX}1") == bool(came_after)
+    assert file == f"{CHECKPOINT}/{PREFIX}{came_after + 2}"
     for act in (still.confirm, still.keep):
         with pytest.raises(PipelineError, match="taken over"):
             act()
@@ -146,6 +150,41 @@ def test_a_run_that_stood_still_confirms_nothing_once_another_has_its_turn(came_
     machine.at += BEAT_SECONDS
     now.keep()
     now.confirm()
+
+
+def test_a_run_that_says_too_late_that_it_goes_on_has_lost_its_turn_all_the_same() -> None:
+    """It stood still after it had looked, and says so once another has come; and again once that one has ended."""
+    machine = Machine()
+    still = machine.run(7, "elsewhere")
+    still.take()
+    now = machine.run(8)
+    machine.at += BEAT_SECONDS
+    machine.files.before_put = now.take
+    still.keep()
+    now.end()
+    with pytest.raises(PipelineError, match="taken over"):
+        still.confirm()
+    machine.run(9).take()
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_a_killed_run_did_not_remove_is_never_a_turn_again(steps: int) -> None:
+    """It was killed in the midst of taking its turn, from one that stood still."""
+    machine = Machine()
+    still = machine.run(7, "elsewhere")
+    still.take()
+    old = dict(machine.files.texts)
+    machine.run(8).take()
+    machine.killed.add(8)
+    machine.files.texts = old | machine.files.texts
+    for pid in range(9, 9 + steps):
+        machine.run(pid).take()
+        machine.killed.add(pid)
+    last = machine.run(20)
+    last.take()
+    last.end()
+    with pytest.raises(PipelineError, match="taken over"):
+        still.confirm()
 
 
 def test_of_two_that_come_at_once_one_goes_on() -> None:
@@ -171,7 +210,7 @@ def test_who_waits_while_a_run_ends_is_next() -> None:
     machine.pause = pause  # type: ignore[method-assign]
     second = machine.run(8)
     second.take()
-    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}1"]
+    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
 
 
 def test_a_run_says_that_it_goes_on_whatever_it_waits_for() -> None:
@@ -188,7 +227,7 @@ def test_a_run_says_that_it_goes_on_whatever_it_waits_for() -> None:
             machine.at += BEAT_SECONDS
             assert said.wait(30)
             assert machine.files.texts[file] != before
-    assert machine.files.texts == {}
+    assert '"over": true' in machine.files.texts[file]
 
 
 @pytest.mark.parametrize("why", ["taken over", "full"])
