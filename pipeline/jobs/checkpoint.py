@@ -3,19 +3,29 @@
 Spark writes a batch's last offsets to `offsets/N` before it reads the first of them, and `commits/N` once
 all is written. A batch with the one and without the other was under way when the driver died: some of it, or
 all, may be in the output.
+
+A driver that stood still before Spark noted that a batch was done may come back and note it, while another one makes
+the batch again: with part of it removed, and not yet there again. So that one says so, in a file of its own, until all
+is there; where there is such a file, the last batch is not done, whatever Spark has noted.
+
+    CHECKPOINT/odradek-again-N-ATTEMPT    the batch N may be there in parts
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.stream_offsets import StreamOffsets
+from odradek.seams.entropy import RealEntropy
 
 JOB = "odradek-job.json"
 """What the checkpoint is of, by our own account."""
+AGAIN = "odradek-again-"
 
 
 class Checkpoint:
@@ -34,6 +44,24 @@ class Checkpoint:
         """The stream's own, over all its runs; there once it was started."""
         found: str = json.loads(self._files.read(f"{self.path}/metadata"))["id"]
         return found
+
+    @contextmanager
+    def made_again(self, batch: int) -> Iterator[None]:
+        """The batch is not done before this ends without an error. Raises FilesUnavailable."""
+        prefix = f"{AGAIN}{batch}-"
+        former = [name for name in self._files.names(self.path) if name.startswith(prefix)]
+        own = f"{prefix}{RealEntropy().uuid().hex}"
+        self._files.put(f"{self.path}/{own}", "")
+        yield
+        for name in (*former, own):
+            self._files.remove(f"{self.path}/{name}")
+
+    def take_back(self) -> None:
+        """The last batch is not done if it was being made again. To be called before Spark goes on."""
+        done = self.last_done()
+        names = () if done is None else self._files.names(self.path)
+        if any(name.startswith(f"{AGAIN}{done}-") for name in names):
+            self._files.remove(f"{self.path}/commits/{done}")
 
     def pending(self) -> int | None:
         """The batch that was under way when the last run ended."""

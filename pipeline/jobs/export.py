@@ -144,6 +144,7 @@ def _export(
             if not checkpoint.exists:
                 _check_untouched(table, options, job)
             checkpoint.belongs_to(job.identity())
+            checkpoint.take_back()
             direct = None
             if (job.format, job.values.kind) == ("parquet", "binary"):
                 direct = direct_export(spark, options, job.out, job.by, turn.confirm)

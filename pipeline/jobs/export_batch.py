@@ -88,7 +88,8 @@ class BatchWriter:
             except (PySparkException, Py4JJavaError) as error:
                 if GAP_FOUND not in str(error):
                     raise
-        return self._with_care(frame, batch)
+        with self._checkpoint.made_again(number):
+            return self._with_care(frame, batch)
 
     def _at_once(self, frame: DataFrame, batch: Batch) -> ExportBatch:
         from pyspark.sql import Observation

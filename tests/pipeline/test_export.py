@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import BadOption, DataLoss, PipelineError
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
 from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values
@@ -141,6 +142,37 @@ def test_a_run_that_has_lost_its_turn_commits_nothing(
     taken.unlink()
     assert [batch.records for batch in export(spark, given)] == [20]
     assert len(exported(spark, tmp_path)) == 20
+
+
+def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One driver stood still before Spark noted the batch; it comes back when another, which was making it again, was
+    killed between what it removed and what it moved."""
+    _produce(broker, [b"%d" % number for number in range(20)])
+    given, replace = job(broker, tmp_path), Attempts.replace
+
+    def stands_still(batch: ExportBatch) -> None:
+        raise OSError
+
+    def is_killed(self: Attempts, staged: Iterable[Staged], batch: Batch) -> None:
+        replace(self, (), batch)
+        if list(staged):
+            raise OSError
+
+    with pytest.raises(PipelineError):
+        export(spark, given, stands_still)
+    assert len(exported(spark, tmp_path)) == 20
+    with monkeypatch.context() as patch:
+        patch.setattr(Attempts, "replace", is_killed)
+        with pytest.raises(PipelineError):
+            export(spark, given)
+    assert not list(tmp_path.rglob("*.parquet"))
+    (tmp_path / "_checkpoint" / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    assert [batch.records for batch in export(spark, given)] == [20]
+    assert len(exported(spark, tmp_path)) == 20
+    assert export(spark, given) == []
+    assert not list((tmp_path / "_checkpoint").glob("odradek-again-*"))
 
 
 def test_where_nothing_can_be_written_is_said(
