@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.broker.cli.main import main as odradek
-from tests.interop.broker_process import free_port
+from tests.interop.broker_process import deadline, free_port
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 END_SECONDS = 30
@@ -68,17 +68,18 @@ def healthy(environment: Mapping[str, str]) -> bool:
 
 def test_it_serves_is_healthy_and_ends_cleanly(tmp_path: Path) -> None:
     variables = environment(tmp_path, ODRADEK_TOPICS="orders:3", KAFKA_NUM_PARTITIONS="2")
+    data, created = tmp_path / "data", {"orders-0", "orders-1", "orders-2", "audit-0", "audit-1"}
     assert not healthy(variables)
     with container(variables, "--topic", "audit"):
         assert healthy(variables)
         bootstrap = (tmp_path / "port").read_text().strip()
         assert bootstrap == variables["KAFKA_LISTENERS"].removeprefix("PLAINTEXT://")
-    data = tmp_path / "data"
+        with deadline(END_SECONDS, "the partitions, which open when asked for, or soon") as check:
+            while not created <= {path.name for path in data.iterdir()}:
+                check()
     assert (data / ".kafka_cleanshutdown").exists()
     assert "cluster.id=4L6g3nShT-eMCtK--X86sw\n" in (data / "meta.properties").read_text()
-    partitions = {path.name for path in data.iterdir() if path.is_dir()}
-    assert {"orders-0", "orders-1", "orders-2", "audit-0", "audit-1"} <= partitions
-    assert "audit-2" not in partitions
+    assert not (data / "audit-2").exists()
     assert odradek(["dump", "--verify", str(data)]) == 0
     with container(variables):  # the same volume again
         assert healthy(variables)

@@ -104,7 +104,7 @@ def write(spark: SparkSession, going: Going, table: Kept, dead: Kept) -> int:
     """How many gaps it says that there are."""
     checkpoint = Pending(HadoopFiles(spark), "unused")
     writer = BatchWriter(spark, Values(), table, dead, checkpoint)
-    return writer.write(going.frame(), 0, OFFSETS, lambda: None).gaps
+    return writer.write(going.frame(), 0, OFFSETS).gaps
 
 
 def accounted(table: Kept, dead: Kept) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -149,11 +150,16 @@ async def test_dump_log_reads_our_log_and_snapshots(tmp_path: Path) -> None:
 
 
 def shell(snapshot: Path, *command: str) -> str:
-    """What Kafka's metadata shell says. It does not wait for what it loads: it is asked again."""
+    """What Kafka's metadata shell says. It does not wait for what it loads, or waits for ever for what it has missed:
+    it is asked again."""
     said = ""
     for _ in range(5):
         with spawn_tool(METADATA_SHELL, "--snapshot", str(snapshot), *command) as process:
-            said, _ = process.communicate(timeout=60)
+            try:
+                said, _ = process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                continue
         assert process.returncode == 0, said
         if "No such file or directory" not in said:
             break

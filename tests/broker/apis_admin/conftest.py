@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.context import RequestContext
@@ -82,6 +83,8 @@ class FakeBroker:
         self.node_id = self.config.node_id
         self.seams = SimpleNamespace(entropy=SeededEntropy(random.Random(1)), clock=VirtualClock())
         self.logs = SimpleNamespace(offline=())
+        self.acls_loaded = trio.Event()
+        self.acls_loaded.set()
         self.metadata = FakeMetadata(self)
         self.register(self.node_id)
 
