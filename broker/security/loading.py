@@ -2,23 +2,33 @@
 
 A broker's listeners open when the image has all that was committed. A controller's open before, for by
 them the node gets there: what the nodes of a quorum ask each other is decided by the ACLs that this one
-knows so far (Kafka's lets super users alone do it), and all else waits until they are all there.
+knows so far (Kafka's lets super users alone do it). About super users no ACL decides, ever. All else waits a
+while for the ACLs to be all there, and then loses its connection: they may be long in coming, where too few
+controllers run, and a client that is told so can ask another node, or again.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
+
+import trio
 
 from odradek.broker.dispatch import Route
 from odradek.protocol import apis
 from odradek.replication.controller.acls import acl_of
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.seams.network import ConnectionLost
 
 if TYPE_CHECKING:
     from odradek.broker.context import RequestContext
     from odradek.broker.security.authorizer import Authorizer
     from odradek.replication.raft.metadata import Metadata
 
+_log = logging.getLogger("odradek.connection")
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a request waits for the ACLs: as an election may take, and less than clients wait for answers."""
 ANSWERED_BEFORE: Final = frozenset(
     {
         apis.API_VERSIONS,
@@ -57,11 +67,23 @@ def once_loaded(route: Route) -> Route:
     """The same API on a controller's listener, where it may be asked for too soon."""
 
     async def handle(request: Any, ctx: RequestContext) -> Any:
-        if ctx.authorizer is not None:
-            loaded = ctx.broker.acls_loaded
-            if not loaded.is_set():
-                await ctx.flush()
-                await loaded.wait()
+        authorizer, loaded = ctx.authorizer, ctx.broker.acls_loaded
+        if not (authorizer is None or loaded.is_set() or authorizer.is_super_user(ctx.principal)):
+            await _wait_until(loaded, ctx)
         return await route.handler(request, ctx)
 
     return Route(handle, route.read, route.write, route.prompt)
+
+
+async def _wait_until(loaded: trio.Event, ctx: RequestContext) -> None:
+    """Raises ConnectionLost: nobody reads meanwhile, nor sees whether the client is still there."""
+    await ctx.flush()
+    with trio.move_on_after(PATIENCE_SECONDS):
+        await loaded.wait()
+        return
+    _log.warning(
+        "closed %s: %s is for those that ACLs allow it, which are not known yet",
+        ctx.peer,
+        ctx.api.title,
+    )
+    raise ConnectionLost("the ACLs are not known yet")

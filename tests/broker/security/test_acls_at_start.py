@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from odradek.broker.node import Broker as Node
 from odradek.broker.security.configured import ALLOW_EVERYONE, STANDARD_AUTHORIZER
-from odradek.client.connection import open_connection
+from odradek.broker.security.loading import PATIENCE_SECONDS
+from odradek.client.connection import BrokerConnection, open_connection
+from odradek.client.errors import Unreachable
 from odradek.protocol import apis
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
 from odradek.protocol.errors import ErrorCode
@@ -41,7 +44,14 @@ ALL_ACLS: Mapping[str, Any] = {
     "operation": AclOperation.ANY,
     "permission_type": Permission.ANY,
 }
-PATIENCE_SECONDS = 20
+QUORUM: Mapping[str, Any] = {
+    "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+}
+VERSIONS: Mapping[str, Any] = {
+    "client_software_name": "test",
+    "client_software_version": "1",
+}
+START_SECONDS = 20
 
 
 class SlowNode(Node):
@@ -82,7 +92,7 @@ async def test_while_logs_are_recovered_the_acls_hold(tmp_path: Path) -> None:
         metadata, entropy = broker.node.metadata, broker.node.seams.entropy
         await metadata.perform(lambda image: create_acls(image, [NO_ALTERING], entropy=entropy))
     node = SlowNode(real_seams(), broker._config())
-    with trio.fail_after(PATIENCE_SECONDS):
+    with trio.fail_after(START_SECONDS):
         async with trio.open_nursery() as nursery:
 
             async def start_and_stop() -> None:
@@ -96,28 +106,71 @@ async def test_while_logs_are_recovered_the_acls_hold(tmp_path: Path) -> None:
             node.may_go_on.set()
 
 
-def test_before_a_controller_knows_what_is_committed_it_authorizes_nothing() -> None:
-    """But what a quorum is made by: else it would never know."""
+def start_one_of_three(
+    talk: Callable[[Nodes, BrokerConnection], Awaitable[None]], **configs: str
+) -> None:
+    """`talk` to a controller that has no majority yet, as an anonymous client."""
     roles = dict.fromkeys((1, 2, 3), CONTROLLER)
 
     async def main(nodes: Nodes) -> None:
+        nodes.nursery.start_soon(nodes.start, 1)
+        await trio.sleep(5)
+        async with trio.open_nursery() as nursery:
+            await talk(nodes, await connect(nodes, nursery))
+            nursery.cancel_scope.cancel()
+        await nodes.stop(1, 2)
+
+    settings = {**AUTHORIZED, **configs}
+    run(main, roles, configs={key.replace(".", "_"): value for key, value in settings.items()})
+
+
+async def connect(nodes: Nodes, nursery: trio.Nursery) -> BrokerConnection:
+    network = nodes.world.wires.host("client")
+    return await open_connection(network, Address("node-1", 9093), nursery)
+
+
+def test_before_a_controller_knows_what_is_committed_it_authorizes_nothing() -> None:
+    """But what a quorum is made by: else it would never know."""
+
+    async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
         answers: list[Any] = []
 
         async def ask() -> None:
-            network = nodes.world.wires.host("client")
-            async with trio.open_nursery() as nursery:
-                connection = await open_connection(network, Address("node-1", 9093), nursery)
-                answers.append(await connection.request(apis.DESCRIBE_ACLS, ALL_ACLS))
-                nursery.cancel_scope.cancel()
+            answers.append(await connection.request(apis.DESCRIBE_ACLS, ALL_ACLS))
 
-        nodes.nursery.start_soon(nodes.start, 1)
-        await trio.sleep(5)
         async with trio.open_nursery() as asking:
             asking.start_soon(ask)
-            await trio.sleep(5)
+            await trio.sleep(1)
             assert not answers
             await nodes.start(2)
         assert answers[0].error_code is ErrorCode.none
-        await nodes.stop(1, 2)
 
-    run(main, roles, configs={key.replace(".", "_"): value for key, value in AUTHORIZED.items()})
+    start_one_of_three(talk)
+
+
+def test_nobody_waits_for_acls_that_do_not_come() -> None:
+    """The quorum may never have a majority: a client that is told nothing asks again, and again."""
+
+    async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
+        with trio.fail_after(PATIENCE_SECONDS + 1), pytest.raises(Unreachable):
+            await connection.request(apis.DESCRIBE_QUORUM, QUORUM, timeout_s=60)
+        async with trio.open_nursery() as nursery:
+            again = await connect(nodes, nursery)
+            assert (await again.request(apis.API_VERSIONS, VERSIONS)).error_code is ErrorCode.none
+            nursery.cancel_scope.cancel()
+        await nodes.start(2)
+
+    start_one_of_three(talk)
+
+
+def test_super_users_do_not_wait_for_acls() -> None:
+    """No ACL is about them; and who would find out why there is no majority has to be answered."""
+
+    async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
+        with trio.fail_after(1):
+            answer = await connection.request(apis.DESCRIBE_QUORUM, QUORUM)
+        (partition,) = answer.topics[0].partitions
+        assert partition.error_code is ErrorCode.not_leader_or_follower
+        await nodes.start(2)
+
+    start_one_of_three(talk, **{"super.users": "User:ANONYMOUS"})
