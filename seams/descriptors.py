@@ -27,9 +27,14 @@ import os
 import resource
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import value_class
+
+T = TypeVar("T")
 
 log = logging.getLogger("odradek.files")
 
@@ -89,14 +94,19 @@ class DescriptorPool:
 
     def open_path(self, name: str, flags: int, mode: int = 0o644) -> int:
         """A descriptor of the caller's own. OutOfDescriptors when even eviction makes no room."""
+        return self.call(partial(os.open, name, flags, mode), name)
+
+    def call(self, use: Callable[[], T], name: str) -> T:
+        """What `use`, which takes descriptors for `name`, comes to; it is called twice where there are too
+        few. OutOfDescriptors when even eviction makes no room."""
         try:
-            return os.open(name, flags, mode)
+            return use()
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
         self.relieve()
         try:
-            return os.open(name, flags, mode)
+            return use()
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise

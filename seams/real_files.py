@@ -27,6 +27,7 @@ import stat
 import struct
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from odradek.seams import zero_copy
 from odradek.seams.descriptors import Descriptor, DescriptorPool, PoolStatistics
@@ -322,7 +323,8 @@ class RealFiles:
         return os.stat(path).st_size
 
     def list(self, path: Path) -> list[str]:
-        return sorted(os.listdir(path))
+        name = str(path)
+        return sorted(self._pool.call(partial(os.listdir, name), name))
 
     def make_directory(self, path: Path) -> None:
         os.makedirs(path, exist_ok=True)
@@ -343,7 +345,15 @@ class RealFiles:
 
     def remove_tree(self, path: Path) -> None:
         self._anchor_pinned(str(path))
-        _remove_tree(str(path))
+        self._remove_below(str(path))
+
+    def _remove_below(self, name: str) -> None:
+        for entry in self._pool.call(partial(_entries, name), name):
+            if entry.is_dir(follow_symlinks=False):
+                self._remove_below(entry.path)
+            else:
+                os.unlink(entry.path)
+        os.rmdir(name)
 
     def sync_directory(self, path: Path) -> None:
         fd = self._pool.open_path(str(path), os.O_RDONLY | os.O_DIRECTORY)
@@ -481,11 +491,6 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _remove_tree(name: str) -> None:
+def _entries(name: str) -> Sequence[os.DirEntry[str]]:
     with os.scandir(name) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                _remove_tree(entry.path)
-            else:
-                os.unlink(entry.path)
-    os.rmdir(name)
+        return list(entries)

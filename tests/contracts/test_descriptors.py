@@ -240,6 +240,8 @@ def test_exhaustion_with_nothing_to_evict_is_back_pressure(tmp_path: OsPath) -> 
             lambda: files.open(Path(tmp_path) / "new", create=True),
             lambda: files.read(path),
             lambda: files.sync_directory(path.parent),
+            lambda: files.list(path.parent),
+            lambda: files.remove_tree(path.parent),
             lambda: files.lock(Path(tmp_path) / ".lock"),
         ):
             with pytest.raises(OutOfDescriptors) as caught:
