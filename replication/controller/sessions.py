@@ -11,6 +11,7 @@ Time is milliseconds of a monotonic clock, and comes in as an argument.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from odradek.replication.controller.broker_states import BrokerState
 from odradek.replication.controller.image import BrokerImage, MetadataImage
@@ -30,6 +31,13 @@ class _Known:
     )
 
 
+class _Heard(NamedTuple):
+    """When a registration of a broker was heard of last."""
+
+    epoch: int
+    at_ms: int
+
+
 class BrokerSessions:
     """The sessions of one controller's term; `image` is what it begins with."""
 
@@ -37,22 +45,27 @@ class BrokerSessions:
         self.timeout_ms = timeout_ms
         self._begun_at = image.offset
         self._known: dict[int, _Known] = {}
-        self._heard_ms: dict[int, int] = {}  # the longest silent first
+        self._heard: dict[int, _Heard] = {}  # the longest silent first
         for broker in image.brokers.values():
             if not broker.fenced:
-                self._heard_ms[broker.id] = now_ms
+                self._heard[broker.id] = _Heard(broker.epoch, now_ms)
 
     # Who is alive
 
     def heard(self, broker: BrokerImage, now_ms: int, metadata_offset: int) -> None:
         """It sent a heartbeat, which reports that it has the metadata up to that offset."""
-        self._heard_ms.pop(broker.id, None)
-        self._heard_ms[broker.id] = now_ms
+        self._heard.pop(broker.id, None)
+        self._heard[broker.id] = _Heard(broker.epoch, now_ms)
         self._of(broker).metadata_offset = metadata_offset
 
     def is_alive(self, broker: BrokerImage, now_ms: int) -> bool:
-        heard_ms = self._heard_ms.get(broker.id)
-        return heard_ms is not None and now_ms < heard_ms + self.timeout_ms
+        """Whether this incarnation of it has a session: what was heard of another says nothing of it."""
+        heard = self._heard.get(broker.id)
+        return (
+            heard is not None
+            and heard.epoch == broker.epoch
+            and now_ms < heard.at_ms + self.timeout_ms
+        )
 
     def holds_id(self, broker: BrokerImage, now_ms: int) -> bool:
         """Whether no other incarnation may register with its id: it is alive, and not about to stop
@@ -62,24 +75,24 @@ class BrokerSessions:
     def expire(self, broker: BrokerImage, now_ms: int) -> None:
         """It was told to shut down: its session is over now. Like any that expires it is forgotten
         once the image says that the broker is fenced."""
-        self._heard_ms.pop(broker.id, None)
-        self._heard_ms = {broker.id: now_ms - self.timeout_ms, **self._heard_ms}
+        self._heard.pop(broker.id, None)
+        self._heard = {broker.id: _Heard(broker.epoch, now_ms - self.timeout_ms), **self._heard}
 
     def forget(self, broker_id: int) -> None:
         """It is fenced or gone: its silence says nothing new."""
-        self._heard_ms.pop(broker_id, None)
+        self._heard.pop(broker_id, None)
 
     def oldest_expired(self, now_ms: int) -> int | None:
         """Which broker's session expired first; None if all are alive."""
-        for broker_id, heard_ms in self._heard_ms.items():
-            return broker_id if now_ms >= heard_ms + self.timeout_ms else None
+        for broker_id, heard in self._heard.items():
+            return broker_id if now_ms >= heard.at_ms + self.timeout_ms else None
         return None
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When the next session expires if nothing is heard; None if there is none."""
-        for heard_ms in self._heard_ms.values():
-            return heard_ms + self.timeout_ms
+        for heard in self._heard.values():
+            return heard.at_ms + self.timeout_ms
         return None
 
     # How far they are

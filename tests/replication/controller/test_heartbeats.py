@@ -269,6 +269,20 @@ def test_who_ended_while_it_shut_down_is_replaced_at_once(controller: Controller
     assert refused.value.code is ErrorCode.duplicate_broker_registration
 
 
+def test_who_ended_before_its_first_heartbeat_is_replaced_at_once(controller: Controller) -> None:
+    """The session of the incarnation before it, which was about to stop, is not its own."""
+    for broker in (2, 3):
+        controller.heartbeat(broker)
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
+    controller.register(1, incarnation=1)
+    epoch = controller.register(1, incarnation=2)
+    assert controller.image.brokers[1].epoch == epoch
+    controller.heartbeat(1)
+    with pytest.raises(KafkaError) as refused:
+        controller.register(1, incarnation=3)
+    assert refused.value.code is ErrorCode.duplicate_broker_registration
+
+
 def test_who_is_stopping_does_not_come_back_without_registering(controller: Controller) -> None:
     controller.heartbeat(1, want_shut_down=True)
     controller.now_ms += TIMEOUT_MS
