@@ -64,7 +64,7 @@ def skim(batch: Batch, budget: Budget = ALL) -> Iterator[tuple[int, bool]]:
         try:
             data = bytes(decompress(batch.compression, body, budget.decompressed_bytes))
         except DecompressesToMore as error:
-            raise budget.exceeded(str(error)) from error
+            raise budget.exceeded(error.message) from error
     else:
         data = bytes(body)
     position, base = 0, batch.base_timestamp

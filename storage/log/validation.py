@@ -28,7 +28,7 @@ from odradek.protocol.records.batch import (
     batches,
 )
 from odradek.protocol.records.compression import NAMES, NONE
-from odradek.protocol.records.records import build_batch, decode
+from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES, build_batch, decode
 from odradek.storage.errors import (
     CorruptRecords,
     InvalidRecord,
@@ -47,8 +47,10 @@ _LENGTH_AT, _MAGIC_AT = 8, 16
 _LENGTH = Struct(">i")
 _LENGTH_MIN = 14
 """Of the shortest message there has ever been, magic 0's; what the length field counts of it."""
+_REWRITTEN = Budget(200_000, 1 << 31, MAX_DECOMPRESSED_BYTES, is_final=True)
+"""Records that are decoded, and compressed again: as much of them as anybody can read."""
 _REWRITTEN_AT_ONCE = Budget(200, 64 << 10, 64 << 10)
-"""Records that are decoded, and compressed again: about 2 ms."""
+"""About 2 ms."""
 
 
 def check_produced(
@@ -167,12 +169,12 @@ def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
     target = NONE if name == "uncompressed" else NAMES.index(name)
     if target == source:
         return batch
-    budget = _REWRITTEN_AT_ONCE if at_once else ALL
+    budget = _REWRITTEN_AT_ONCE if at_once else _REWRITTEN
     budget.check(batch)
     try:
         records = decode(batch, max_bytes=budget.decompressed_bytes)
     except DecompressesToMore as error:
-        raise budget.exceeded(str(error)) from error
+        raise budget.exceeded(error.message) from error
     data = build_batch(
         records,
         base_offset=batch.base_offset,

@@ -24,6 +24,7 @@ from odradek.storage.errors import (
     UnexpectedOffset,
     UnsupportedCompression,
 )
+from odradek.storage.log import validation
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.skim import TakesLong
 from odradek.storage.log.validation import check_produced, check_raft, check_replicated
@@ -314,7 +315,17 @@ def test_many_records_are_not_looked_at_on_the_loop() -> None:
     [config(cleanup_policy=("compact",)), config(compression_type="uncompressed")],
     ids=["keys", "another compression"],
 )
-def test_what_decompresses_to_too_much_is_to_be_split(settings: LogConfig) -> None:
+def test_what_decompresses_to_too_much_is_to_be_split(
+    settings: LogConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not corrupt, at which a producer would send it again as it is."""
-    with pytest.raises(RecordTooLarge):
+    little = dataclasses.replace(validation._REWRITTEN, decompressed_bytes=64 << 20)
+    monkeypatch.setattr(validation, "_REWRITTEN", little)
+    with pytest.raises(RecordTooLarge) as refused:
         produced(bomb("zstd", record_bytes=65 << 20), settings)
+    assert "corrupt" not in str(refused.value)
+
+
+def test_what_can_be_read_can_be_compressed_in_another_way() -> None:
+    data = bomb("gzip", record_bytes=70 << 20)
+    assert produced(data, config(compression_type="lz4")).compression == NAMES.index("lz4")
