@@ -68,21 +68,8 @@ class IndexBuilder:
             self.last_timestamp = self.max_timestamp
 
 
-def make_anew(
-    offsets: OffsetIndex, times: TimeIndex, file: File, size: int, interval_bytes: int
-) -> None:
-    """Write both files, durably, from the headers of a sealed segment's `file`. Raises OSError."""
-    builder = _build(file, size, offsets.base_offset, interval_bytes)
-    offsets.open_raw()
-    offsets.rebuild(0, builder.offsets)
-    offsets.sync()
-    times.open_raw()
-    times.rebuild(0, builder.times)
-    times.sync()
-
-
-def _build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
-    """The entries that a sealed segment of these bytes has; the data is believed."""
+def build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
+    """The entries that a sealed segment of these bytes has; the data is believed. Raises OSError."""
     builder = IndexBuilder(base_offset, interval_bytes)
     for batch in headers(file, 0, size):
         if not 0 <= batch.last_offset - base_offset <= RELATIVE_MAX:
@@ -90,3 +77,13 @@ def _build(file: File, size: int, base_offset: int, interval_bytes: int) -> Inde
         builder.add(batch.last_offset, batch.max_timestamp, batch.position)
     builder.seal()
     return builder
+
+
+def write_anew(offsets: OffsetIndex, times: TimeIndex, made: IndexBuilder) -> None:
+    """Write both files, durably. Raises OSError."""
+    offsets.open_raw()
+    offsets.rebuild(0, made.offsets)
+    offsets.sync()
+    times.open_raw()
+    times.rebuild(0, made.times)
+    times.sync()

@@ -11,7 +11,7 @@
   one finds it whole. Only `restore` cuts in place; it is for recovery, when nobody reads yet.
 - Room is given back (`trim`) in a thread, too, where a log is closed, while the loop looks entries up:
   neither may find the other half way, a map of what is being cut off or a view that keeps it from
-  going. So `search` and `trim` exclude each other.
+  going. So `search` and `trim` of the same file exclude each other.
 - After a crash the number of entries is not known from the size. Whoever opens a log that was not
   closed cleanly finds it out from the entries (recovery.py).
 """
@@ -29,9 +29,6 @@ from odradek.storage.log.names import CLEANED
 T = TypeVar("T")
 
 STEP_BYTES = 4096
-
-_mapping = threading.Lock()
-"""Held while a map is looked into, and while files are trimmed."""
 
 
 class CorruptIndex(Exception):
@@ -53,13 +50,15 @@ def replace_file(files: Files, path: Path, parts: Sequence[Buffer]) -> File:
 class IndexFile:
     """Entries 0 to `count`, each `entry_size` bytes."""
 
-    __slots__ = ("_file", "_files", "capacity", "count", "entry_size", "path")
+    __slots__ = ("_file", "_files", "_mapping", "capacity", "count", "entry_size", "path")
 
     def __init__(self, files: Files, path: Path, entry_size: int) -> None:
         self._files = files
         self.path = path
         self.entry_size = entry_size
         self._file: File | None = None
+        self._mapping = threading.Lock()
+        """Held while its map is looked into, and while the file is trimmed."""
         self.count = 0
         self.capacity = 0
         """How many entries there is room for, those there are included."""
@@ -107,7 +106,7 @@ class IndexFile:
         size_bytes = self.count * self.entry_size
         if not mapped:
             return find(self.file.read_at(0, size_bytes))
-        with _mapping, self.file.map_read(size_bytes) as view:
+        with self._mapping, self.file.map_read(size_bytes) as view:
             return find(view)
 
     def entry(self, number: int) -> bytes:
@@ -152,7 +151,7 @@ class IndexFile:
         """Give back the room past the last entry."""
         size_bytes = self.count * self.entry_size
         if self.file.size != size_bytes:
-            with _mapping:
+            with self._mapping:
                 self.file.truncate(size_bytes)
         self.capacity = self.count
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.seams.files import Buffer, File, Files, OutOfDescriptors, Path, WouldBlock
-from odradek.storage.log.index_builder import IndexBuilder, make_anew
+from odradek.storage.log.index_builder import IndexBuilder, build, write_anew
 from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.names import (
     INDEX_FILES,
@@ -41,9 +41,6 @@ from odradek.storage.log.transaction_index import TransactionIndex
 _TAIL_MAX = 128
 
 _log = logging.getLogger(__name__)
-_opening = threading.RLock()
-"""Held while a segment's files are opened, renamed or closed: a reader off the loop may want them at that
-moment, and what it opened would keep a name that is another's by now, or never be closed."""
 
 
 class Segment(SegmentHandles):
@@ -51,8 +48,8 @@ class Segment(SegmentHandles):
 
     # fmt: off
     __slots__ = (
-        "_files", "_found", "_is_closed", "_max_timestamp", "_offset_of_max_timestamp", "_ready", "_size",
-        "_tail", "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
+        "_files", "_found", "_is_closed", "_max_timestamp", "_offset_of_max_timestamp", "_opening", "_ready",
+        "_size", "_tail", "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
         "index_interval_bytes", "roll_jitter_ms", "suffix",
     )
     # fmt: on
@@ -82,6 +79,10 @@ class Segment(SegmentHandles):
         """The first batch's largest timestamp, once known."""
         self.has_transaction_index = has_transaction_index
         """Whether it had one when it was found."""
+        self._opening = threading.Lock()
+        """Held while its files are opened, renamed or closed: a reader off the loop may want them at that
+        moment, and what it opened would keep a name that is another's by now, or never be closed. Nobody
+        waits for another segment's: that may be on a slow disk."""
         self._is_closed = False
         self._size = -1
         self._max_timestamp: int | None = None
@@ -147,7 +148,7 @@ class Segment(SegmentHandles):
         return self._open_file() if file is None else file
 
     def _open_file(self) -> File:
-        with _opening:
+        with self._opening:
             self._check_open()
             file = self._file
             if file is None:
@@ -184,7 +185,7 @@ class Segment(SegmentHandles):
         return self._new_transaction_index() if index is None else index
 
     def _new_transaction_index(self) -> TransactionIndex:
-        with _opening:
+        with self._opening:
             index = self._transaction_index
             if index is None:
                 path = self.path(TRANSACTION_INDEX)
@@ -198,7 +199,21 @@ class Segment(SegmentHandles):
         That takes long for a large segment: with `nowait` WouldBlock is raised instead.
         """
         size, file = self.size, self.file
-        with _opening:
+        indexes = self._open_indexes(size)
+        if indexes is None:
+            if nowait:
+                raise WouldBlock
+            # Nobody who renames or closes the segment has to wait for this.
+            made = build(file, size, self.base_offset, self.index_interval_bytes)
+            indexes = self._open_indexes(size, made)
+            assert indexes is not None
+        return indexes
+
+    def _open_indexes(
+        self, size: int, made: IndexBuilder | None = None
+    ) -> tuple[OffsetIndex, TimeIndex] | None:
+        """Both, as they are there, or else as they were `made`; None if they were not."""
+        with self._opening:
             self._check_open()
             offset_index, time_index = self._offset_index, self._time_index
             if offset_index is None or time_index is None:
@@ -207,12 +222,12 @@ class Segment(SegmentHandles):
                     offset_index.load(size)
                     time_index.load(size)
                 except (CorruptIndex, FileNotFoundError) as error:
-                    if nowait:
+                    if made is None:
                         offset_index.close()
                         time_index.close()
-                        raise WouldBlock from error
+                        return None
                     _log.warning("the indexes of %s are made anew: %s", self, error)
-                    make_anew(offset_index, time_index, file, size, self.index_interval_bytes)
+                    write_anew(offset_index, time_index, made)
                 self._offset_index, self._time_index = offset_index, time_index
             return offset_index, time_index
 
@@ -465,7 +480,7 @@ class Segment(SegmentHandles):
         Raises OSError, and then they have the names that they had; where one cannot be taken back, the
         disk's (EIO), whatever it was.
         """
-        with _opening:
+        with self._opening:
             old = {kind: self.path(kind) for kind in SEGMENT_FILES}
             there = [kind for kind in SEGMENT_FILES if kind == LOG or self._files.exists(old[kind])]
             before, self.suffix = self.suffix, suffix
@@ -478,7 +493,7 @@ class Segment(SegmentHandles):
 
     def move_to(self, directory: Path) -> None:
         """The directory was renamed."""
-        with _opening:
+        with self._opening:
             self.directory = directory
             self._moved()
 
@@ -488,7 +503,7 @@ class Segment(SegmentHandles):
 
     def close(self) -> None:
         """Give up all handles, for good; nothing is written. A pinned slice keeps its own."""
-        with _opening:
+        with self._opening:
             self._is_closed = True
             self._let_go()
 

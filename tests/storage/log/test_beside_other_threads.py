@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 from odradek.protocol.records.batch import batches
-from odradek.seams.files import Buffer, Path
+from odradek.seams.files import Buffer, File, Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log import reading
+from odradek.storage.log import index_builder, reading
+from odradek.storage.log.names import LOG, OFFSET_INDEX, TIME_INDEX
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.partition_log import LogRead, PartitionLog
+from odradek.storage.log.scan import Located
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.testing.virtual_clock import VirtualClock
@@ -201,6 +203,7 @@ def a_segment(*, is_open: bool) -> Segment:
 def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> bool:
     """`use` it, and close it before the log's code runs its `line`th line. False if it has not so many."""
     lines = 0
+    closing = threading.Thread(target=segment.close)
 
     def count(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         nonlocal lines
@@ -209,7 +212,8 @@ def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> 
         if event == "line":
             lines += 1
             if lines == line:
-                segment.close()
+                closing.start()
+                closing.join(0.01)  # it may have to wait for us
         return count
 
     before = sys.gettrace()
@@ -220,7 +224,10 @@ def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> 
         assert lines >= line
     finally:
         sys.settrace(before)
-    return lines >= line
+    if lines < line:
+        return False
+    closing.join()
+    return True
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -312,6 +319,52 @@ def test_files_that_are_opened_in_a_thread_have_the_names_that_they_get_meanwhil
         assert not handles
     else:
         assert segment.locate(1) is not None
+
+
+def ends_beside(act: Callable[[], object]) -> bool:
+    """Whether another thread can do that while this one is where it is."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(5)
+    return not thread.is_alive()
+
+
+def test_nobody_waits_while_another_segments_files_are_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may be on a disk that is slow, or whose indexes are being made anew."""
+    slow, other = a_segment(is_open=False), a_segment(is_open=True)
+    real, ended = slow._files.open, []
+
+    def slowly(path: Path, **more: bool) -> File:
+        ended.append(ends_beside(lambda: other.rename("" if other.suffix else ".deleted")))
+        return real(path, **more)
+
+    monkeypatch.setattr(slow._files, "open", slowly)
+    assert slow.locate(1) is not None
+    assert ended == [True] * 3
+
+
+def test_a_segment_is_renamed_while_its_index_is_being_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the loop, by retention: it would wait until the headers of a large segment were read."""
+    segment = a_segment(is_open=False)
+    segment._files.remove(segment.path(OFFSET_INDEX))
+    real, ended = index_builder.headers, []
+
+    def headers(*args: Any) -> Iterator[Located]:
+        ended.append(ends_beside(lambda: segment.rename(".deleted")))
+        return real(*args)
+
+    monkeypatch.setattr(index_builder, "headers", headers)
+    assert segment.locate(1) is not None
+    assert ended == [True]
+    assert [handle.path for _, handle in segment._handles()] == [
+        segment.path(kind) for kind in (LOG, OFFSET_INDEX, TIME_INDEX)
+    ]
+    assert segment.offset_index.path.name.endswith(".deleted")
+    assert segment._files.exists(segment.offset_index.path)
 
 
 def rename_directory(segment: Segment) -> None:
