@@ -33,11 +33,16 @@ class PendingDeletions:
     def add(self, segment: Segment, snapshots: ProducerSnapshots | None, at_ms: int) -> None:
         """Rename the segment's files and its snapshot, to be unlinked at `at_ms`. Raises OSError.
 
-        Without `snapshots` that stays: another segment begins where this one did. After an error the
-        segment has its names, and is to be added again; its snapshot may be gone.
+        Without `snapshots` that stays: another segment begins where this one did. After an error both
+        have their names, and are to be added again.
         """
         aside = None if snapshots is None else snapshots.set_aside(segment.base_offset)
-        segment.rename(DELETED)
+        try:
+            segment.rename(DELETED)
+        except OSError:
+            if snapshots is not None and aside is not None:
+                snapshots.take_back(segment.base_offset, aside)
+            raise
         self._doomed.append(_Doomed(at_ms, segment, aside))
 
     def remove_due(self, now_ms: int) -> int:

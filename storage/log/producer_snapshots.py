@@ -11,6 +11,7 @@ fails its CRC, is removed, and an older one is taken.
 
 from __future__ import annotations
 
+import errno
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
@@ -207,6 +208,14 @@ class ProducerSnapshots:
             insort(self._offsets, offset)
             raise
         return aside
+
+    def take_back(self, offset: int, aside: Path) -> None:
+        """Undo `set_aside`. Raises OSError, the disk's (EIO) whatever it was: it is nobody's then."""
+        try:
+            self._files.rename(aside, self.path(offset))
+        except OSError as error:
+            raise OSError(errno.EIO, f"not renamed back ({error})", str(aside)) from error
+        insort(self._offsets, offset)
 
     def _forget(self, offset: int) -> None:
         slot = bisect_left(self._offsets, offset)

@@ -178,6 +178,17 @@ def test_synced_with_the_flush_not_before(files: VirtualFiles) -> None:
     assert files.syncs == syncs + 1
 
 
+def test_set_aside_and_taken_back(files: VirtualFiles) -> None:
+    made = snapshots(files, 5, 9)
+    before = files.list(ROOT)
+    aside = made.set_aside(5)
+    assert aside is not None
+    assert made.offsets == (9,)
+    made.take_back(5, aside)
+    assert made.offsets == (5, 9)
+    assert files.list(ROOT) == before
+
+
 def test_set_aside_until_it_is_removed(files: VirtualFiles) -> None:
     made = snapshots(files, 5)
     assert made.set_aside(4) is None
