@@ -16,8 +16,8 @@ Nobody else may rename files of the log from 1 to 3: the caller holds the direct
 If the log changed so that 2 is not to be done, `withdraw` undoes 1. What is done by half of 2, or of
 that, takes the log offline, and the next start goes on as after a crash: else the log would go on with
 segments that are `.deleted` already, or with a `.swap` that takes the place of what is appended later.
-Appends and rolls go on meanwhile:
-they touch the active segment, the end of the list, and no snapshot but a new one.
+Appends and rolls go on meanwhile: they touch the active segment, the end of the list, and no snapshot but
+a new one.
 """
 
 from __future__ import annotations
@@ -84,13 +84,21 @@ def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
 
 
 def withdraw(log: LogState, fresh: Segment) -> None:
-    """Remove the new segment's files, `.cleaned` or `.swap`; the data last. Raises LogFailed.
+    """Remove the new segment's files, `.cleaned` or `.swap`; the data last. Raises OSError where they are
+    `.cleaned` alone, which the next `announce` or start removes, else LogFailed.
 
     An index without its data would be taken for the old segment's; data without an index gets a
     new one.
     """
     fresh.close()
     with log.all_or_offline():
+        is_announced = any(
+            log.files.exists(log.directory / (file_name(fresh.base_offset, kind) + SWAP))
+            for kind in SEGMENT_FILES
+        )
+        if is_announced:
+            remove_files(log, fresh.base_offset)
+    if not is_announced:
         remove_files(log, fresh.base_offset)
 
 

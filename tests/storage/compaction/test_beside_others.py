@@ -488,3 +488,22 @@ async def test_readers_in_threads_find_whole_batches_all_the_while(
             assert await manager.cleaners.clean_what_is_due() == 1
         done = True
         check_files(world, log)
+
+
+async def test_debris_that_cannot_be_removed_takes_nothing_offline(world: World) -> None:
+    """Before it is a `.swap` it means nothing to anybody, and goes with the next swap."""
+    async with begun(world) as (manager, log):
+        before = content(log)
+
+        async def exhaust() -> None:
+            world.disk.fail("*.cleaned", errno.EMFILE, {"rename", "remove"})
+
+        await interrupted(manager, exhaust, kind=Replacement)
+        assert log.failure is None
+        assert content(log) == before
+        assert [each for each in world.names(log.directory) if each.endswith(".cleaned")]
+        world.disk.heal()
+        assert manager.cleaners is not None
+        await manager.cleaners.clean_what_is_due()
+        check_files(world, log)
+    assert not world.failures
