@@ -56,10 +56,11 @@ from odradek.broker.groups.consumer.environment import Environment
 from odradek.broker.groups.consumer.resolving import resolve_expressions
 from odradek.broker.groups.describe import DescribedGroup, ListedGroup
 from odradek.broker.groups.led import GroupStatistics, Led
-from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic
+from odradek.broker.groups.offsets import FetchedTopic
 from odradek.broker.groups.shard import NOBODY, Commit, Shard
-from odradek.broker.groups.store import Loader, OffsetsLog, build_batches
+from odradek.broker.groups.store import Loader, OffsetsLog
 from odradek.broker.groups.transactions import InTransaction, verify
+from odradek.broker.groups.writing import write
 from odradek.broker.timers import Timers, Turn, monotonic_ms
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -69,6 +70,7 @@ from odradek.seams.entropy import Entropy
 
 log = logging.getLogger("odradek.groups")
 
+T = TypeVar("T")
 A = TypeVar("A", bound=Answer)
 
 WHILE_LOADING_MS = 100
@@ -245,9 +247,8 @@ class GroupCoordinator:
         replicas. What is appended meanwhile, and may never be there, is for the next one who asks.
         """
         led = self.leadership.active(group_id)
-        found = led.shard.fetch(group_id, topics, require_stable=require_stable, member=member)
-        await self._committed(led)
-        return found
+        fetch = partial(led.shard.fetch, group_id, topics)
+        return await self._look(led, lambda: fetch(require_stable=require_stable, member=member))
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
@@ -307,9 +308,7 @@ class GroupCoordinator:
         """As for `fetch`, what will not be taken back. Raises GROUP_ID_NOT_FOUND for what is no
         consumer group of this node."""
         led = self.leadership.active(group_id)
-        found = led.shard.describe_consumer(group_id)
-        await self._committed(led)
-        return found
+        return await self._look(led, partial(led.shard.describe_consumer, group_id))
 
     @property
     def protocols(self) -> Collection[str]:
@@ -347,6 +346,16 @@ class GroupCoordinator:
         answer = await waiter.wait()
         assert isinstance(answer, answer_type)
         return answer
+
+    async def _look(self, led: Led, look: Callable[[], T]) -> T:
+        """What `look` finds now, told when it is replicated: that a member or a group is not there too."""
+        try:
+            found = look()
+        except KafkaError:
+            await self._committed(led)
+            raise
+        await self._committed(led)
+        return found
 
     async def _committed(self, led: Led) -> None:
         """Wait for the records that are on their way to the replicas, if there are any."""
@@ -394,7 +403,7 @@ class GroupCoordinator:
 
     def _append(self, led: Led, append: Append) -> Actions:
         try:
-            self._write(led, append)
+            write(append, led, self._log, self._config, self._now())
         except KafkaError as error:
             log.warning("records of the offsets topic could not be written: %s", error)
             code = AS_COORDINATOR.get(error.code, error.code)
@@ -403,29 +412,6 @@ class GroupCoordinator:
             return led.shard.appended(append.then, self._now())
         self.leadership.wait_for(led, append.then)
         return Actions()
-
-    def _write(self, led: Led, append: Append) -> None:
-        """Raises KafkaError if not all records could be written; those that were are replayed."""
-        now, producer = self._now(), append.producer
-        for batch, records in build_batches(
-            append.records,
-            now_ms=now.wall_ms,
-            compression=self._config.offsets_topic_compression,
-            batch_bytes_max=self._log.batch_bytes_max(led.partition),
-            atomic=append.atomic,
-            producer=None if producer is None else producer[:2],
-        ):
-            if producer is None:
-                first_offset = self._log.append(led.partition, batch, now.wall_ms)
-            else:
-                first_offset = self._log.append_in_transaction(
-                    led.partition, batch, now.wall_ms, producer.guard
-                )
-            led.last_offset = first_offset + len(records) - 1
-            if append.replay:
-                producer_id = NO_PRODUCER if producer is None else producer.producer_id
-                for position, record in enumerate(records):
-                    led.shard.replay(record, first_offset + position, producer_id)
 
     def _due(self, key: tuple[int, str]) -> None:
         partition, group_id = key

@@ -324,6 +324,36 @@ async def test_a_consumer_group_is_described_as_the_replicas_have_it(clock: Virt
         assert [each.member.member_id for each in described.answer.members] == ["m"]
 
 
+async def test_that_somebody_is_not_there_is_told_as_the_replicas_have_it(
+    clock: VirtualClock,
+) -> None:
+    """A client that is told so gives up what it has: its member's partitions, or the group."""
+    log = MemoryLog()
+
+    def beat(epoch: int) -> ConsumerHeartbeat:
+        joins = {"rebalance_timeout_ms": 1000, "topics": ("t",), "owned": {}} if not epoch else {}
+        return ConsumerHeartbeat("g", "m", epoch, "c", "/::1", **joins)  # type: ignore[arg-type]
+
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        await groups.consumer_heartbeat(beat(0))
+        log.hold()
+        Asked(nursery, lambda: groups.consumer_heartbeat(beat(-1)))
+        await clock.settle()
+        fetched = Asked(
+            nursery, lambda: groups.fetch("g", None, require_stable=False, member=("m", 1))
+        )
+        Asked(nursery, lambda: groups.delete_groups(["g"]))
+        await clock.settle()
+        described = Asked(nursery, lambda: groups.describe_consumer("g"))
+        await clock.settle()
+        assert not fetched.is_answered.is_set()
+        assert not described.is_answered.is_set()
+        log.move_on()
+        await clock.settle()
+        assert fetched.answer is ErrorCode.unknown_member_id
+        assert described.answer is ErrorCode.group_id_not_found
+
+
 async def test_answers_come_in_the_order_of_the_log(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
