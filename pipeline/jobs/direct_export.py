@@ -78,7 +78,7 @@ def direct_export(
     options: Options,
     out: str,
     by: str,
-    confirm: Callable[[], None] = lambda: None,
+    confirm: Callable[[], None],
 ) -> DirectExport | None:
     """None where Spark has to write. `confirm` raises PipelineError if another driver has the turn."""
     from odradek.pipeline.jobs.parquet_files import CODECS, UTC

@@ -18,7 +18,7 @@ from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.seams.clock import RealClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 PARTITIONINGS = {"none": (), "date": ("date",), "hour": ("date", "hour")}
 """By name, the directories between topic and export."""
@@ -41,6 +41,12 @@ WITHOUT_DICTIONARY = {
 """Columns whose values hardly ever come twice."""
 
 
+class Files(Protocol):
+    """As `HadoopFiles`."""
+
+    def exists(self, path: str) -> bool: ...
+
+
 class Table(Protocol):
     """What batches are written to. `by` is one of PARTITIONINGS; None is for dead letters, which may be of
     several exports of the same topics."""
@@ -60,10 +66,15 @@ class Table(Protocol):
 
 class ParquetTable:
     def __init__(
-        self, spark: SparkSession, out: str, by: str | None, confirm: Callable[[], None]
+        self,
+        spark: SparkSession,
+        files: HadoopFiles,
+        out: str,
+        by: str | None,
+        confirm: Callable[[], None],
     ) -> None:
         self._spark = spark
-        self._files = HadoopFiles(spark)
+        self._files = files
         self._out = out
         self._by = by
         self._attempts = Attempts(self._files, out, _directories(by), confirm)
@@ -105,16 +116,25 @@ WIDENING = {"mergeSchema": "true"}
 class DeltaTable:
     """Records have no columns that say which batch they are of: a table may be there before, with its own.
     A batch's are those with its offsets, and `txnAppId` and `txnVersion` say that it was written. To make it again
-    is a later version, by the time: what a driver that stood still meanwhile had begun to write before is refused
-    by Delta."""
+    is a later version, by the time: taken before the driver makes sure that it has the turn, so that whoever takes
+    over has a later one, unless its clock is slow by more than the other's silence (`turn.SILENCE_SECONDS`). What a
+    driver that stood still meanwhile writes after all is refused by Delta."""
 
     def __init__(
-        self, spark: SparkSession, out: str, by: str | None, confirm: Callable[[], None]
+        self,
+        spark: SparkSession,
+        files: Files,
+        out: str,
+        by: str | None,
+        confirm: Callable[[], None],
+        wall_ms: Callable[[], int] | None = None,
     ) -> None:
         self._spark = spark
-        self._files = HadoopFiles(spark)
+        self._files = files
         self._out = out
         self._by = by
+        self._confirm = confirm
+        self._wall_ms = wall_ms or RealClock().wall_ms
 
     def exists(self) -> bool:
         return self._files.exists(f"{self._out}/_delta_log")
@@ -123,27 +143,30 @@ class DeltaTable:
         return self._spark.read.format("delta").load(self._out)
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        writer = (
-            self._with_columns(frame, batch)
-            .write.format("delta")
-            .mode("append")
-            .options(**WIDENING, **_transaction(batch))
-        )
+        self._confirm()
+        self._append(frame, batch)
+
+    def replace(self, frame: DataFrame, batch: Batch) -> None:
+        attempt = self._wall_ms()
+        self._confirm()
+        if not batch.offsets or not self.exists():
+            # what another driver would append is refused from here on
+            self._append(frame.limit(0), batch)
+        if not batch.offsets:
+            return
+        writer = self._writer(frame, batch, attempt).mode("overwrite")
+        writer.option("replaceWhere", self._rows_of(batch)).save(self._out)
+
+    def _append(self, frame: DataFrame, batch: Batch) -> None:
+        writer = self._writer(frame, batch, 0).mode("append")
         if not self.exists():
             writer = writer.partitionBy(*_directories(self._by))
         writer.save(self._out)
 
-    def replace(self, frame: DataFrame, batch: Batch) -> None:
-        if not batch.offsets or not self.exists():
-            self.write(frame, batch)  # also without rows: by its version another driver is refused
-            return
-        writer = self._with_columns(frame, batch).write.format("delta").mode("overwrite")
-        writer = writer.options(**WIDENING, **_transaction(batch, RealClock().wall_ms()))
-        writer.option("replaceWhere", self._rows_of(batch)).save(self._out)
-
-    def _with_columns(self, frame: DataFrame, batch: Batch) -> DataFrame:
+    def _writer(self, frame: DataFrame, batch: Batch, attempt: int) -> DataFrameWriter:
         frame = _with_directories(frame, self._by)
-        return _with_batch(frame, batch) if self._by is None else frame
+        frame = _with_batch(frame, batch) if self._by is None else frame
+        return frame.write.format("delta").options(**WIDENING, **_transaction(batch, attempt))
 
     def _rows_of(self, batch: Batch) -> str:
         """In SQL."""
@@ -156,7 +179,7 @@ class DeltaTable:
         return " OR ".join(each)
 
 
-def _transaction(batch: Batch, attempt: int = 0) -> dict[str, str]:
+def _transaction(batch: Batch, attempt: int) -> dict[str, str]:
     version = batch.number * VERSIONS_A_BATCH + attempt
     return {"txnAppId": f"odradek-{batch.export}", "txnVersion": str(version)}
 
@@ -174,7 +197,7 @@ def open_table(
     format: str,
     out: str,
     by: str | None,
-    confirm: Callable[[], None] = lambda: None,
+    confirm: Callable[[], None],
 ) -> Table:
     """`confirm` raises PipelineError if another driver has the turn. Raises BadOption where Spark has not what the
     format needs."""
@@ -184,7 +207,7 @@ def open_table(
             f"Spark has no package for {format}: name one for this Spark with"
             " --conf spark.jars.packages=…, and its extension (docs/pipeline.md)"
         )
-    return FORMATS[format](spark, out, by, confirm)
+    return FORMATS[format](spark, HadoopFiles(spark), out, by, confirm)
 
 
 def _has_class(spark: SparkSession, name: str) -> bool:
@@ -217,8 +240,8 @@ def _directories(by: str | None) -> Sequence[str]:
 def _with_directories(frame: DataFrame, by: str | None) -> DataFrame:
     from pyspark.sql import functions as f
 
-    columns = {"date": f.to_date("timestamp"), "hour": f.hour("timestamp")}
-    return frame.withColumns({name: columns[name] for name in _directories(by)[1:]})
+    parts = {"date": f.to_date, "hour": f.hour}
+    return frame.withColumns({name: parts[name]("timestamp") for name in _directories(by)[1:]})
 
 
 def _with_batch(frame: DataFrame, batch: Batch) -> DataFrame:

@@ -16,6 +16,10 @@ Row = tuple[str, int]
 """Topic and offset, of partition 0; the offset is the day, too."""
 
 
+def has_the_turn() -> None:
+    """The driver, all the time."""
+
+
 def batch_of(export: str, topic: str, number: int) -> Batch:
     """Of ten offsets each."""
     offsets = {TopicPartition(topic, 0): (10 * number, 10 * number + 10)}
@@ -31,7 +35,7 @@ def frame_of(spark: SparkSession, topic: str, *offsets: int) -> DataFrame:
 
 def records(spark: SparkSession, format: str, out: str) -> list[Row]:
     """After batches of two exports into one table, of which one was made again from other records."""
-    table = open_table(spark, format, out, "date")
+    table = open_table(spark, format, out, "date", has_the_turn)
     table.write(frame_of(spark, "a", 1, 2), batch_of("one", "a", 0))
     table.write(frame_of(spark, "b", 1, 3), batch_of("two", "b", 0))
     table.replace(frame_of(spark, "a", 2, 4), batch_of("one", "a", 0))
@@ -45,7 +49,7 @@ RECORDS = [("a", 2), ("a", 5), ("a", 11), ("b", 1), ("b", 3)]
 
 def dead_letters(spark: SparkSession, format: str, out: str) -> list[Row]:
     """Of two exports of one topic into one place; one of the batches turns out to have none."""
-    table = open_table(spark, format, out, None)
+    table = open_table(spark, format, out, None, has_the_turn)
     table.replace(frame_of(spark, "a"), batch_of("one", "a", 0))
     table.replace(frame_of(spark, "a", 1), batch_of("one", "a", 0))
     table.write(frame_of(spark, "a", 2, 3), batch_of("two", "a", 0))
@@ -60,7 +64,7 @@ DEAD_LETTERS = [("a", 3), ("a", 4), ("a", 11)]
 
 def comes_back(spark: SparkSession, out: str) -> list[Row]:
     """Of Delta, after a driver wrote a batch that it had begun, and another one made again meanwhile; and the next one."""
-    table = open_table(spark, "delta", out, "date")
+    table = open_table(spark, "delta", out, "date", has_the_turn)
     table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
     table.replace(frame_of(spark, "a", 12, 13), batch_of("one", "a", 1))
     table.write(frame_of(spark, "a", 11, 12), batch_of("one", "a", 1))
@@ -73,7 +77,7 @@ ONCE = [("a", 1), ("a", 12), ("a", 13), ("a", 21)]
 
 def dead_letters_come_back(spark: SparkSession, out: str) -> list[Row]:
     """The same of dead letters, the first ones of their table, of a batch that has none any more."""
-    table = open_table(spark, "delta", out, None)
+    table = open_table(spark, "delta", out, None, has_the_turn)
     table.replace(frame_of(spark, "a"), batch_of("one", "a", 0))
     table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
     return sorted(map(tuple, table.read().select("topic", "offset").collect()))
@@ -92,7 +96,7 @@ def widened(spark: SparkSession, format: str, out: str) -> list[tuple[Any, ...]]
         values = f.struct(*(f.lit(offset).alias(name) for name in fields))
         return more(offset, added="x").withColumn("value", values)
 
-    table = open_table(spark, format, out, "date")
+    table = open_table(spark, format, out, "date", has_the_turn)
     table.write(more(1), batch_of("one", "a", 0))
     table.write(more(11, added="x"), batch_of("one", "a", 1))
     table.write(with_fields(21, "m"), batch_of("one", "a", 2))

@@ -17,6 +17,7 @@ from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.options import parse_options
 from odradek.testing import Broker
+from tests.pipeline.replaced_batches import has_the_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,9 +134,9 @@ def test_what_tasks_do_not_heed_is_left_to_spark(
         {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t"}, streaming=True
     )
     with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
-        assert direct_export(spark, options, str(tmp_path), "date") is not None
+        assert direct_export(spark, options, str(tmp_path), "date", has_the_turn) is not None
         with settings(spark, given):
-            assert direct_export(spark, options, str(tmp_path), "date") is None
+            assert direct_export(spark, options, str(tmp_path), "date", has_the_turn) is None
 
 
 @pytest.mark.parametrize("given", [{}, BY_SPARK], ids=["tasks write", "spark writes"])

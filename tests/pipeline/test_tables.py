@@ -18,6 +18,7 @@ from tests.pipeline.replaced_batches import (
     batch_of,
     dead_letters,
     frame_of,
+    has_the_turn,
     records,
     widened,
 )
@@ -77,7 +78,7 @@ def test_no_dictionary_is_made_of_what_hardly_ever_comes_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Not even where it did."""
-    table = open_table(spark, "parquet", str(tmp_path), "date")
+    table = open_table(spark, "parquet", str(tmp_path), "date", has_the_turn)
     table.write(frame_of(spark, "a", *[1] * 1000), batch_of("one", "a", 0))
     has_dictionary = {
         name: _column(tmp_path, name).has_dictionary_page
