@@ -7,9 +7,11 @@ would miss. So none is used but for what can be seen to be true:
 |---|---|
 | the batch at this position ends at this offset | whoever reads from there finds that it begins by then (`Place.begins_by`) |
 | by this position all that is wanted has been | it has; if not, who reads goes on (`Place.end`) |
-| the batch with this offset has this as its latest time | it has: that batch's header is looked at |
+| the batch with this offset has this as its latest time, and none before it a later one | from each entry to the next both only grow, and that batch has: its header is looked at |
 
-An index that is not there, or wrong, makes reading slower, and is told in the log.
+One is still believed wrongly whose time and offset are both wrong, if it fits between its neighbours and is true of a
+batch that is not as late as one before it. An index that is not there, or wrong, makes reading slower, and is told in
+the log.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from odradek.pipeline.decoding.wanted import INT64_MIN
 from odradek.pipeline.segment_columns import Stretch
@@ -45,6 +49,9 @@ LOOK_BYTES = 1 << 14
 """Where a batch is looked for: `index.interval.bytes`, 4 KiB unless it is set, lie between two entries."""
 LOOKS_MAX = 8
 """Each at twice as many bytes as the one before."""
+
+_TIME_ENTRY = np.dtype([("time", ">i8"), ("offset", ">i4")])
+"""As `storage.log.time_index.ENTRY`."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +128,22 @@ class SegmentIndexes:
 
     @cached_property
     def _times(self) -> Buffer | None:
-        """None if it can't be had: reading the segment tells what is wrong, if anything is."""
+        """None if it can't be had: reading the segment tells what is wrong, if anything is. Nor where its entries do
+        not grow."""
         try:
             index = self._storage.fetch_index(self._segment, IndexType.TIMESTAMP)
             check_index(index, IndexType.TIMESTAMP, self._segment)
         except RemoteStorageError as error:
             log.debug("without a time index: %s", error)
+            return None
+        entries = np.frombuffer(index, _TIME_ENTRY)
+        before, after = entries[:-1], entries[1:]
+        grows = (before["time"] < after["time"]) & (before["offset"] < after["offset"])
+        if not grows.all():
+            number = int(grows.argmin())
+            one, other = (entries[at].tolist() for at in (number, number + 1))
+            text = f"its entries (ms, relative offset) do not grow from {one} to {other}"
+            self._is_of_no_use(IndexType.TIMESTAMP, text)
             return None
         return index
 

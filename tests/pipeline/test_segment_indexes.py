@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from itertools import product
 from uuid import UUID
 
@@ -39,10 +40,10 @@ LAST = FIRST + A_BATCH * len(TIMES) - 1
 class Stored:
     """A segment in a store, with an entry for each batch, where indexes have one."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: Sequence[int] = TIMES) -> None:
         self.log, self.positions, self.entries, self.times = b"", [0], [], []
         newest = -1
-        for number, at in enumerate(TIMES):
+        for number, at in enumerate(times):
             base = FIRST + number * A_BATCH
             records = [
                 Record(base + n, at - A_BATCH + 1 + n, None, b"v" * number * 7)
@@ -58,7 +59,7 @@ class Stored:
             self.positions.append(len(self.log))
         self.segment = RemoteLogSegmentMetadata(
             RemoteLogSegmentId(TopicIdPartition(UUID(int=1), "t", 0), UUID(int=2)),
-            FIRST, LAST, 1, max(TIMES), 0, (EpochStart(0, FIRST),), len(self.log),
+            FIRST, FIRST + A_BATCH * len(times) - 1, 1, max(times), 0, (EpochStart(0, FIRST),), len(self.log),
             SegmentState.COPY_SEGMENT_FINISHED,
         )  # fmt: skip
         self._objects = VirtualObjects()
@@ -146,6 +147,22 @@ def test_no_bit_of_a_time_index_hides_a_record() -> None:
             early = [offset for offset, at in every.items() if at < until and offset < first]
             found = stored.read(FIRST, LAST + 1, until_ms=until)
             assert found[: len(early)] == early
+
+
+@pytest.mark.parametrize("relative", [10, 11], ids=["a bit is wrong", "all of it is"])
+def test_an_entry_with_the_offset_of_a_later_batch_hides_no_record(
+    relative: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That batch has this as its latest time, but the one before has a later one."""
+    stored = Stored((10, 30, 35, 10, 40))
+    first, *rest = stored.times
+    assert first == (10, 2)
+    entries = [(10, relative), *rest]
+    stored.put_times(b"".join(time_index.ENTRY.pack(*each) for each in entries))
+    low, high = FIRST, FIRST + 5 * A_BATCH
+    assert stored.read(low, high, 25)[0] == FIRST + A_BATCH
+    name = segment_key(stored.segment, IndexType.TIMESTAMP.value)
+    assert f"without {name}: its entries (ms, relative offset) do not grow" in caplog.text
 
 
 def test_what_the_time_index_says_truly_is_not_read() -> None:
