@@ -8,7 +8,9 @@ by more than their types.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ _PLAIN = {
     "boolean": pa.bool_(),
 }
 _TEXT = pa.string()
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class JsonDecoder:
@@ -54,16 +57,24 @@ class JsonDecoder:
             raise ValueError("it is nested too deeply") from None
 
     def _fitted(self, payloads: pa.Array) -> pa.Array:
-        shape = self._shape_of_all
-        values = [json.loads(each, parse_constant=_refuse) for each in payloads.to_pylist()]
-        if not self._is_object:
-            values = [{VALUE: each} for each in values]
-        if not all(isinstance(each, dict) for each in values):
-            raise ValueError("it is no JSON object")
+        texts = payloads.to_pylist()
         try:
-            return pa.array([_fit(each, shape) for each in values], self.kind)
+            return pa.array([self._value(each) for each in texts], self.kind)
         except (pa.ArrowException, TypeError, OverflowError) as error:
             raise ValueError(str(error)) from None
+
+    def _value(self, text: bytes) -> Any:
+        try:
+            return self._in_shape(json.loads(text, parse_constant=_refuse))
+        except _RoundedError:
+            exact = json.loads(text, parse_constant=_refuse, parse_float=_exactly)
+            return self._in_shape(exact)
+
+    def _in_shape(self, value: Any) -> Any:
+        value = value if self._is_object else {VALUE: value}
+        if not isinstance(value, dict):
+            raise ValueError("it is no JSON object")
+        return _fit(value, self._shape_of_all)
 
     def _shape(self, node: Any, within: tuple[str, ...]) -> Any:
         """A dict for an object, a list for an array, an Arrow type for the rest; None is any JSON, and
@@ -110,7 +121,9 @@ def _fit(value: Any, shape: Any) -> Any:
     if value is None:
         return None
     if shape is None:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=float
+        )
     if isinstance(shape, Mapping):
         if not isinstance(value, dict):
             raise ValueError(f"{value!r:.80} is no JSON object")
@@ -124,21 +137,40 @@ def _fit(value: Any, shape: Any) -> Any:
 
 def _plain(value: Any, shape: pa.DataType) -> Any:
     """A number in JSON is an integer if it is a whole one, however it is spelt, and any is the nearest of a column
-    of such numbers."""
-    is_integer = shape == _PLAIN["integer"]
-    if isinstance(value, bool):
-        fits = shape == _PLAIN["boolean"]
-    else:
-        fits = not is_integer or isinstance(value, int) or _is_whole(value)
+    of such numbers, which has none as large as 1e400. Raises _RoundedError for a float in place of an integer: it may
+    stand for another number than the one that was there, which need not be whole."""
+    if shape == _PLAIN["integer"]:
+        return _integer(value)
+    fits = shape == _PLAIN["boolean"] if isinstance(value, bool) else True
+    if fits and shape == _PLAIN["number"] and isinstance(value, int | float | Decimal):
+        value = float(value)
+        fits = math.isfinite(value)
     if not fits:
         raise ValueError(f"{value!r:.80} is no {shape}")
-    if is_integer:
-        return int(value)
-    return float(value) if shape == _PLAIN["number"] and isinstance(value, int) else value
+    return value
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
+def _integer(value: Any) -> int:
+    if isinstance(value, float):
+        raise _RoundedError
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, Decimal) and INT64_MIN <= value <= INT64_MAX:
+        is_whole = value == value.to_integral_value()
+    if not is_whole:
+        said = str(value) if isinstance(value, Decimal) else repr(value)
+        raise ValueError(f"{said:.80} is no {_PLAIN['integer']}")
+    return int(value)
+
+
+def _exactly(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text:.80} is no number that anybody has") from None
+
+
+class _RoundedError(Exception):
+    """What a number was cannot be told from the float that it is."""
 
 
 def _refuse(name: str) -> Any:

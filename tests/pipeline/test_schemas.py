@@ -305,12 +305,22 @@ def test_json_that_is_nested_too_deeply_is_one_broken_value() -> None:
         ("3", {"n": 3, "x": 3.0, "any": "3"}),
         ("3.0", {"n": 3, "x": 3.0, "any": "3.0"}),
         ("9007199254740993", {"n": 2**53 + 1, "x": 2.0**53, "any": "9007199254740993"}),
+        ("9007199254740993.0", {"n": 2**53 + 1, "x": 2.0**53, "any": "9007199254740992.0"}),
+        (
+            "-9223372036854775808.0",
+            {"n": -(2**63), "x": -(2.0**63), "any": "-9.223372036854776e+18"},
+        ),
+        ("250e-1", {"n": 25, "x": 25.0, "any": "25.0"}),
         ("3.5", "schema 1: 3.5 is no int64"),
+        ("9007199254740993.5", "schema 1: 9007199254740993.5 is no int64"),
+        ("0.99999999999999999999", "schema 1: 0.99999999999999999999 is no int64"),
+        ("9223372036854775808.0", "schema 1: 9223372036854775808.0 is no int64"),
+        ("1e9999999999999999999", "schema 1: 1e9999999999999999999 is no number that anybody has"),
         ("true", "schema 1: True is no int64"),
         ('"3"', "schema 1: '3' is no int64"),
         ("NaN", "schema 1: NaN is no JSON"),
         ("-Infinity", "schema 1: -Infinity is no JSON"),
-        ("1e999", "schema 1: inf is no int64"),
+        ("1e999", "schema 1: 1E+999 is no int64"),
     ],
 )
 def test_a_number_in_json_is_the_same_in_its_column_or_a_broken_value(
@@ -320,6 +330,15 @@ def test_a_number_in_json_is_the_same_in_its_column_or_a_broken_value(
     decoder = ValueDecoder([Schema(1, JSON, json.dumps({"properties": properties}))])
     value = f'{{"n": {text}, "x": {text}, "any": {text}}}'.encode()
     assert rows(decoder, struct.pack(">bi", 0, 1) + value) == [found]
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1e400", "1" + "0" * 400])
+def test_a_number_beyond_those_of_its_column_is_a_broken_value(text: str) -> None:
+    decoder = ValueDecoder([Schema(1, JSON, '{"properties": {"x": {"type": "number"}}}')])
+    prefix = struct.pack(">bi", 0, 1)
+    broken, kept = rows(decoder, prefix + f'{{"x": {text}}}'.encode(), prefix + b'{"x": 1e300}')
+    assert isinstance(broken, str)
+    assert kept == {"x": 1e300}
 
 
 PROTO = """
