@@ -154,8 +154,9 @@ class Query:
         """The offsets that a batch query reads of each partition. Raises DataLoss."""
         options = self._options
         partitions = list(self.partitions)
-        starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
+        # The ends first: what comes between the two questions is behind a start that is where the log ends.
         ends = self.resolve(partitions, options.ending, is_end=True)
+        starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
         asked = {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
         return self.left(self._decided(asked))
 
