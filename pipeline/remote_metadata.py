@@ -29,10 +29,15 @@ class RemoteMetadata:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
             raise PipelineError(
-                f"the cluster has no {METADATA_TOPIC}: nothing there is tiered"
+                f"the cluster has no {METADATA_TOPIC}: nothing there is tiered; name the brokers of the cluster"
+                " that the store is of, or none: then the manifests in the store count"
             ) from None
         for where, start in self._topic.begins_late:
-            raise PipelineError(f"{where} begins at offset {start} only: segments may be unknown")
+            raise PipelineError(
+                f"{where} begins at offset {start} only, and segments that earlier records told of would be taken"
+                " for garbage: the topic has to keep all of them (retention.ms=-1, retention.bytes=-1); where no"
+                " brokers are named, the manifests in the store count"
+            )
 
     def _take(self, record: ConsumedRecord) -> None:
         if record.value is None:

@@ -359,7 +359,10 @@ def _check_directory(target: str) -> None:
     """To open one that is not there would make it. Raises BadOption."""
     directory = unquote(urlsplit(target).path) if target.startswith("file:") else target
     if ("://" not in target or target.startswith("file:")) and not Path(directory).is_dir():
-        raise BadOption(f"{target}: there is no such directory")
+        raise BadOption(
+            f"tiered.url is {target}, and there is no such directory: name the one that segments are"
+            " copied to, as this machine sees it"
+        )
 
 
 @lru_cache(maxsize=8)

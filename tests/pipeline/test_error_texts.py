@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any, cast
 
+import pytest
+import trio
+
+from odradek.client.consumer import ConsumedRecord, TopicPartition
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.pipeline.brokers import LATER as ONCE_THERE_ARE_LEADERS
 from odradek.pipeline.brokers import LET_US as ACLS
 from odradek.pipeline.brokers import REACHABLE, refused
-from odradek.pipeline.errors import said_by_spark
+from odradek.pipeline.errors import PipelineError, said_by_spark
+from odradek.pipeline.remote_metadata import RemoteMetadata
 from odradek.pipeline.store_errors import LATER, LET_US, of_object
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
@@ -67,6 +73,23 @@ def test_of_an_object(error: Exception, said: str) -> None:
 )  # fmt: skip
 def test_of_a_broker(error: KafkaError | ClientError, said: str) -> None:
     assert str(refused("b did not say x", error)) == f"b did not say x: {said}"
+
+
+class CutOff:
+    """A metadata topic whose first records are gone."""
+
+    begins_late = ((TopicPartition("m", 3), 7),)
+
+    async def read_on(self, take: Callable[[ConsumedRecord], None]) -> None:
+        pass
+
+
+def test_of_metadata_that_is_not_all_there() -> None:
+    metadata = RemoteMetadata(cast(Any, None))
+    metadata._topic = cast(Any, CutOff())
+    said = r"m-3 begins at offset 7 only, .* keep all of them \(retention.ms=-1, .* the manifests .* count"
+    with pytest.raises(PipelineError, match=said):
+        trio.run(metadata.read_on)
 
 
 def test_a_full_disk_is_told_in_a_line() -> None:
