@@ -5,23 +5,36 @@
 
 A driver may stand still at any step, and come back after another one has made the batch again. So whoever moves or
 removes files knows them by name before it makes sure that it has the turn, and no name ever comes twice: what it goes
-on to touch was there before the other one's turn began. That one takes away first what former attempts have staged,
-so that nothing is left to be moved, and then looks for what they had moved. On a store without renames a move is a
-copy, which finds nothing to copy any more.
+on to touch was there before the other one's turn began. That one removes first what former attempts have staged, so
+that nothing is left to be moved, and then looks for what they had moved. Of what their tasks may stage meanwhile,
+nothing is moved: by then their driver has lost the turn. On a store without renames a move is a copy, which finds
+nothing to copy any more.
 
 A driver that is killed leaves some files moved and some not; the batch is not done, and made again in the same way.
+That it is not done is true until all of them are moved, even if a driver that comes back notes meanwhile that it is
+(`checkpoint.py`).
+
+Files are moved and removed several at a time, for a store may take a second for each; none is any more when a call
+returns or raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import FilesUnavailable
 from odradek.seams.entropy import Entropy, RealEntropy
 from odradek.seams.values import value_class
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+AT_ONCE = 16
+"""That are moved, or removed, or looked into."""
 
 
 class Files(Protocol):
@@ -33,9 +46,7 @@ class Files(Protocol):
 
     def move(self, file: str, directory: str) -> bool: ...
 
-    def remove(self, directory: str) -> None: ...
-
-    def take_away(self, directory: str) -> None: ...
+    def remove(self, path: str) -> None: ...
 
 
 @value_class
@@ -77,12 +88,14 @@ class Attempts:
         levels: Sequence[str],
         confirm: Callable[[], None],
         entropy: Entropy | None = None,
+        at_once: int = AT_ONCE,
     ) -> None:
         self._files = files
         self._out = out
         self._levels = levels
         self._confirm = confirm
         self._entropy = entropy or RealEntropy()
+        self._at_once = at_once
 
     @contextmanager
     def begun(self, batch: Batch) -> Iterator[str]:
@@ -93,7 +106,7 @@ class Attempts:
         try:
             yield staged
         finally:
-            with suppress(FilesUnavailable):  # whoever makes the batch again takes it away
+            with suppress(FilesUnavailable):  # whoever makes the batch again removes it
                 self._files.remove(staged)
 
     def place(self, staged: Iterable[Staged]) -> None:
@@ -109,31 +122,41 @@ class Attempts:
         prefix = staged_of(batch.export)
         former = [name for name in self._files.names(self._out) if name.startswith(prefix)]
         self._confirm()
-        for name in former:
-            self._files.take_away(f"{self._out}/{name}")
+        self._of_each(self._files.remove, [f"{self._out}/{name}" for name in former])
 
     def _place(self, staged: Iterable[Staged], former: Iterable[str]) -> None:
         staged = list(staged)
         self._confirm()
-        for file in former:
-            self._files.remove(file)
-        for directory in {each.directory: None for each in staged}:
-            self._files.make(f"{self._out}/{directory}")
-        for each in staged:
-            if not self._files.move(each.file, f"{self._out}/{each.directory}"):
-                raise FilesUnavailable(
-                    f"{each.file}, which a task has written, is not there: driver and tasks have to share"
-                    " the directory, and only one run may write to it"
-                )
+        self._of_each(self._files.remove, former)
+        directories = {each.directory: None for each in staged}
+        self._of_each(self._files.make, [f"{self._out}/{each}" for each in directories])
+        self._of_each(self._move, staged)
+
+    def _move(self, staged: Staged) -> None:
+        if not self._files.move(staged.file, f"{self._out}/{staged.directory}"):
+            raise FilesUnavailable(
+                f"{staged.file}, which was written for {self._out}, is gone: only one run may write to it"
+            )
 
     def _placed(self, batch: Batch) -> list[str]:
         above = [self._out]
         for level in self._levels:
-            above = [
-                f"{each}/{child}"
-                for each in above
-                for child in self._files.names(each)
-                if child.startswith(f"{level}=")
-            ]
-        places = (f"{each}/{directory_of(batch)}" for each in above)
-        return [f"{place}/{name}" for place in places for name in self._files.names(place)]
+            above = [each for each in self._within(above) if _name(each).startswith(f"{level}=")]
+        return self._within([f"{each}/{directory_of(batch)}" for each in above])
+
+    def _within(self, directories: Sequence[str]) -> list[str]:
+        names = self._of_each(self._files.names, directories)
+        return [
+            f"{each}/{name}"
+            for each, found in zip(directories, names, strict=True)
+            for name in found
+        ]
+
+    def _of_each(self, act: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+        """At the first error no more are begun, and it is raised once none is under way."""
+        with ThreadPoolExecutor(self._at_once, thread_name_prefix="odradek-files") as pool:
+            return list(pool.map(act, items))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from odradek.pipeline.errors import FilesUnavailable
 from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged, directory_of
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.tables import MICROSECONDS, PARTITIONINGS, TIMESTAMPS
@@ -64,10 +65,14 @@ class DirectExport:
             staging = Staging(str(local), self._by, self._codec)
             work = partial(write_task, reader, staging=staging)
             written = self._context.parallelize(tasks, len(tasks)).flatMap(work).collect()
-            self._attempts.place(
-                Staged(
-                    f"{directory}/{Path(each.file).name}", f"{each.directory}/{directory_of(batch)}"
+            names = {each.file: Path(each.file).name for each in written}
+            if missing := set(names.values()).difference(self._files.below(directory)):
+                raise FilesUnavailable(
+                    f"{directory}/{min(missing)}, which a task has written, is not there: driver and tasks"
+                    " have to share the directory, and only one run may write to it"
                 )
+            self._attempts.place(
+                Staged(f"{directory}/{names[each.file]}", f"{each.directory}/{directory_of(batch)}")
                 for each in written
             )
         return sum(each.records for each in written)

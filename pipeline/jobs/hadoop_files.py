@@ -1,4 +1,5 @@
-"""Small files where Spark keeps its own, whatever file system that is: asked of Hadoop's, in the driver."""
+"""Files where Spark keeps its own, whatever file system that is, as Hadoop knows it, asked by the driver: small ones to
+read and write, those of tables to move and remove."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.errors import FilesUnavailable
-from odradek.seams.entropy import RealEntropy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ONLY_IF_NEW = "fs.option.create.conditional.overwrite"
 """For stores that would look first, and put then."""
+REMOVALS_MAX = 5
+"""Each may find what somebody has put there, or has not yet done with, since the one before."""
 HELP = (
     "Spark's driver has to be able to read and write there (what the place needs is set by --conf"
     " spark.hadoop.NAME=VALUE, and a package for s3a:// and the like by --conf spark.jars.packages=…)"
@@ -120,22 +122,23 @@ class HadoopFiles:
                 raise FilesUnavailable(f"{file} could not be moved to {directory}: {HELP}")
             return False
 
-    def remove(self, directory: str) -> None:
-        """With all that is in it; no error if there is none."""
-        with _told(directory, "removed"):
-            files, at = self._at(directory)
-            files.delete(at, True)
+    def remove(self, path: str) -> None:
+        """A file, or a directory with all that is in it; no error if there is none. Others may write and remove there
+        at the same time: what was there when this was called is gone in any case."""
+        from py4j.protocol import Py4JJavaError
 
-    def take_away(self, directory: str) -> None:
-        """The same, at one stroke: whoever is still writing there has no place for a new file any more."""
-        with _told(directory, "removed"):
-            files, at = self._at(directory)
-            if not files.exists(at):
-                return
-            _, aside = self._at(f"{directory}.{RealEntropy().uuid().hex}.gone")
-            if not files.rename(at, aside):
-                raise FilesUnavailable(f"{directory} could not be removed: {HELP}")
-            files.delete(aside, True)
+        with _told(path, "removed"):
+            files, at = self._at(path)
+            for tries_left in reversed(range(REMOVALS_MAX)):
+                try:
+                    if files.delete(at, True) or not files.exists(at):
+                        return
+                except Py4JJavaError:
+                    if not files.exists(at):
+                        return
+                    if not tries_left:
+                        raise
+            raise FilesUnavailable(f"{path} could not be removed: {HELP}")
 
     def settings(self, prefix: str) -> dict[str, str]:
         """Of Hadoop's configuration, what begins so."""

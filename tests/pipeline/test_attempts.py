@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
 from contextlib import suppress
 from functools import partial
 from itertools import count, product
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.errors import FilesUnavailable, PipelineError
 from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged, directory_of
 
 BATCH, NEXT = Batch("e", 0, {}), Batch("e", 1, {})
@@ -47,21 +48,15 @@ class Local:
             return False
         return True
 
-    def remove(self, directory: str) -> None:
+    def remove(self, path: str) -> None:
         self.step()
-        path = Path(directory)
-        if not path.is_dir():
-            path.unlink(missing_ok=True)
-            return
-        for each in path.iterdir():
-            self.remove(str(each))
-        shutil.rmtree(path, ignore_errors=True)
-
-    def take_away(self, directory: str) -> None:
-        self.step()
-        if Path(directory).exists():
-            Path(directory).rename(f"{directory}.gone")
-            self.remove(f"{directory}.gone")
+        at = Path(path)
+        while at.is_dir():
+            for each in sorted(at.iterdir()):
+                self.remove(str(each))
+            with suppress(OSError):  # where something new has come
+                at.rmdir()
+        at.unlink(missing_ok=True)
 
 
 class Table:
@@ -85,7 +80,7 @@ class Table:
                 raise PipelineError("taken over")
             files.step()
 
-        attempts = Attempts(files, str(self.out), ("topic", "date"), confirm)
+        attempts = Attempts(files, str(self.out), ("topic", "date"), confirm, at_once=1)
         if again:
             attempts.end_former(batch)
         with attempts.begun(batch) as directory:
@@ -239,3 +234,30 @@ def test_of_two_that_stood_still_neither_changes_anything(tmp_path: Path) -> Non
         table = Table(tmp_path / f"{first}-{second}")
         tries(table, "A", at(first, partial(others_turn, table, second)), again=True)
         assert table.found(BATCH) == whole(table.holder), f"stood at {first} and {second}"
+
+
+class Together(Local):
+    """As many moves as there are files are under way at the same time; the first fails while the others go on."""
+
+    def __init__(self, many: int) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(many)
+        self.goes_on = threading.Event()
+
+    def move(self, file: str, directory: str) -> bool:
+        if self.barrier.wait(30):
+            assert self.goes_on.wait(30)
+            return True
+        return False
+
+
+def test_files_are_moved_together_and_none_is_any_more_when_one_has_failed(tmp_path: Path) -> None:
+    files = Together(4)
+    attempts = Attempts(files, str(tmp_path), (), lambda: None, at_once=4)
+    with ThreadPoolExecutor(1) as pool:
+        placed = pool.submit(attempts.place, [Staged(f"file-{n}", "") for n in range(4)])
+        with pytest.raises(StillRunning):
+            placed.result(0.1)
+        files.goes_on.set()
+        with pytest.raises(FilesUnavailable, match=r"file-\d, which was written for .*, is gone"):
+            placed.result(30)
