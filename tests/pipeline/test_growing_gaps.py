@@ -70,6 +70,7 @@ class Going:
     def __init__(self, spark: SparkSession, file: Path, *gaps: int) -> None:
         self._spark = spark
         self._file = str(file)
+        self.checkpoint = str(file.with_name("checkpoint"))
         self.lose(*gaps)
 
     def lose(self, *gaps: int) -> None:
@@ -102,7 +103,7 @@ class Going:
 
 def write(spark: SparkSession, going: Going, table: Kept, dead: Kept) -> int:
     """How many gaps it says that there are."""
-    checkpoint = Pending(HadoopFiles(spark), "unused")
+    checkpoint = Pending(HadoopFiles(spark), going.checkpoint)
     writer = BatchWriter(spark, Values(), table, dead, checkpoint)
     return writer.write(going.frame(), 0, OFFSETS).gaps
 
