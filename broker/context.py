@@ -34,3 +34,5 @@ class RequestContext:
     answer_at_once: Callable[[RequestContext, Any], None] | None = None
     """Answer while the handler waits, from the task of whoever ended its wait; the handler returns
     None then. The values hold no slices of files. None where there is no such way."""
+    takes_long: bool = False
+    """Found out when it was to be done at once: the handler needs not try that again."""

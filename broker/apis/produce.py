@@ -1,5 +1,5 @@
-"""Produce: batches are checked by their headers, stamped in place and appended; no record is read, or
-where the topic's configs ask for it, and there is much to read, in a thread.
+"""Produce: batches are checked by their headers, stamped in place and appended. Records are read only where
+the topic's configs ask for it; where there is much to read, in a thread.
 
 The records are views into the connection's buffer, valid until this handler returns.
 """
@@ -114,6 +114,7 @@ def produce_at_once(request: ProduceRequest, ctx: RequestContext) -> Any:
         try:
             outcome = _append(partition, topic, records, None, acks, now_ms, ctx)
         except TakesLong:
+            ctx.takes_long = True
             return LATER
     topics_told = ((topic.name, topic.topic_id, (outcome,)),)
     return (
@@ -210,14 +211,13 @@ async def _append_all(
             except KafkaError as error:
                 outcomes.append(Outcome(index).fail(error))
             else:
+                asked = (partition, topic, records, verified, request.acks, now_ms, ctx)
                 try:
-                    outcome = _append(
-                        partition, topic, records, verified, request.acks, now_ms, ctx
-                    )
+                    outcome = None if ctx.takes_long else _append(*asked)
                 except TakesLong:
-                    outcome = await _check_and_append(
-                        partition, topic, records, verified, request.acks, now_ms, ctx
-                    )
+                    outcome = None
+                if outcome is None:
+                    outcome = await _check_and_append(*asked)
                 outcomes.append(outcome)
         topics.append((topic.name, topic.topic_id, outcomes))
     return topics

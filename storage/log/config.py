@@ -88,6 +88,15 @@ class LogConfig(_WithRoom):
         return "delete" in self.cleanup_policy
 
     @cached_property
+    def looks_at_records(self) -> bool:
+        """Whether a batch is more to an append than its header and its CRC."""
+        return (
+            self.compact
+            or self.compression_type != "producer"
+            or self.message_timestamp_before_max_ms != INT64_MAX
+        )
+
+    @cached_property
     def local_limits(self) -> tuple[int, int]:
         """What a tiered log may keep on its disk: bytes and ms (T-15; -2 is what is kept in all)."""
         size_bytes, age_ms = self.local_retention_bytes, self.local_retention_ms

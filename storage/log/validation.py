@@ -79,6 +79,8 @@ def check_produced(
         raise RecordTooLarge(
             f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}"
         )
+    if at_once and config.looks_at_records:
+        _check_budgets(batch, config, from_client)
     batch.check()
     if from_client:
         _check_client(batch, at_once)
@@ -135,6 +137,15 @@ def _budget(at_once: bool) -> Budget:
     return SKIMMED_AT_ONCE if at_once else ALL
 
 
+def _check_budgets(batch: Batch, config: LogConfig, from_client: bool) -> None:
+    """Raises TakesLong where the header says so: the thread will compute the CRC."""
+    if _wanted_compression(batch, config) is not None:
+        _REWRITTEN_AT_ONCE.check(batch)
+    limits_age = config.message_timestamp_before_max_ms != INT64_MAX and not config.log_append_time
+    if limits_age or (from_client and config.compact):
+        SKIMMED_AT_ONCE.check(batch)
+
+
 def _check_client(batch: Batch, at_once: bool) -> None:
     """What only clients get wrong."""
     if batch.base_offset != 0:
@@ -158,16 +169,22 @@ def _check_client(batch: Batch, at_once: bool) -> None:
                 pass
 
 
+def _wanted_compression(batch: Batch, config: LogConfig) -> int | None:
+    """The codec that the topic wants in place of the batch's; None if that stays."""
+    source, name = batch.compression, config.compression_type
+    if name == "producer" or (source == NONE and batch.is_control):
+        return None
+    target = NONE if name == "uncompressed" else NAMES.index(name)
+    return None if target == source else target
+
+
 def _compressed_as(batch: Batch, config: LogConfig, at_once: bool) -> Batch:
     """`batch`, or another one of the same records where the topic wants another compression."""
     source = batch.compression
     if source >= len(NAMES):
         raise UnsupportedCompression(f"no codec has the number {source}")
-    name = config.compression_type
-    if name == "producer" or (source == NONE and batch.is_control):
-        return batch
-    target = NONE if name == "uncompressed" else NAMES.index(name)
-    if target == source:
+    target, name = _wanted_compression(batch, config), config.compression_type
+    if target is None:
         return batch
     budget = _REWRITTEN_AT_ONCE if at_once else _REWRITTEN
     budget.check(batch)

@@ -18,6 +18,7 @@ from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import read_response_header
 from odradek.protocol.produce import ProduceRequest, ProduceTopic
+from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.compression import ZSTD, compress
 from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import Record, build_batch
@@ -244,6 +245,38 @@ def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic
 
     assert broker._call(passes) > 10
     assert end_offset(broker, name) == 1
+
+
+@pytest.mark.parametrize(("records", "times"), [(5000, 1), (1, 2)])
+def test_what_is_for_a_thread_is_not_checked_again_and_again_on_the_loop(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, records: int, times: int
+) -> None:
+    """Not at all where the header tells how much it is; once where decompressing does."""
+    name = f"{topic}-compacted"
+    broker.create_topic(name, 1, {"cleanup.policy": "compact"})
+    assert produce(broker, name, batch()).error_code == ErrorCode.none  # it is open now
+    value = bytes(32 << 20) if records == 1 else b""
+    much = build_batch(
+        [Record(offset, 1_700_000_000_000, b"k", value, ()) for offset in range(records)],
+        compression=ZSTD,
+    )
+    asked = ProduceRequest(None, 1, 1000, [ProduceTopic(name, None, [(0, memoryview(much))])])
+    checks: list[Batch] = []
+    check = Batch.check
+
+    def counted(batch: Batch) -> None:
+        checks.append(batch)
+        check(batch)
+
+    async def ask_for_it() -> None:
+        context = context_of(broker)
+        assert produce_at_once(asked, context) is LATER
+        assert await handle_produce(asked, context) is not None
+
+    monkeypatch.setattr(Batch, "check", counted)
+    broker._call(ask_for_it)
+    assert len(checks) == times
+    assert end_offset(broker, name) == 1 + records
 
 
 def context_of(broker: Broker) -> RequestContext:
