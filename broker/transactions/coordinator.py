@@ -308,7 +308,7 @@ class TransactionCoordinator:
             if self._drive(led, lambda now: led.shard.handle(event, waiter, now, fresh_id)):
                 return
             code = ErrorCode.unknown_server_error
-        if not waiter.is_answered:
+        if waiter is not None and not waiter.is_answered:  # nobody waits for a time-out
             waiter.set(failed(event, code))
 
     async def _send(self, led: Led, sending: SendMarkers) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
 from odradek.broker.transactions import records
-from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswer
+from odradek.broker.transactions.actions import EPOCH_MAX, Outcome, Producer, ProducerAnswer
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
@@ -449,6 +449,25 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         partitions.may_answer.set()
         await clock.run_for(1)
         assert log.end_offset(0) == 3, "who has resigned writes nothing more"
+
+
+async def test_nobody_waits_for_a_time_out_whose_coordinator_moves(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its epochs are used up, so that it waits for another producer id; that is no bug of ours."""
+    ids = Ids()
+    async with running(clock, MemoryLog(), None, ids) as coordinator:
+        producer = await begun(coordinator, timeout_ms=1000)
+        transaction = coordinator.leadership.active("a").shard.transactions["a"]
+        transaction.stored = replace(transaction.stored, epoch=EPOCH_MAX - 1)
+        await added(coordinator, producer._replace(epoch=EPOCH_MAX - 1))
+        ids.may_give = trio.Event()
+        await clock.run_for(11)
+        coordinator.leadership.resigned(0)
+        ids.may_give.set()
+        await clock.settle()
+        assert ids.last == 1001, "it waited for an id"
+    assert "broke an invariant" not in caplog.text
 
 
 async def test_who_has_resigned_tells_partitions_nothing_more(clock: VirtualClock) -> None:
