@@ -246,9 +246,9 @@ class Partition:
             if leading is not None:
                 leading.disk_full(error)
             raise
-        size_bytes = len(records)
-        if self.traffic is not None:
-            self.traffic.appended(appended.last_offset - appended.first_offset + 1, size_bytes)
+        if self.traffic is not None:  # what came in, as Kafka counts it
+            self.traffic.appended(appended.last_offset - appended.first_offset + 1, len(records))
+        size_bytes = appended.size_bytes  # what there is to be read of it
         if leading is None:
             if not appended.duplicate:
                 self._unannounced_bytes += size_bytes

@@ -31,6 +31,7 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.storage.errors import LogFailed
 from odradek.storage.log import expiry, flush, relocation, truncation
+from odradek.storage.log.bookkeeping import keep_books
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochEnd
 from odradek.storage.log.loading import Loader
@@ -71,13 +72,15 @@ class Origin(enum.Enum):
 
 
 class Appended(NamedTuple):
-    """The answer to an append. Offsets are inclusive; `log_append_time_ms` is -1 for CreateTime."""
+    """The answer to an append. Offsets are inclusive; `log_append_time_ms` is -1 for CreateTime.
+    `size_bytes` is what the log has grown by."""
 
     first_offset: int
     last_offset: int
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool
+    size_bytes: int
 
 
 class PartitionLog(LogReads):
@@ -234,7 +237,12 @@ class PartitionLog(LogReads):
             )
             if kept is not None:
                 return Appended(
-                    kept.first_offset, kept.last_offset, kept.timestamp, self.log_start_offset, True
+                    kept.first_offset,
+                    kept.last_offset,
+                    kept.timestamp,
+                    self.log_start_offset,
+                    True,
+                    0,
                 )
         first_offset = self.tip.end_offset
         batch.stamp(first_offset, leader_epoch)
@@ -245,6 +253,7 @@ class PartitionLog(LogReads):
             now_ms if config.log_append_time else -1,
             self.log_start_offset,
             False,
+            batch.size,
         )
 
     def append_as_follower(
@@ -264,7 +273,7 @@ class PartitionLog(LogReads):
         one."""
         start, end = self.log_start_offset, self.end_offset
         if not found:
-            return Appended(end, end - 1, -1, start, False)
+            return Appended(end, end - 1, -1, start, False, 0)
         first, last = found[0], found[-1]
         size = last.position + last.size
         if size <= self.config.max_segment_bytes and last.last_offset - end <= RELATIVE_MAX:
@@ -275,7 +284,7 @@ class PartitionLog(LogReads):
                 self._append((batch,), batch.view, now_ms)
                 if batch.last_offset - end > RELATIVE_MAX:
                     flush.flush_gap(self)
-        return Appended(first.base_offset, last.last_offset, -1, start, False)
+        return Appended(first.base_offset, last.last_offset, -1, start, False, size)
 
     def _append(self, batches: Sequence[Batch], data: memoryview, now_ms: int) -> None:
         """Write `data`, which is exactly `batches`; then all that follows from them, the end last."""
@@ -301,7 +310,7 @@ class PartitionLog(LogReads):
         self.is_touched = True
         try:
             segment.added(batches, position)
-            self._follow(segment, batches)
+            keep_books(self, segment, batches)
         except OutOfDescriptors as error:  # it is written: nothing may be appended behind it now
             self.fail(LogFailed(f"{self.directory} lacks what belongs to its end: {error}"))
             raise self.offline() from error
@@ -338,28 +347,6 @@ class PartitionLog(LogReads):
         end_offset = self.tip.end_offset
         spans = last_offset - end_offset <= RELATIVE_MAX
         return roll(self, end_offset if spans else batches[0].base_offset)
-
-    def _follow(self, segment: Segment, batches: Sequence[Batch]) -> None:
-        """Epochs, producers and aborted transactions, from what was written."""
-        epochs, producers = self.epochs, self._producers or self.producers
-        for batch in batches:
-            if batch.leader_epoch != epochs.latest and batch.leader_epoch >= 0:
-                epochs.assign(batch.leader_epoch, batch.base_offset)
-            if batch.producer_id >= 0:
-                completed = producers.apply(batch)
-                if completed is not None:
-                    if completed.is_aborted:
-                        segment.transaction_index.append(
-                            AbortedTransaction(
-                                completed.producer_id,
-                                completed.first_offset,
-                                completed.last_offset,
-                                producers.stable_offset_after(completed),
-                            )
-                        )
-                        self.names_changed = True
-                    producers.complete(completed)
-        producers.map_end = batches[-1].last_offset + 1
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the end; nothing if it is empty."""

@@ -117,6 +117,20 @@ def test_the_only_replica_sees_what_it_appends(stand: Stand) -> None:
     assert stand.partition.is_replicated(0, 7)
 
 
+@pytest.mark.parametrize("has_followers", [False, True])
+def test_what_is_told_is_what_there_is_to_be_read(stand: Stand, has_followers: bool) -> None:
+    """Not what a producer sent: a topic with another compression makes more of it, or less."""
+    if not has_followers:
+        stand.see(**alone(stand.image))
+    log = stand.world.log
+    log.update_config(replace(log.config, compression_type="uncompressed"))
+    stand.partition.watch(stand.told, end=has_followers)
+    sent = batch(size=5000, compression=1)
+    stand.partition.append(sent, acks=1, now_ms=NOW_MS)
+    assert stand.told.bytes == [log.size_bytes]
+    assert log.size_bytes > 5000 > len(sent)
+
+
 def test_the_only_replica_is_enough_whatever_is_required() -> None:
     stand = Stand(min_isr=2)
     stand.see(**alone(stand.image))

@@ -67,8 +67,9 @@ def names(world: World) -> list[str]:
 
 def test_offsets_and_epoch_are_assigned_in_place(world: World) -> None:
     data = batch(3)
-    assert world.append(data, epoch=4) == Appended(0, 2, -1, 0, False)
-    assert world.append(batch(2), epoch=5) == Appended(3, 4, -1, 0, False)
+    assert world.append(data, epoch=4) == Appended(0, 2, -1, 0, False, len(data))
+    second = batch(2)
+    assert world.append(second, epoch=5) == Appended(3, 4, -1, 0, False, len(second))
     assert world.log.end_offset == 5
     assert (Batch(data).base_offset, Batch(data).leader_epoch) == (0, 4)
     found = read_batches(world.log, 0, 5)
@@ -90,7 +91,7 @@ def test_a_duplicate_is_answered_with_its_first_offset(world: World) -> None:
     world.append()
     world.append(idempotent(7, 0, 2))
     world.append(idempotent(7, 2, 3))
-    assert world.append(idempotent(7, 0, 2)) == Appended(1, 2, NOW_MS, 0, True)
+    assert world.append(idempotent(7, 0, 2)) == Appended(1, 2, NOW_MS, 0, True, 0)
     assert world.log.end_offset == 6
     with pytest.raises(OutOfOrderSequence):
         world.append(idempotent(7, 9))
@@ -105,12 +106,13 @@ def test_a_follower_takes_what_the_leader_has(world: World) -> None:
     assert read.slice is not None
     whole = memoryview(bytearray(read.slice.read()))
     cut = len(whole) - 10
-    assert world.log.append_as_follower(whole[:cut]) == Appended(0, 9, -1, 0, False)
+    size_bytes = len(whole) // 6 * 5
+    assert world.log.append_as_follower(whole[:cut]) == Appended(0, 9, -1, 0, False, size_bytes)
     with pytest.raises(UnexpectedOffset) as caught:
         world.log.append_as_follower(whole)
     assert (caught.value.first_offset, caught.value.last_offset) == (0, 11)
     assert world.log.append_as_follower(whole[-len(whole) // 6 :]).last_offset == 11
-    assert world.log.append_as_follower(whole[:5]) == Appended(12, 11, -1, 0, False)
+    assert world.log.append_as_follower(whole[:5]) == Appended(12, 11, -1, 0, False, 0)
     assert records_in(world.log) == records_in(leader.log)
     assert world.log.epochs.entries == leader.log.epochs.entries
     entry = world.log.producers.get(7)
