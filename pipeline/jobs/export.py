@@ -188,7 +188,7 @@ def _run(
     )
     try:
         while not query.awaitTermination(PROGRESS_SECONDS):  # type: ignore[arg-type]
-            turn.keep()
+            turn.check()
             on_progress(course.progress(_share_of_batch(spark, query), job.offsets_a_batch))
     finally:
         query.stop()

@@ -1,14 +1,22 @@
 """One driver at a time: which run of an export has its checkpoint.
 
-A run makes a file in the checkpoint before it does anything there, says in it every few seconds that it still
-goes on, and that it is over when it ends. It says so from a thread of its own, whatever the run waits for: before
-there is a batch, a table's files are listed, and brokers and the store are asked what there is, which may take
-long. Whoever comes and finds one goes by who made it: if it says so, that process is gone, or nothing was heard of it
-for a while, its turn is over. So nothing has to be cleaned up after a kill. The last one stays, for the next one's
-number: none ever comes again, so what a run writes that has lost its turn without knowing it yet is never taken for
-the last. A run that stood still for so long looks before it begins a batch, before what it has written comes to count,
-and before Spark notes that a batch is done: where another is in its place, or has been, it ends, and what it was
-writing is the other's to write again.
+A run makes a file in the checkpoint before it does anything there, says in it every few seconds that it still goes on,
+and that it is over when it ends. It says so from a thread of its own, whatever the run waits for: before there is a
+batch, a table's files are listed, and brokers and the store are asked what there is, which may take long. If the thread
+fails, the run is told where it looks next, and ends.
+
+Whoever comes and finds a file goes by who made it: if that one says so, its process is gone, or nothing was heard of it for a
+while, its turn is over. So nothing has to be cleaned up after a kill. A silent one may only stand still: whoever takes
+over from it waits a little more before it does anything, for what that one had looked for before and was about to do.
+
+The last file stays when its run ends, for the next one's number: none ever comes again, so what a run writes that has
+lost its turn without knowing it yet is never taken for the last. Files before the last count for nothing; who takes the
+turn removes them. Where somebody else has removed the last, numbers begin again: so each run's file has a token, too.
+
+A run that stood still looks before it begins a batch, before what it has written comes to count, and before Spark notes
+that a batch is done: where another is in its place, or has been, it ends, and what it was writing is the other's to
+write again. Between a look and what follows it may stand still once more: what it then does has to be harmless by
+itself (`attempts.py`, `tables.py`, `checkpoint.py`).
 
     CHECKPOINT/odradek-run-N    the Nth
 """
@@ -33,6 +41,7 @@ SILENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 KEEP_SECONDS = 1.0
 """How often it is looked whether it is time to say so."""
+THREAD = "odradek-turn"
 
 
 class Files(Protocol):
@@ -89,7 +98,7 @@ class Turn:
         self._beats = 0
         self._told_at = 0.0
         self._failure: Exception | None = None
-        """Why it is not kept any more."""
+        """Of the thread: why the turn is not kept any more."""
 
     @contextmanager
     def held(self, every_s: float = KEEP_SECONDS) -> Iterator[None]:
@@ -101,11 +110,11 @@ class Turn:
             while not has_ended.wait(every_s):
                 try:
                     self.keep()
-                except Exception as error:  # whoever goes on is told of it
+                except Exception as error:  # told by whatever looks next
                     self._failure = error
                     return
 
-        thread = Thread(target=keep, name="odradek-turn", daemon=True)
+        thread = Thread(target=keep, name=THREAD, daemon=True)
         thread.start()
         try:
             yield
@@ -137,11 +146,17 @@ class Turn:
         if number and not self._is_over(text):
             self._pause(BEAT_SECONDS)  # what it had looked for before is done by then
 
+    def check(self) -> None:
+        """To be called again and again by whoever waits: no file is looked at. Raises PipelineError if the turn could
+        not be kept, because another run has taken over, or files could not be written."""
+        failure = self._failure
+        if failure is not None:
+            raise PipelineError(str(failure)) from failure
+
     def keep(self) -> None:
-        """To be called again and again. Raises PipelineError if another run has taken over, or files could not be
-        written."""
+        """What the thread of `held` does again and again. Raises PipelineError if another run has taken over, or files
+        could not be written."""
         with self._lock:
-            self._check()
             if self._now() - self._told_at < BEAT_SECONDS:
                 return
             self._look()
@@ -151,7 +166,8 @@ class Turn:
 
     def confirm(self) -> None:
         """To be called before what others would take for done. Raises PipelineError if another run has taken
-        over."""
+        over, or as `check`."""
+        self.check()
         with self._lock:
             self._look()
 
@@ -161,12 +177,7 @@ class Turn:
             if self._is_own():
                 self._files.put(self._path(self._number), self._said(is_over=True))
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     def _look(self) -> None:
-        self._check()
         if not self._is_own():
             raise PipelineError(
                 f"another run of this export has taken over {self._checkpoint}, for nothing was heard of"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odradek.pipeline.errors import BadOption, FilesUnavailable, PipelineError
-from odradek.pipeline.jobs.turn import BEAT_SECONDS, PREFIX, SILENCE_SECONDS, Driver, Turn
+from odradek.pipeline.jobs.turn import BEAT_SECONDS, PREFIX, SILENCE_SECONDS, THREAD, Driver, Turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,29 +232,26 @@ def test_a_run_says_that_it_goes_on_whatever_it_waits_for() -> None:
 
 @pytest.mark.parametrize("why", ["taken over", "full"])
 def test_a_run_that_could_not_say_so_ends(why: str) -> None:
-    machine, ended = Machine(), threading.Event()
+    """It is told wherever it looks, each time by an error of its own."""
+    machine = Machine()
     first = machine.run(7, "elsewhere")
-    kept = first.keep
-
-    def keep() -> None:
-        try:
-            kept()
-        except PipelineError:
-            ended.set()
-            raise
-
-    first.keep = keep  # type: ignore[method-assign]
     with first.held(every_s=0.001):
+        first.check()
+        (thread,) = (each for each in threading.enumerate() if each.name == THREAD)
         if why == "full":
             machine.files.after_put = fail
         else:
             machine.files.texts[f"{CHECKPOINT}/{PREFIX}2"] = "{}"
         machine.at += BEAT_SECONDS
-        assert ended.wait(30)
+        thread.join(30)
         machine.files.after_put = lambda: None
-        for act in (kept, first.confirm):
-            with pytest.raises(PipelineError, match=why):
+        told = []
+        for act in (first.check, first.confirm):
+            with pytest.raises(PipelineError, match=why) as raised:
                 act()
+            told.append(raised.value)
+    assert told[0] is not told[1]
+    assert told[0].__cause__ is told[1].__cause__ is not None
 
 
 def fail() -> None:
