@@ -52,7 +52,7 @@ UTC = ("UTC", "Etc/UTC", "GMT", "Z")
 
 
 @value_class
-class Placed:
+class Written:
     """A file that a task has written: where it is, the directory in the table that it is meant for, and how many
     records it has."""
 
@@ -71,7 +71,7 @@ class Staging:
     codec: str
 
 
-def write_task(reader: StreamReader, task: ReadTask, staging: Staging) -> list[Placed]:
+def write_task(reader: StreamReader, task: ReadTask, staging: Staging) -> list[Written]:
     """All that the task reads. Raises PipelineError; with GAP_FOUND at a gap."""
     try:
         with StagedFiles(staging) as files:
@@ -98,7 +98,7 @@ class StagedFiles:
         self._staging = staging
         self._files: dict[str, _File] = {}
         """Those that are open, the one that was written to last at the end."""
-        self._placed: list[Placed] = []
+        self._written: list[Written] = []
 
     def __enter__(self) -> Self:
         return self
@@ -125,17 +125,17 @@ class StagedFiles:
         while sum(each.waiting_bytes for each in self._files.values()) > ROOM_BYTES:
             max(self._files.values(), key=lambda each: each.waiting_bytes).flush()
 
-    def end(self) -> list[Placed]:
+    def end(self) -> list[Written]:
         """They are whole."""
         for place in list(self._files):
             self._end(place)
-        return self._placed
+        return self._written
 
     def _end(self, place: str) -> None:
         file = self._files[place]
         file.end()
         del self._files[place]
-        self._placed.append(Placed(file.path, place, file.records))
+        self._written.append(Written(file.path, place, file.records))
 
     def _remove(self) -> None:
         for each in self._files.values():
@@ -143,7 +143,7 @@ class StagedFiles:
                 each.close()
         for path in (
             *(each.path for each in self._files.values()),
-            *(each.file for each in self._placed),
+            *(each.file for each in self._written),
         ):
             Path(path).unlink(missing_ok=True)
 

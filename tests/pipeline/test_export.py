@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import BadOption, DataLoss, PipelineError
-from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
+from odradek.pipeline.jobs.attempts import Attempts, Staged
+from odradek.pipeline.jobs.batch import Batch
 from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values

@@ -19,9 +19,9 @@ from odradek.pipeline.decoding.wanted import Wanted  # noqa: E402
 from odradek.pipeline.errors import GAP_FOUND, FilesUnavailable, PipelineError  # noqa: E402
 from odradek.pipeline.jobs import parquet_files  # noqa: E402
 from odradek.pipeline.jobs.parquet_files import (  # noqa: E402
-    Placed,
     StagedFiles,
     Staging,
+    Written,
     write_task,
 )
 from odradek.protocol.records.records import Record, build_batch  # noqa: E402
@@ -47,7 +47,7 @@ def table(*times_ms: int, first: int = 0) -> Any:
     )
 
 
-def written(directory: Path, *tables: Any, **how: Any) -> list[Placed]:
+def written(directory: Path, *tables: Any, **how: Any) -> list[Written]:
     given = {"partitioning": ("date",), "codec": "snappy", **how}
     files = StagedFiles(Staging(str(directory), **given))
     for each in tables:
@@ -55,7 +55,7 @@ def written(directory: Path, *tables: Any, **how: Any) -> list[Placed]:
     return files.end()
 
 
-def offsets(placed: list[Placed]) -> dict[str, list[int]]:
+def offsets(placed: list[Written]) -> dict[str, list[int]]:
     found = {}
     for each in placed:
         read = pq.ParquetFile(each.file).read()

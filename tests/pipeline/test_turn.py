@@ -48,8 +48,8 @@ class Kept:
         self.texts[path] = text
         self.after_put()
 
-    def remove(self, directory: str) -> None:
-        self.texts.pop(directory, None)
+    def remove(self, path: str) -> None:
+        self.texts.pop(path, None)
 
 
 class Machine:
