@@ -70,7 +70,7 @@ class Going:
     def __init__(self, spark: SparkSession, file: Path, *gaps: int) -> None:
         self._spark = spark
         self._file = str(file)
-        self.checkpoint = str(file.with_name("checkpoint"))
+        self.checkpoint = str(file.parent / "checkpoint")
         self.lose(*gaps)
 
     def lose(self, *gaps: int) -> None:
