@@ -92,8 +92,9 @@ def read_slowly(sock: socket.socket) -> bytes:
     """Over a longer time than the limit, a piece at a time."""
     data = bytearray()
     wanted = 4
+    piece_bytes = int(VALUES * VALUE_BYTES * PAUSE_SECONDS / (2 * IDLE_SECONDS))
     while len(data) < wanted:
-        data += sock.recv(256 * 1024)
+        data += sock.recv(piece_bytes)
         if len(data) >= 4:
             wanted = 4 + struct.unpack_from(">i", data)[0]
         time.sleep(PAUSE_SECONDS)
