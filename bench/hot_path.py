@@ -186,6 +186,7 @@ class Rehearsal:
         self._times = times
         self.sent_bytes = 0
         self.answers = 0
+        self._answered = trio.Event()
         self.last: list[Buffer | FileSlice] = []
 
     async def receive_into(self, view: memoryview) -> int:
@@ -199,6 +200,13 @@ class Rehearsal:
         self._left = self._left[size:]
         return size
 
+    async def wait_readable(self) -> None:
+        self._answered = trio.Event()
+        await self._answered.wait()
+
+    def interrupt(self) -> None:
+        self._answered.set()
+
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         self.answers += 1
         self.last = list(parts)
@@ -206,6 +214,7 @@ class Rehearsal:
     def send_nowait(self, data: Buffer) -> int:
         self.answers += 1
         self.last = [data]
+        self._answered.set()
         return len(data)
 
     def abort(self) -> None:
@@ -240,6 +249,7 @@ class Waiting(Rehearsal):
             if self._is_asked:
                 self._is_asked = False
                 records = memoryview(bytearray(self._records))  # stamped in place
+                self._due.is_attended = True
                 self._partition.append(records, acks=1, now_ms=0)
                 self._due.answer()  # as a connection does
 

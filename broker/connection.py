@@ -73,6 +73,8 @@ class ClientConnection:
         self._unsent_bytes = 0
         self.waiting_since: float | None = broker.seams.clock.monotonic()
         """Monotonic seconds since when the client owes us bytes; None while it is being served."""
+        self._is_asleep = False
+        """The task waits for the next request, which the client sends once it has the answer to this one."""
         self._sending = False
         self._stalled_since: float | None = None
         self._stalled_at_bytes = 0
@@ -134,17 +136,24 @@ class ClientConnection:
         return self._buffer.room()
 
     def take(self, size_bytes: int) -> bool:
-        """Answer what was received; False where the rest is for the task."""
+        """Answer what was received; False where the rest is for the task. Fetches that this wakes are
+        answered at the end of the turn, or now, where none will follow in this step."""
         self.waiting_since = None
         self._is_over = size_bytes == 0
         self._buffer.received(size_bytes)
-        self._rest = self._answer_received()
-        return self._rest is None and not self._is_over and not self._buffer.is_grown
+        self._due_fetches.is_attended = True
+        goes_on = False
+        try:
+            self._rest = self._answer_received()
+            goes_on = self._rest is None and not self._is_over and not self._buffer.is_grown
+        finally:
+            if not goes_on:
+                self._due_fetches.answer()
+        return goes_on
 
     def end_turn(self) -> bool:
         """Send the answers that were held back; False where the rest is for the task."""
-        if self._due_fetches.waits:
-            self._due_fetches.answer()
+        self._due_fetches.answer()
         self.waiting_since = self._broker.seams.clock.monotonic()
         return not self._unsent or self._send_at_once()
 
@@ -196,7 +205,7 @@ class ClientConnection:
             self._connection.peer,
             self.flush,
             broker.authorizer,
-            answer_at_once=self._answer_at_once,
+            asker=self,
         )
         request = route.read(api.key, version, frame_view, header.body)
         if broker.client_quotas is not None and not self._endpoint.of_controller:
@@ -250,8 +259,10 @@ class ClientConnection:
             raise ConnectionLost(f"throttled for {seconds:.0f} s")
         await trio.sleep(seconds)
 
-    def _answer_at_once(self, ctx: RequestContext, values: Any) -> None:
-        """See `RequestContext`. What the socket does not take at once, the next flush sends."""
+    # For the fetches of this connection that wait
+
+    def answer_at_once(self, ctx: RequestContext, values: Any) -> None:
+        """See `Asker`. What the socket does not take at once, the next flush sends."""
         route = self._find_route(ctx.api.key)
         assert route is not None
         assert not self._unsent, "a handler flushes before it waits"
@@ -267,6 +278,22 @@ class ClientConnection:
         if sent_bytes < len(answer):
             self._unsent.append(memoryview(answer)[sent_bytes:])
             self._unsent_bytes = len(answer) - sent_bytes
+            self.wake()
+        elif self._is_asleep:
+            self.waiting_since = self._broker.seams.clock.monotonic()
+
+    async def until_next_request(self) -> None:
+        if self._buffer.holds_bytes or self._buffer.is_grown:
+            return
+        self._is_asleep = True
+        try:
+            await self._connection.wait_readable()
+        finally:
+            self._is_asleep = False
+
+    def wake(self) -> None:
+        if self._is_asleep:
+            self._connection.interrupt()
 
     def _add(self, api: apis.Api, version: int, correlation_id: int, body: Buffer | Parts) -> None:
         """Have an answer sent by the next flush; a small one in one piece."""

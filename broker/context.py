@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from odradek.protocol.apis import Api
 from odradek.seams.network import Address
@@ -13,6 +13,24 @@ if TYPE_CHECKING:
     from odradek.broker.node import Broker
     from odradek.broker.security.authorizer import Authorizer
     from odradek.broker.server import Endpoint
+
+
+class Asker(Protocol):
+    """The connection that a request came on, for a handler that waits."""
+
+    def answer_at_once(self, ctx: RequestContext, values: Any) -> None:
+        """Answer, in the step of whoever ended the wait; the handler returns None then. The values hold
+        no slices of files."""
+        ...
+
+    async def until_next_request(self) -> None:
+        """Return when the client sends its next request, or at `wake`; at once where it has sent it, or
+        where the connection's task has something to do by then."""
+        ...
+
+    def wake(self) -> None:
+        """End `until_next_request`; nothing if nobody is in it."""
+        ...
 
 
 @state_class
@@ -31,8 +49,7 @@ class RequestContext:
     """Who decides what the client may do; None lets everybody do everything."""
     principal: str = "User:ANONYMOUS"
     """Who the listener says the client is."""
-    answer_at_once: Callable[[RequestContext, Any], None] | None = None
-    """Answer while the handler waits, from the task of whoever ended its wait; the handler returns
-    None then. The values hold no slices of files. None where there is no such way."""
+    asker: Asker | None = None
+    """None where answers go through their tasks alone."""
     takes_long: bool = False
     """Found out when it was to be done at once: the handler needs not try that again."""

@@ -1,17 +1,21 @@
 """A fetch that waits: ended by the append that fills it, by a change of role, or by its time.
 
-Its task runs in the next pass of the loop, after whoever appended has answered. So that a consumer
-has its records before that, the wait can be given a way to answer at once, which the connection that
-appended takes before it sends its own answers (`DueFetches`); the task then finds it done.
+Its task runs in the next pass of the loop, after whoever appended has answered. So that a consumer has
+its records before that, the connection that appended answers it before it sends its own answers
+(`DueFetches`), if that can be done from memory.
+
+Where this node has the only replica, the task of a fetch that was answered so is not even woken before the
+client asks on: the clients that were sent something have the processor meanwhile. With other replicas
+what becomes visible mostly does so by a task, which leaves no such room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 
 import trio
 
+from odradek.broker.context import Asker
 from odradek.broker.timers import Timers
 from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
@@ -22,10 +26,12 @@ their own tasks."""
 
 
 class DueFetches:
-    """The waits that have ended, and whose tasks have not run since."""
+    """The waits that were filled, until they are answered or their tasks run."""
 
     def __init__(self) -> None:
         self.waits: dict[_Wait, None] = {}
+        self.is_attended = False
+        """Whether who is at work calls `answer` when done: no task has to be woken before."""
 
     def add(self, wait: _Wait) -> None:
         self.waits[wait] = None
@@ -35,24 +41,37 @@ class DueFetches:
 
     def answer(self) -> None:
         """Answer the first of them. Raises nothing: what goes wrong is left to their own tasks."""
-        first = list(islice(self.waits, ANSWERED_AT_ONCE))
-        self.waits.clear()
-        for wait in first:
-            wait.answer()
+        self.is_attended = False
+        answered = 0
+        while self.waits:
+            wait = next(iter(self.waits))
+            del self.waits[wait]
+            if answered < ANSWERED_AT_ONCE:
+                wait.answer()
+                answered += 1
+            else:
+                wait.resume()
 
 
 class _Wait:
     """Wakes once a partition watched changed hands, or by what `visible` of its kinds says."""
 
     def __init__(
-        self, due: DueFetches, timers: Timers[_Wait], answer_at_once: Callable[[], bool] | None
+        self,
+        due: DueFetches,
+        timers: Timers[_Wait],
+        asker: Asker | None,
+        answer_at_once: Callable[[], bool],
     ) -> None:
-        """`answer_at_once` says whether it did answer."""
+        """`answer_at_once` says whether it did answer; it needs an `asker`."""
         self._enough = trio.Event()
         self._due = due
         self._timers = timers
+        self._asker = asker
         self._answer_at_once = answer_at_once
         self._failure: Exception | None = None
+        self._is_alone = True
+        """This node has the only replica of all that is watched."""
         self._watched: list[Partition] = []
         self.is_answered = False
 
@@ -60,42 +79,60 @@ class _Wait:
         raise NotImplementedError
 
     def interrupted(self, partition: Partition) -> None:
-        self._enough.set()
+        self.resume()
 
     def expire(self) -> None:
+        self.resume()
+
+    def resume(self) -> None:
+        """Have its task go on."""
         self._enough.set()
+        if self._asker is not None:
+            self._asker.wake()
 
     def _wake(self) -> None:
-        if self._answer_at_once is not None and not self._enough.is_set():
+        if self._enough.is_set():
+            return
+        if self._asker is not None:
             self._due.add(self)
-        self._enough.set()
+        if self._asker is None or not self._due.is_attended:
+            self.resume()
 
     def answer(self) -> None:
-        """Answer, if that can be done at once; for `DueFetches`, and once in its life: until its task
-        runs it still hears of appends."""
-        assert self._answer_at_once is not None
+        """Answer, if that can be done at once; for `DueFetches`, and once in its life."""
         try:
             self.is_answered = self._answer_at_once()
         except Exception as failure:
             self._failure = failure
+        if self.is_answered:
+            self._enough.set()
+            self.unwatch()
+        else:
+            self.resume()
 
     def watch(self, partitions: Iterable[Partition], *, end: bool = False) -> None:
         """Count what becomes visible from here on, or with `end` what is appended, until `unwatch`."""
         for partition in partitions:
             partition.watch(self, end=end)
             self._watched.append(partition)
+            if partition.leading is not None:
+                self._is_alone = False
 
     def unwatch(self) -> None:
         for partition in self._watched:
             partition.unwatch(self)
+        self._watched.clear()
         self._due.discard(self)
         self._timers.disarm(self)
 
     async def wait(self, until_ms: int) -> None:
-        """Return when woken, or at that time of the monotonic clock. Raises what went wrong where it
-        was answered."""
+        """Return when woken, or at that time of the monotonic clock; where it is answered meanwhile, that
+        may be as late as the client asks on. Raises what went wrong where it was answered."""
         self._timers.arm(self, until_ms)
-        await self._enough.wait()
+        if self._asker is not None and self._is_alone and not self._enough.is_set():
+            await self._asker.until_next_request()
+        if not self._enough.is_set():
+            await self._enough.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -114,9 +151,10 @@ class FetchWait(_Wait):
         missing_bytes: int,
         due: DueFetches,
         timers: Timers[_Wait],
-        answer_at_once: Callable[[], bool] | None,
+        asker: Asker | None,
+        answer_at_once: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, answer_at_once)
+        super().__init__(due, timers, asker, answer_at_once)
         self._missing_bytes = missing_bytes
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -134,9 +172,10 @@ class StableWait(_Wait):
         stable_offsets: Mapping[Partition, int],
         due: DueFetches,
         timers: Timers[_Wait],
-        answer_at_once: Callable[[], bool] | None,
+        asker: Asker | None,
+        answer_at_once: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, answer_at_once)
+        super().__init__(due, timers, asker, answer_at_once)
         self._stable_offsets = stable_offsets
 
     def visible(self, partition: Partition, size_bytes: int) -> None:

@@ -44,7 +44,7 @@ class QuietPartitions:
         self._all_at = -inf
         self._broker_epoch = -1
         self.waiting: FetchWait | None = None
-        """The fetch of this session that waits, if one does."""
+        """The last fetch of this session that waits, if one does; it may have been answered just now."""
 
     def __len__(self) -> int:
         return len(self._quiet)

@@ -102,6 +102,11 @@ class ReceiveBuffer:
         """Whether it has more memory than a connection may keep that is not used."""
         return self._size > BUSY_BYTES
 
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether something was received behind the last frame."""
+        return self._start < self._end
+
     def shrink(self) -> None:
         """Give the memory back, unless it holds a part of a frame; the last `room()` is void."""
         if self._start == self._end:

@@ -49,7 +49,7 @@ async def answer_within(
 ) -> tuple[Any, int]:
     """The body of the answer (None if there is none), and for how many ms its client is throttled."""
     clock = ctx.broker.seams.clock
-    ctx.answer_at_once = None  # what is sent is to be counted
+    ctx.asker = None  # what is sent is to be counted
     user, client_id = ctx.principal.partition(":")[2], ctx.client_id or ""
     meter = _Meter(clock)
     handled = cast("Coroutine[Any, Any, Any]", route.handler(request, ctx))

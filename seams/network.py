@@ -46,6 +46,15 @@ class Connection(Protocol):
         """
         ...
 
+    async def wait_readable(self) -> None:
+        """Return when there is something to receive, the end and an error of the peer's included, or at
+        `interrupt`. ConnectionLost where it is closed on this side. Not beside `receive_into`."""
+        ...
+
+    def interrupt(self) -> None:
+        """Have whoever is in `wait_readable` return; nothing if nobody is."""
+        ...
+
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         """Send all parts in order. One sender at a time.
 
@@ -87,7 +96,8 @@ class Receiver(Protocol):
         ...
 
     def end_turn(self) -> bool:
-        """Whoever else had received something has taken it, too. False where a task has to go on."""
+        """Whoever else had received something has taken it, too; in the same step as `take`, if that said
+        True. False where a task has to go on."""
         ...
 
 

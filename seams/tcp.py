@@ -104,6 +104,8 @@ class TcpConnection:
         self._sent_bytes = 0
         self.on_close: Callable[[], None] | None = None
         """Of the selector, while it receives on this connection."""
+        self._wait: trio.CancelScope | None = None
+        """Of `wait_readable`."""
         self._drained = False
         """The last receive took all there was: the next one waits first, which is what it would come
         to for a peer that waits for its answer."""
@@ -147,6 +149,22 @@ class TcpConnection:
             self._turn_bytes += received
             self._drained = received < len(view)
             return received
+
+    async def wait_readable(self) -> None:
+        self._turn_bytes = self._turn_calls = 0
+        fd = self.fileno()
+        try:
+            with trio.CancelScope() as self._wait:
+                await trio.lowlevel.wait_readable(fd)
+                self._drained = False
+        except (trio.ClosedResourceError, OSError) as error:
+            raise self._lost(error) from error
+        finally:
+            self._wait = None
+
+    def interrupt(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
 
     def receive_nowait(self, view: memoryview) -> int | None:
         """What has come, 0 at the end, None if nothing has; for `TcpSelector`, which has waited."""

@@ -222,6 +222,7 @@ class VirtualConnection:
         self._sending = False
         self._is_cut_short = False
         self._sent_bytes = 0
+        self._wait: trio.CancelScope | None = None
         wires.connections.append(self)
 
     @property
@@ -263,6 +264,22 @@ class VirtualConnection:
         view[:size] = what[:size]
         self._incoming.take(size)
         return size
+
+    async def wait_readable(self) -> None:
+        self._check()
+        try:
+            with trio.CancelScope() as self._wait:
+                if self._incoming.arrived() is not None:
+                    await trio.lowlevel.checkpoint()
+                while self._incoming.arrived() is None:
+                    await self._incoming.wait()
+                    self._check()
+        finally:
+            self._wait = None
+
+    def interrupt(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         if self._sending:

@@ -277,11 +277,10 @@ class _Waiting:
 
     def _begin(self, missing_bytes: int) -> FetchWait | StableWait:
         broker = self._ctx.broker
-        due, timers = broker.due_fetches, broker.fetch_timers
-        at_once = None if self._ctx.answer_at_once is None else self._answer_at_once
+        due, timers, asker = broker.due_fetches, broker.fetch_timers, self._ctx.asker
         if self._limits.isolation_level == READ_COMMITTED and not self._limits.is_follower:
-            return StableWait(_stable(self.found), due, timers, at_once)
-        return FetchWait(missing_bytes, due, timers, at_once)
+            return StableWait(_stable(self.found), due, timers, asker, self._answer_at_once)
+        return FetchWait(missing_bytes, due, timers, asker, self._answer_at_once)
 
     def _answer_at_once(self) -> bool:
         """Answer from memory, in the step of whoever woke it; False if that can't be done."""
@@ -291,8 +290,8 @@ class _Waiting:
             return False
         if self._quiet is not None:
             self._quiet.settle(found)
-        assert self._ctx.answer_at_once is not None
-        self._ctx.answer_at_once(self._ctx, _answer(self._plan, found, self._ctx))
+        assert self._ctx.asker is not None
+        self._ctx.asker.answer_at_once(self._ctx, _answer(self._plan, found, self._ctx))
         return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -19,6 +20,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.controller.image import PartitionImage
 from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
@@ -27,6 +29,8 @@ from odradek.seams.selector import EachAlone
 from odradek.testing import Broker
 
 VERSION = 12
+OTHER, EPOCH = 2, 3
+"""A follower, and the leader epoch."""
 PATIENCE_SECONDS = 20
 
 
@@ -47,11 +51,18 @@ class Fetches:
         self.at_once: list[Answer] = []
         self.by_tasks: list[Answer | None] = []
         self.failure: Exception | None = None
+        self.asks_on = trio.Event()
 
     def answer_at_once(self, ctx: RequestContext, answer: Any) -> None:
         if self.failure is not None:
             raise self.failure
         self.at_once.append(answer)
+
+    async def until_next_request(self) -> None:
+        await self.asks_on.wait()
+
+    def wake(self) -> None:
+        self.asks_on.set()
 
     async def fetch(self, min_bytes: int = 1, indexes: Sequence[int] = (0,)) -> None:
         request = FetchRequest()
@@ -60,8 +71,21 @@ class Fetches:
         request.isolation_level = self.isolation_level
         partitions = [FetchPartition(index, -1, 0, -1, -1, 2**20) for index in indexes]
         request.topics = [FetchTopic("t", None, partitions)]
+        self.by_tasks.append(await fetch(request, self._context()))
+
+    async def ask_as_follower(
+        self, session_id: int, session_epoch: int, topics: list[FetchTopic]
+    ) -> Answer | None:
+        request = FetchRequest()
+        request.replica_id = OTHER
+        request.session_id, request.session_epoch = session_id, session_epoch
+        request.max_wait_ms = PATIENCE_SECONDS * 2000 if session_id else 0
+        request.min_bytes, request.max_bytes, request.topics = 1, 2**20, topics
+        return await fetch(request, self._context())
+
+    def _context(self) -> RequestContext:
         endpoint = self.node.endpoints[0]
-        ctx = RequestContext(
+        return RequestContext(
             self.node,
             apis.FETCH,
             VERSION,
@@ -70,9 +94,8 @@ class Fetches:
             endpoint,
             endpoint.address,
             trio.lowlevel.checkpoint,
-            answer_at_once=self.answer_at_once,
+            asker=self,
         )
-        self.by_tasks.append(await fetch(request, ctx))
 
     async def partition(self) -> Partition:
         return await self.node.partitions.get("t", None, 0)
@@ -102,8 +125,37 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         assert fetches.by_tasks == [None], "answered twice"
 
 
+@pytest.mark.parametrize("asks_on", ["after", "before"])
+async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str) -> None:
+    """And is not woken by what comes meanwhile, nor by its time; where it has asked on before it was
+    answered, it goes on at once."""
+    async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
+        fetches = Fetches(broker)
+        due = fetches.node.due_fetches
+        partition = await fetches.partition()
+        nursery.start_soon(fetches.fetch)
+        await trio.testing.wait_all_tasks_blocked()
+        if asks_on == "before":
+            fetches.asks_on.set()
+            await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            due.is_attended = True
+            append(partition, batch())
+            due.answer()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(fetches.at_once) == 1
+        assert not len(fetches.node.fetch_timers)
+        if asks_on == "after":
+            assert not fetches.by_tasks
+            fetches.asks_on.set()
+        with trio.fail_after(PATIENCE_SECONDS):
+            while not fetches.by_tasks:
+                await trio.lowlevel.checkpoint()
+        assert fetches.by_tasks == [None]
+
+
 async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
-    """Of two producers: the fetch still watches when the second one appends."""
+    """Of two producers: the fetch's task has not run when the second one appends."""
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -118,7 +170,29 @@ async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
         assert (len(fetches.at_once), fetches.by_tasks) == (1, [None])
 
 
-async def test_those_too_many_for_one_step_are_answered_by_their_tasks() -> None:
+async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to() -> None:
+    """Its session watches for it what has been quiet, answered or not."""
+    async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
+        fetches = Fetches(broker)
+        node = fetches.node
+        both = [await node.partitions.get("t", None, index) for index in (0, 1)]
+        for partition in both:
+            partition.update(two_replicas(partition))
+        wanted = [FetchPartition(index, EPOCH, 0, -1, 0, 2**20) for index in (0, 1)]
+        first = await fetches.ask_as_follower(0, 0, [FetchTopic("t", None, wanted)])
+        assert first is not None
+        nursery.start_soon(fetches.ask_as_follower, first.session_id, 1, [])
+        await trio.testing.wait_all_tasks_blocked()
+        for partition in both:
+            node.due_fetches.is_attended = True
+            append(partition, batch())
+            node.due_fetches.answer()
+        assert len(fetches.at_once) == 1
+        fetches.asks_on.set()
+
+
+@pytest.mark.parametrize("is_attended", [False, True])
+async def test_those_too_many_for_one_step_are_answered_by_their_tasks(is_attended: bool) -> None:
     count = ANSWERED_AT_ONCE + 3
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
@@ -127,6 +201,7 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks() -> None
             for _ in range(count):
                 nursery.start_soon(fetches.fetch)
             await trio.testing.wait_all_tasks_blocked()
+            fetches.node.due_fetches.is_attended = is_attended
             append(partition, batch())
             fetches.node.due_fetches.answer()
             assert len(fetches.at_once) == ANSWERED_AT_ONCE
@@ -167,8 +242,9 @@ async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
             fetches.node.due_fetches.answer()
 
 
+@pytest.mark.parametrize("is_attended", [False, True])
 @pytest.mark.parametrize("what", ["too much", "changed hands", "too little after all"])
-async def test_what_takes_more_is_left_to_the_task(what: str) -> None:
+async def test_what_takes_more_is_left_to_the_task(what: str, is_attended: bool) -> None:
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -177,6 +253,7 @@ async def test_what_takes_more_is_left_to_the_task(what: str) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetches.fetch, min_bytes)
             await trio.testing.wait_all_tasks_blocked()
+            fetches.node.due_fetches.is_attended = is_attended
             append(partition, batch(200_000) if what == "too much" else small)
             if what == "changed hands":
                 partition.retire(NotLeader("it went to another node"))
@@ -221,6 +298,13 @@ async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
         assert told == {ErrorCode.not_leader_or_follower}
 
 
+def two_replicas(partition: Partition) -> PartitionImage:
+    """This node leads, and another has the partition as well."""
+    here, there = UUID(int=1001), UUID(int=1002)
+    nodes = (partition.leader, OTHER)
+    return PartitionImage(nodes, (here, there), nodes, partition.leader, EPOCH, 5)
+
+
 class SlowReader:
     """A connection that sends its requests at once, and whose socket takes `room` bytes at once."""
 
@@ -231,6 +315,7 @@ class SlowReader:
         self._room = room
         self.sent = b""
         self.sent_bytes = 0
+        self._wait = trio.Event()
 
     async def receive_into(self, view: memoryview) -> int:
         await trio.lowlevel.checkpoint()
@@ -244,6 +329,13 @@ class SlowReader:
         piece = bytes(data[: self._room])
         self.sent += piece
         return len(piece)
+
+    async def wait_readable(self) -> None:
+        self._wait = trio.Event()
+        await self._wait.wait()
+
+    def interrupt(self) -> None:
+        self._wait.set()
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         await trio.lowlevel.checkpoint()
@@ -334,8 +426,27 @@ def fetch_of_t(offset: int = 0) -> bytes:
     )
 
 
+async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
+    connection = SlowReader(100_000, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
+    async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
+        node = broker.node
+        partition = await node.partitions.get("t", None, 0)
+        client = ClientConnection(connection, node.endpoints[0], node, EachAlone())
+        nursery.start_soon(client.talk)
+        await trio.testing.wait_all_tasks_blocked()
+        now = node.seams.clock.monotonic()
+        assert client.idle_seconds(now + 60) == 0, "it waits for us"
+        node.due_fetches.is_attended = True
+        append(partition, batch())
+        node.due_fetches.answer()
+        assert connection.sent
+        assert client.idle_seconds(now + 60) > 50
+        connection.interrupt()
+
+
+@pytest.mark.parametrize("is_attended", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 50, 100_000])
-async def test_what_the_socket_does_not_take_follows(room: int) -> None:
+async def test_what_the_socket_does_not_take_follows(room: int, is_attended: bool) -> None:
     connection = SlowReader(room, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
@@ -346,9 +457,11 @@ async def test_what_the_socket_does_not_take_follows(room: int) -> None:
                     ClientConnection(connection, node.endpoints[0], node, EachAlone()).talk
                 )
                 await trio.testing.wait_all_tasks_blocked()
+                node.due_fetches.is_attended = is_attended
                 append(partition, batch())
                 node.due_fetches.answer()
                 assert bool(connection.sent) == bool(room)
+                connection.interrupt()
     if not room:
         assert connection.sent == b"", "the connection ended, and nobody else was told"
         return

@@ -24,7 +24,7 @@ from tests.broker.test_answers_in_flight import (
     wait_until_sending,
 )
 from tests.broker.test_hostile_input import connect, read_frame
-from tests.broker.test_prompt_requests import numbers, produce
+from tests.broker.test_prompt_requests import fetch, numbers, produce
 from tests.broker.test_throttled_clients import limit
 from tests.scale.raw_client import RawClient
 
@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.004
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     configs = {"connections.max.idle.ms": str(int(1000 * IDLE_SECONDS))}
-    with Broker(topics={"t": 1, "empty": 1, "small": 1}, configs=configs) as running:
+    with Broker(topics={"t": 1, "empty": 1, "small": 1, "few": 1}, configs=configs) as running:
         yield running
 
 
@@ -99,6 +99,19 @@ def read_slowly(sock: socket.socket) -> bytes:
             wanted = 4 + struct.unpack_from(">i", data)[0]
         time.sleep(PAUSE_SECONDS)
     return bytes(data[4:])
+
+
+def test_one_that_waits_for_records_stays_though_another_fetch_of_it_was_answered(
+    broker: Broker,
+) -> None:
+    """Both came together; the first was answered when a record came."""
+    with connect(broker) as sock, connect(broker) as producer:
+        long_ms = int(3000 * IDLE_SECONDS)
+        sock.sendall(fetch(1, 0, long_ms, topic="few") + fetch(2, 1, long_ms, topic="few"))
+        time.sleep(IDLE_SECONDS / 4)
+        producer.sendall(produce(0, topic="few"))
+        assert numbers(producer, 1) == [0]
+        assert numbers(sock, 2) == [1, 2]
 
 
 def test_one_that_waits_for_records_stays(broker: Broker) -> None:

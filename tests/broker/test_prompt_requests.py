@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
+import trio.testing
 
 from odradek.protocol import apis
 from odradek.protocol.records.records import Record, build_batch
@@ -42,7 +43,7 @@ def produce(number: int, *, size: int = 10, acks: int = 1, topic: str = "t") -> 
     )
 
 
-def fetch(number: int, offset: int, wait_ms: int = 0) -> bytes:
+def fetch(number: int, offset: int, wait_ms: int = 0, *, topic: str = "t") -> bytes:
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
     return request_frame(
         apis.FETCH,
@@ -52,7 +53,7 @@ def fetch(number: int, offset: int, wait_ms: int = 0) -> bytes:
             "max_wait": wait_ms,
             "min_bytes": 1,
             "max_bytes": 2**20,
-            "topics": [{"topic": "t", "partitions": [partition]}],
+            "topics": [{"topic": topic, "partitions": [partition]}],
         },
     )
 
@@ -175,6 +176,41 @@ class Steps(trio.abc.Instrument):
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self.count += task.name.endswith("Server._talk")
+
+
+def test_who_asks_on_while_its_fetch_waits_is_answered_in_order(broker: Broker) -> None:
+    with connect(broker) as consumer, connect(broker) as producer:
+        for offset in range(20):
+            consumer.sendall(fetch(offset, offset, wait_ms=PATIENCE_SECONDS * 1000))
+            if offset % 2:
+                consumer.sendall(metadata(100))
+            producer.sendall(produce(0))
+            assert numbers(producer, 1) == [0]
+            assert numbers(consumer, 1) == [offset]
+            if offset % 2:
+                assert numbers(consumer, 1) == [100]
+
+
+async def test_a_fetch_that_is_woken_takes_one_step_of_its_task() -> None:
+    """For its next request, not for the answer."""
+    async with Broker(topics={"t": 1}) as broker:
+        consumer = await TcpNetwork().connect(broker.host, broker.port)
+        producer = await TcpNetwork().connect(broker.host, broker.port)
+        room = memoryview(bytearray(4096))
+        steps, count = Steps(), 20
+        with trio.fail_after(PATIENCE_SECONDS):
+            for offset in range(count):
+                await consumer.send([fetch(offset, offset, wait_ms=PATIENCE_SECONDS * 1000)])
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                if offset == 2:
+                    trio.lowlevel.add_instrument(steps)
+                await producer.send([produce(offset)])
+                assert await producer.receive_into(room)
+                assert await consumer.receive_into(room)
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.count <= count
+        await consumer.aclose()
+        await producer.aclose()
 
 
 async def test_what_is_answered_at_once_takes_no_task() -> None:

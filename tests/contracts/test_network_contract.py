@@ -87,6 +87,52 @@ class TestTalking:
         await client.send([b"after"])
         assert await receive(server, 5) == b"after"
 
+    async def test_readable_by_what_came_and_by_the_end(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        waited = trio.Event()
+
+        async def wait() -> None:
+            await server.wait_readable()
+            waited.set()
+
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not waited.is_set()
+                await client.send([b"there"])
+            await server.wait_readable()
+            assert await receive(server, 5) == b"there"
+            await client.aclose()
+            await server.wait_readable()
+            assert await receive(server, 1) == b""
+
+    async def test_a_wait_that_is_interrupted_loses_nothing(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        server.interrupt()  # nobody is in it: nothing happens
+        with trio.fail_after(PATIENCE_SECONDS):
+            for _ in range(2):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(server.wait_readable)
+                    await trio.testing.wait_all_tasks_blocked()
+                    server.interrupt()
+            await client.send([b"after"])
+            assert await receive(server, 5) == b"after"
+
+    async def test_waiting_on_a_connection_that_is_aborted(self, hosts: TwoHosts) -> None:
+        _, server = await hosts.connected()
+
+        async def wait() -> None:
+            with pytest.raises(ConnectionLost):
+                await server.wait_readable()
+
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                server.abort()
+            await wait()
+
     async def test_sending_nothing(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         await client.send([])
