@@ -441,9 +441,8 @@ def read_through(part: FileSlice) -> None:
 
 
 def _in_memory(part: FileSlice) -> bool:
-    """By a probe of both ends: old data lies on disk."""
+    """By a probe of its end: old data lies on disk, and the beginning was read when it was found."""
     try:
-        part.file.read_at(part.position, 1, nowait=True)
         part.file.read_at(part.position + part.size - 1, 1, nowait=True)
     except WouldBlock:
         return False
