@@ -342,6 +342,7 @@ async def test_that_somebody_is_not_there_is_told_as_the_replicas_have_it(
         fetched = Asked(
             nursery, lambda: groups.fetch("g", None, require_stable=False, member=("m", 1))
         )
+        await clock.settle()
         Asked(nursery, lambda: groups.delete_groups(["g"]))
         await clock.settle()
         described = Asked(nursery, lambda: groups.describe_consumer("g"))
