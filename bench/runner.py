@@ -14,6 +14,7 @@ leaves the results as far as they are.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -194,20 +195,29 @@ class Runner:
 
     @contextmanager
     def _fresh(self, peer: Peer) -> Iterator[Target]:
-        with peer.start(self._new_directory()) as target:
+        with self._one_runs_directory() as directory, peer.start(directory) as target:
             yield target
 
     @contextmanager
     def _cluster(self, peer: Peer) -> Iterator[Target]:
         assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
-        with peer.start_cluster(self._new_directory()) as target:
+        with self._one_runs_directory() as directory, peer.start_cluster(directory) as target:
             yield target
 
     @contextmanager
     def _tiered(self, peer: Peer) -> Iterator[Target]:
         assert isinstance(peer, TieredPeer), "why_not has said that it is one"
-        with peer.start_tiered(self._new_directory()) as target:
+        with self._one_runs_directory() as directory, peer.start_tiered(directory) as target:
             yield target
+
+    @contextmanager
+    def _one_runs_directory(self) -> Iterator[Path]:
+        """A new directory; what a run has written takes no room from the runs after it."""
+        made = self._new_directory()
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
 
     def _new_directory(self) -> Path:
         self._directories += 1

@@ -84,6 +84,7 @@ class FakePeer:
     def start(self, directory: Path) -> Iterator[Target]:
         assert not list(directory.iterdir())
         self.on_start()
+        (directory / "log").write_bytes(b"records")
         self.journal.append(f"start {self.name}")
         try:
             yield Target(self.name, "127.0.0.1:1", FakeTopics(), FakeProcess(ord(self.name)))
@@ -98,6 +99,7 @@ class FakeClusterPeer(FakePeer):
     @contextmanager
     def start_cluster(self, directory: Path) -> Iterator[Target]:
         assert not list(directory.iterdir())
+        (directory / "log").write_bytes(b"records")
         self.journal.append(f"start cluster {self.name}")
         try:
             yield Target(self.name, "127.0.0.1:1", FakeTopics(), FakeProcess(ord(self.name)))

@@ -106,6 +106,22 @@ def test_cluster_workloads_have_a_cluster_each_and_only_where_there_can_be_one(
     assert results.workloads[0].peers["b"].skipped == "is one broker"
 
 
+def test_what_a_run_of_its_own_wrote_takes_no_room_from_the_next(
+    tmp_path: Path, journal: Journal
+) -> None:
+    left: list[list[Path]] = []
+
+    def outcome(_: str) -> Outcome:
+        left.append([each.parent for each in tmp_path.glob("*/log")])
+        return Outcome({SPEED.name: 1.0})
+
+    stages = [Stage.FRESH, Stage.CLUSTER]
+    workloads = [FakeWorkload("w", journal, outcome, stage=stage) for stage in stages]
+    run(tmp_path, [FakeClusterPeer("a", journal)], workloads)
+    assert [len(each) for each in left] == [1] * 4
+    assert not list(tmp_path.iterdir())
+
+
 def test_warm_ups_are_kept_and_do_not_count(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
     results = run(tmp_path, peers_of(journal, "a"), workloads, warm_ups=1)
