@@ -67,7 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rounds",
         type=int,
         default=3,
-        help=f"runs of each, in turns, after {WARM_UP_S:.0f} s of runs that are not counted (3)",
+        help="runs of each, in turns, after those that are not counted (3)",
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=float,
+        default=WARM_UP_S,
+        metavar="SECONDS",
+        help=f"of runs of each that are not counted, one at least ({WARM_UP_S:.0f})",
     )
     parser.add_argument(
         "--repeats", type=int, default=1, help="of a run that others disturbed, at most (1)"
@@ -98,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 [],
                 Path(directory).resolve(),
                 rounds=chosen.rounds,
-                warm_up_s=WARM_UP_S,
+                warm_up_s=chosen.warm_up,
                 repeats_max=chosen.repeats,
             )
             results = _empty_results(plan, made)

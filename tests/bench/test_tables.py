@@ -66,7 +66,7 @@ def test_what_queries_must_find_is_known(topic: Topic) -> None:
 @pytest.mark.slow
 def test_both_sources_find_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "tables.json"
-    words = ["--gb", "0.01", "--rounds", "1", "--repeats", "0", "--out", str(out)]
+    words = ["--gb", "0.01", "--rounds", "1", "--warm-up", "0", "--repeats", "0", "--out", str(out)]
     words += ["--readers", "odradek", "kafka", "--workloads", *EACH_KIND]
     assert main([str(tmp_path / "data"), *words]) == 0
     results = load(out)
