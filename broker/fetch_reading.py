@@ -194,18 +194,22 @@ def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[R
 
 
 def _read_slices(answer: FetchedPartition, room_bytes: int) -> int:
-    """Put the bytes in the place of the slices; how many. WouldBlock where they are not in memory, or
+    """Put the bytes in the place of the slices; how many there are. WouldBlock where they are not in memory, or
     more than `room_bytes`. Unpins the slices in any case."""
     size_bytes = 0
     for part in answer.records:
-        if isinstance(part, FileSlice):
-            try:
-                size_bytes += part.size
-                if size_bytes > room_bytes:
-                    raise WouldBlock
-                answer.records = (part.file.read_at(part.position, part.size, nowait=True),)
-            finally:
-                part.file.unpin()
+        if not isinstance(part, FileSlice):
+            size_bytes += len(part)
+            if size_bytes > room_bytes:
+                raise WouldBlock
+            continue
+        try:
+            size_bytes += part.size
+            if size_bytes > room_bytes:
+                raise WouldBlock
+            answer.records = (part.file.read_at(part.position, part.size, nowait=True),)
+        finally:
+            part.file.unpin()
     return size_bytes
 
 
@@ -374,9 +378,15 @@ def read_log(
         committed = False
     elif committed:
         limit = last_stable_offset
+    max_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
+    newest = partition.newest(wanted.offset, limit)
+    if newest is not None and (not size_bytes or len(newest) <= max_bytes):
+        answer.records = (newest,)
+        answer.aborted_transactions = [] if committed else None
+        return Read(wanted, answer, partition, limits, end_offset)
     read = log.read(
         wanted.offset,
-        min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes)),
+        max_bytes,
         limit=limit,
         at_least_one=not size_bytes,
         nowait=nowait,

@@ -18,7 +18,7 @@ leads again: there may be another replica of that name here by then, in a log of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 import trio
@@ -34,6 +34,7 @@ from odradek.replication.errors import (
 from odradek.replication.partition.unseen import Unseen
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
+from odradek.storage.log.read import Tip
 from odradek.storage.log.verifications import Guard
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from odradek.replication.partition.traffic import Traffic
 
 ACKS_ALL = -1
+NEWEST_BYTES_MAX = 4096
+"""So large a batch is kept in memory for whoever waits for it: most of those that are waited for are
+smaller, and reading one from its file costs more than the copy."""
 
 
 class Watcher(Protocol):
@@ -53,6 +57,15 @@ class Watcher(Protocol):
     def interrupted(self, partition: Partition) -> None:
         """The role changed or the replica is gone: ask again and be told why."""
         ...
+
+
+class _Newest(NamedTuple):
+    """The batch that was appended last, by a client."""
+
+    tip: Tip
+    """Of the log since; with another, it is not the last one any more."""
+    first_offset: int
+    data: bytes
 
 
 class Changed:
@@ -106,6 +119,7 @@ class Partition:
         self._watchers: dict[Watcher, None] = {}  # told in the order in which they came
         self._end_watchers: dict[Watcher, None] = {}
         self._unannounced_bytes = 0
+        self._newest: _Newest | None = None
         self._unseen: Unseen | None = None
         """Of a follower."""
         self._gone: KafkaError | None = None
@@ -250,6 +264,8 @@ class Partition:
             self.traffic.appended(appended.last_offset - appended.first_offset + 1, len(records))
         size_bytes = appended.size_bytes  # what there is to be read of it
         if leading is None:
+            if self._watchers and origin is Origin.CLIENT:
+                self._keep_newest(appended)
             if not appended.duplicate:
                 self._unannounced_bytes += size_bytes
             self._advance()
@@ -258,6 +274,10 @@ class Partition:
                 watcher.visible(self, size_bytes)
             leading.appended(size_bytes)
         return appended
+
+    def _keep_newest(self, appended: Appended) -> None:
+        if appended.data is not None and appended.size_bytes <= NEWEST_BYTES_MAX:
+            self._newest = _Newest(self.log.tip, appended.first_offset, bytes(appended.data))
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool
@@ -385,6 +405,20 @@ class Partition:
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
         self._end_watchers.pop(watcher, None)
+        if not self._watchers:
+            self._newest = None
+
+    def newest(self, offset: int, limit: int) -> bytes | None:
+        """All records from `offset` up to `limit`, if they are the small batch that a client appended last,
+        and somebody waited for it while this was the only replica: such a one needs no look into the log.
+        No transaction ends in it."""
+        newest = self._newest
+        if newest is None or newest.first_offset != offset:
+            return None  # as it mostly is
+        log = self.log
+        is_last = log.tip is newest.tip and newest.tip.end_offset == limit
+        is_there = offset >= log.log_start_offset and log.failure is None
+        return newest.data if is_last and is_there else None
 
     def retire(self, reason: KafkaError) -> None:
         """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""

@@ -73,7 +73,7 @@ class Origin(enum.Enum):
 
 class Appended(NamedTuple):
     """The answer to an append. Offsets are inclusive; `log_append_time_ms` is -1 for CreateTime.
-    `size_bytes` is what the log has grown by."""
+    `size_bytes` is what the log has grown by. `data` is a leader's batch as written, a view to be copied."""
 
     first_offset: int
     last_offset: int
@@ -81,6 +81,7 @@ class Appended(NamedTuple):
     log_start_offset: int
     duplicate: bool
     size_bytes: int
+    data: memoryview | None = None
 
 
 class PartitionLog(LogReads):
@@ -254,6 +255,7 @@ class PartitionLog(LogReads):
             self.log_start_offset,
             False,
             batch.size,
+            batch.view,
         )
 
     def append_as_follower(

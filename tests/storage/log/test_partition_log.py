@@ -67,9 +67,9 @@ def names(world: World) -> list[str]:
 
 def test_offsets_and_epoch_are_assigned_in_place(world: World) -> None:
     data = batch(3)
-    assert world.append(data, epoch=4) == Appended(0, 2, -1, 0, False, len(data))
+    assert world.append(data, epoch=4) == Appended(0, 2, -1, 0, False, len(data), data)
     second = batch(2)
-    assert world.append(second, epoch=5) == Appended(3, 4, -1, 0, False, len(second))
+    assert world.append(second, epoch=5) == Appended(3, 4, -1, 0, False, len(second), second)
     assert world.log.end_offset == 5
     assert (Batch(data).base_offset, Batch(data).leader_epoch) == (0, 4)
     found = read_batches(world.log, 0, 5)

@@ -1,0 +1,131 @@
+"""What a partition keeps in memory for whoever waits is what its log has there, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.replication.partition.partition import NEWEST_BYTES_MAX
+from odradek.storage.errors import LogFailed, OffsetOutOfRange
+from odradek.storage.log.partition_log import PartitionLog
+from tests.replication.partition.test_partition import Stand, alone
+from tests.storage.log.log_world import NOW_MS, batch
+
+STEPS = ("append", "append large", "follow", "truncate", "roll", "move start", "watch", "unwatch")
+
+
+def bytes_in(log: PartitionLog, offset: int) -> bytes | None:
+    """The records from there on, None where there are none to be read."""
+    try:
+        found = log.read(offset, 2**20, limit=log.end_offset).slice
+    except OffsetOutOfRange:
+        return None
+    if found is None:
+        return None
+    try:
+        return bytes(found.file.read_at(found.position, found.size))
+    finally:
+        found.file.unpin()
+
+
+def appended(stand: Stand, size: int = 10) -> bytes:
+    end = stand.world.log.end_offset
+    stand.partition.append(batch(size=size), acks=1, now_ms=NOW_MS)
+    return bytes_in(stand.world.log, end) or b""
+
+
+def only_replica() -> Stand:
+    stand = Stand()
+    stand.see(**alone(stand.image))
+    return stand
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return only_replica()
+
+
+@given(steps=st.lists(st.sampled_from(STEPS), max_size=20))
+def test_it_is_what_the_log_has(steps: list[str]) -> None:
+    stand = only_replica()
+    log, partition = stand.world.log, stand.partition
+    for step in steps:
+        if step == "append":
+            appended(stand)
+        elif step == "append large":
+            appended(stand, NEWEST_BYTES_MAX)
+        elif step == "follow":
+            log.append_as_follower(batch(base_offset=log.end_offset, size=20))
+        elif step == "truncate":
+            log.truncate_to(max(log.log_start_offset, log.end_offset - 1))
+        elif step == "roll":
+            log.roll()
+        elif step == "move start":
+            log.advance_high_watermark(log.end_offset)
+            log.advance_log_start(log.end_offset, "asked to")
+        elif step == "watch":
+            partition.watch(stand.told)
+        else:
+            partition.unwatch(stand.told)
+        for offset in range(log.log_start_offset - 1, log.end_offset + 1):
+            newest = partition.newest(offset, log.end_offset)
+            assert newest is None or newest == bytes_in(log, offset)
+            assert partition.newest(offset, log.end_offset - 1) is None
+
+
+def test_it_is_kept_for_who_waits_alone(stand: Stand) -> None:
+    appended(stand)
+    assert stand.partition.newest(0, 1) is None
+    stand.partition.watch(stand.told)
+    assert stand.partition.newest(1, 2) is None
+    assert stand.partition.newest(1, 1) is None
+    records = appended(stand)
+    assert stand.partition.newest(1, 2) == records
+    stand.partition.unwatch(stand.told)
+    assert stand.partition.newest(1, 2) is None
+
+
+def test_a_large_one_is_not_kept(stand: Stand) -> None:
+    stand.partition.watch(stand.told)
+    appended(stand, NEWEST_BYTES_MAX)
+    assert stand.partition.newest(0, 1) is None
+
+
+def test_it_is_as_the_log_has_it_not_as_it_was_sent(stand: Stand) -> None:
+    log = stand.world.log
+    log.update_config(replace(log.config, compression_type="uncompressed"))
+    stand.partition.watch(stand.told)
+    sent = batch(size=1000, compression=1)
+    stand.partition.append(sent, acks=1, now_ms=NOW_MS)
+    newest = stand.partition.newest(0, 1)
+    assert newest == bytes_in(log, 0)
+    assert newest is not None
+    assert len(newest) > 1000 > len(sent)
+
+
+def test_a_log_that_is_offline_has_none(stand: Stand) -> None:
+    stand.partition.watch(stand.told)
+    appended(stand)
+    assert stand.partition.newest(0, 1) is not None
+    stand.world.log.fail(LogFailed("the disk is gone"))
+    assert stand.partition.newest(0, 1) is None
+
+
+def test_another_at_its_offset_is_not_it(stand: Stand) -> None:
+    log = stand.world.log
+    stand.partition.watch(stand.told)
+    appended(stand)
+    log.truncate_to(0)
+    log.append_as_follower(batch(base_offset=0, size=20))
+    assert stand.partition.newest(0, 1) is None
+
+
+def test_one_that_was_deleted_is_not_read(stand: Stand) -> None:
+    log = stand.world.log
+    stand.partition.watch(stand.told)
+    appended(stand)
+    assert log.advance_log_start(1, "asked to")
+    assert stand.partition.newest(0, 1) is None
