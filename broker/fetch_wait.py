@@ -19,16 +19,23 @@ from odradek.broker.context import Asker
 from odradek.broker.timers import Timers
 from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
+from odradek.seams.processor import let_others_run
 
 ANSWERED_AT_ONCE = 2
 """Fetches answered before the answer of whoever woke them, about 50 µs each; the rest is left to
 their own tasks."""
+PATIENCE_SECONDS = 200e-6
+"""So long whoever was sent something may have the processor: who hands on what it got takes a tenth."""
+PAUSE = 200
+"""Who computes takes it for some milliseconds: for so many times that long it is offered to nobody."""
 
 
 class DueFetches:
     """The waits that were filled, until they are answered or their tasks run."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offered_again_at = 0.0
         self.waits: dict[_Wait, None] = {}
         self.is_attended = False
         """Whether who is at work calls `answer` when done: no task has to be woken before."""
@@ -42,15 +49,31 @@ class DueFetches:
     def answer(self) -> None:
         """Answer the first of them. Raises nothing: what goes wrong is left to their own tasks."""
         self.is_attended = False
-        answered = 0
+        if not self.waits:
+            return
+        tried = 0
+        is_any_answered = False
         while self.waits:
             wait = next(iter(self.waits))
             del self.waits[wait]
-            if answered < ANSWERED_AT_ONCE:
+            if tried < ANSWERED_AT_ONCE:
                 wait.answer()
-                answered += 1
+                tried += 1
+                is_any_answered |= wait.is_answered
             else:
                 wait.resume()
+        if is_any_answered:
+            self._offer_processor()
+
+    def _offer_processor(self) -> None:
+        """Have clients that were sent something run before what is left to do here, which has time."""
+        began = self._clock.monotonic()
+        if began < self._offered_again_at:
+            return
+        let_others_run()
+        ended = self._clock.monotonic()
+        if ended - began > PATIENCE_SECONDS:
+            self._offered_again_at = ended + PAUSE * (ended - began)
 
 
 class _Wait:

@@ -110,7 +110,7 @@ class Broker:
         self.stopped = trio.Event()
         """Set when all is closed, however it ended."""
         self.metrics = Metrics()
-        self.due_fetches = DueFetches()
+        self.due_fetches = DueFetches(seams.clock)
         self.fetch_timers = fetch_timers(seams.clock)
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.authorizer = configured_authorizer(config)

@@ -10,11 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from odradek.broker import fetch_wait
 from odradek.broker.apis.fetch import Answer, fetch
 from odradek.broker.connection import ClientConnection
 from odradek.broker.context import RequestContext
 from odradek.broker.fetch_reading import PARTITIONS_A_TURN
-from odradek.broker.fetch_wait import ANSWERED_AT_ONCE
+from odradek.broker.fetch_wait import ANSWERED_AT_ONCE, DueFetches
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
@@ -26,6 +27,7 @@ from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, ConnectionLost
 from odradek.seams.selector import EachAlone
+from odradek.storage.log.reading import LogReads
 from odradek.testing import Broker
 
 VERSION = 12
@@ -64,10 +66,12 @@ class Fetches:
     def wake(self) -> None:
         self.asks_on.set()
 
-    async def fetch(self, min_bytes: int = 1, indexes: Sequence[int] = (0,)) -> None:
+    async def fetch(
+        self, min_bytes: int = 1, indexes: Sequence[int] = (0,), max_bytes: int = 2**20
+    ) -> None:
         request = FetchRequest()
         request.max_wait_ms = PATIENCE_SECONDS * 2000
-        request.min_bytes, request.max_bytes = min_bytes, 2**20
+        request.min_bytes, request.max_bytes = min_bytes, max_bytes
         request.isolation_level = self.isolation_level
         partitions = [FetchPartition(index, -1, 0, -1, -1, 2**20) for index in indexes]
         request.topics = [FetchTopic("t", None, partitions)]
@@ -123,6 +127,42 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
         assert fetches.by_tasks == [None], "answered twice"
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_what_was_just_appended_is_not_looked_up(
+    isolation_level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
+        fetches = Fetches(broker, isolation_level)
+        partition = await fetches.partition()
+        nursery.start_soon(fetches.fetch)
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.delattr(LogReads, "read")
+        append(partition, batch())
+        fetches.node.due_fetches.answer()
+        ((_, told),) = fetches.at_once[0].chosen
+        assert told.aborted_transactions == ([] if isolation_level else None)
+        assert len(records_of(fetches.at_once[0])) == len(batch())
+        fetches.asks_on.set()
+
+
+@pytest.mark.parametrize("room", [0, 1])
+async def test_what_was_just_appended_counts_against_the_bytes_of_the_request(room: int) -> None:
+    """The first is answered whole, however little was asked for; the next is cut off there (KIP-74)."""
+    size = len(batch())
+    async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
+        fetches = Fetches(broker)
+        both = [await fetches.node.partitions.get("t", None, index) for index in (0, 1)]
+        nursery.start_soon(fetches.fetch, 1, (0, 1), 2 * size - 1 + room)
+        await trio.testing.wait_all_tasks_blocked()
+        for partition in both:
+            append(partition, batch())
+        fetches.node.due_fetches.answer()
+        (answer,) = fetches.at_once
+        found = [sum(map(len, told.records)) for _, told in answer.chosen]  # type: ignore[arg-type]
+        assert found == [size, size - 1 + room]
+        fetches.asks_on.set()
 
 
 @pytest.mark.parametrize("asks_on", ["after", "before"])
@@ -471,3 +511,63 @@ async def test_what_the_socket_does_not_take_follows(room: int, is_attended: boo
     answer = messages.read_response(apis.FETCH.key, VERSION, view, start)
     assert correlation_id == 7
     assert len(answer.responses[0].partitions[0].records) == len(batch())
+
+
+class Answered:
+    """A wait that can be answered, or not."""
+
+    def __init__(self, can_be: bool = True) -> None:
+        self.is_answered = False
+        self._can_be = can_be
+
+    def answer(self) -> None:
+        self.is_answered = self._can_be
+
+
+class Processor:
+    """Is taken for `seconds` whenever it is offered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.seconds = 0.0
+        self.offers = 0
+        monkeypatch.setattr(fetch_wait, "let_others_run", self._run)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def _run(self) -> None:
+        self.offers += 1
+        self.now += self.seconds
+
+
+def test_clients_that_were_sent_something_are_offered_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processor = Processor(monkeypatch)
+    due = DueFetches(processor)  # type: ignore[arg-type]
+    due.answer()
+    due.add(Answered(can_be=False))  # type: ignore[arg-type]
+    due.answer()
+    assert processor.offers == 0
+    for _ in range(3):
+        due.add(Answered())  # type: ignore[arg-type]
+        due.add(Answered())  # type: ignore[arg-type]
+        due.answer()
+    assert processor.offers == 3
+
+
+def test_a_processor_that_is_taken_for_long_is_offered_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One hundredth of the time, at the most, is waited for who computes."""
+    processor = Processor(monkeypatch)
+    due = DueFetches(processor)  # type: ignore[arg-type]
+    processor.seconds = 0.003
+    began = processor.now
+    for _ in range(10_000):
+        due.add(Answered())  # type: ignore[arg-type]
+        due.answer()
+        processor.now += 0.001
+    assert processor.offers > 10
+    assert processor.offers * processor.seconds < 0.01 * (processor.now - began)
