@@ -49,7 +49,7 @@ def test_produce_and_consume_with_a_codec(bootstrap: str, name: str, codec: str)
 
 
 def test_headers_nulls_and_timestamps_come_back(bootstrap: str, name: str) -> None:
-    create_topic(bootstrap, name)
+    create_topic(bootstrap, name, config={"retention.ms": "-1"})  # the record is of 1970
     producer = Producer({"bootstrap.servers": bootstrap})
     headers = [("a", b"1"), ("a", b"2"), ("none", None)]
     producer.produce(name, None, b"tombstone", timestamp=1_234_567, headers=headers)
