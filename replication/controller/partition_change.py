@@ -186,8 +186,8 @@ class _Target:
 
 
 def _last_known_leader(now: PartitionImage, leader: int) -> Replicas | None:
-    """Who led last is noted when nobody does, and forgotten when somebody does again."""
-    if leader == NO_LEADER and not now.last_known_elr:
+    """Who led last is noted when nobody does any more, and forgotten when somebody does again."""
+    if leader == NO_LEADER and now.leader >= 0 and not now.last_known_elr:
         return (now.leader,)
     if leader >= 0 and now.last_known_elr:
         return ()

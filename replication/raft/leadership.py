@@ -160,7 +160,8 @@ class Leadership:
 
     @property
     def check_quorum_at_ms(self) -> int | None:
-        """When to resign; a lone voter never does."""
+        """When to resign. Beside a lone voter nobody does, not even who has removed itself from the two:
+        while the other lacks that record, it is elected by nobody."""
         return None if len(self._members) == 1 else self._check_quorum_at_ms
 
     def leave(self, now_ms: int) -> None:

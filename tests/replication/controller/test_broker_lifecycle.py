@@ -6,6 +6,7 @@ The transcripts of a single broker are those that Apache Kafka 4.3.0 wrote to it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from odradek.replication.controller.features import (
     SUPPORTED_FEATURES,
 )
 from odradek.replication.controller.image import LOST, UNASSIGNED, MetadataImage
+from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (
     cluster,
@@ -254,6 +256,18 @@ def test_without_elr_the_last_in_sync_stays_so() -> None:
     assert partition(image, "t").leader == -1, "1 may have missed what 3 has"
     image = committed(image, unfence_broker(image, 3, epoch_of(image, 3)).records)
     assert (partition(image, "t").leader, partition(image, "t").isr) == (3, (3,))
+
+
+def test_without_a_leader_there_is_no_last_one_to_note() -> None:
+    image = three_replicas(features=WITHOUT_ELR)
+    for broker in (1, 2, 3):
+        image = committed(image, fence_broker(image, broker, epoch_of(image, broker)).records)
+    image = replace(image, features=DEFAULT_FEATURES)
+    image, (error,) = perform(image, alter_reassignments(image, [Reassignment("t", 0, (3,))]))
+    assert error is None
+    found = partition(image, "t")
+    assert (found.replicas, found.leader, found.isr) == ((3,), -1, (3,))
+    assert found.last_known_elr == ()
 
 
 def test_without_elr_an_unclean_election_is_a_topics_choice() -> None:
