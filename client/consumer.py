@@ -123,8 +123,19 @@ class Reader:
         position = self._positions[where]
         return None if position.end is None else max(0, position.end - position.offset)
 
-    def at_end(self) -> bool:
-        """Whether every partition was read to what was its end when it was last asked for."""
+    async def at_end(self) -> bool:
+        """Whether every partition was read to its end.
+
+        Where the last answers say so, their leaders are asked once more: one that was just elected may
+        not know yet how far the one before it got, and then lets us wait (KIP-207). Raises as
+        `list_offsets` does.
+        """
+        if any(self.remaining(where) != 0 for where in self._positions):
+            return False
+        wanted = dict.fromkeys(self._positions, LATEST)
+        ends = await list_offsets(self._cluster, wanted, isolation=self._options.isolation)
+        for where, end in ends.items():
+            self._positions[where].end = end.offset
         return all(self.remaining(where) == 0 for where in self._positions)
 
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:

@@ -100,9 +100,9 @@ class GroupConsumer:
         """The offset after the last record that `poll` returned, of each assigned partition."""
         return self._reader.positions
 
-    def at_end(self) -> bool:
-        """Whether all that we were assigned was read to its end, as of the last poll."""
-        return self._joined and self._reader.at_end()
+    async def at_end(self) -> bool:
+        """Whether all that we were assigned was read to its end."""
+        return self._joined and await self._reader.at_end()
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit these offsets, or the positions. Raises KafkaError (REBALANCE_IN_PROGRESS, …)."""

@@ -40,7 +40,7 @@ class WholeTopic:
             self._positions = await self._beginnings()
         reader = Reader(self._cluster, ReaderOptions())
         reader.assign(self._positions)
-        while not reader.at_end():
+        while not await reader.at_end():
             for record in await reader.poll():
                 take(record)
         self._positions = reader.positions

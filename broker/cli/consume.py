@@ -186,7 +186,7 @@ async def _alone(
         hint(f"reading {len(where)} partitions; Ctrl-C ends")
     while not printer.done:
         printer.print(await reader.poll())
-        if args.exit and reader.at_end():
+        if args.exit and await reader.at_end():
             return
 
 
@@ -217,7 +217,7 @@ async def _as_member(
             if trio.current_time() >= commit_due:
                 await _commit(member, printed)
                 commit_due = trio.current_time() + COMMIT_EVERY_S
-            if args.exit and member.at_end():
+            if args.exit and await member.at_end():
                 break
     finally:  # on Ctrl-C and on a broken pipe too: what was printed is not printed again
         with trio.move_on_after(CLOSE_S, shield=True), suppress(KafkaError, ClientError):

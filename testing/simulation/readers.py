@@ -70,7 +70,7 @@ class Readers:
         reader = Reader(cluster, ReaderOptions(isolation))
         reader.assign(self._start if start is None else dict(start))
         found = await self._poll(reader)
-        while not reader.at_end():
+        while not await self._is_at_end(reader):
             found += await self._poll(reader)
         return found, reader.positions
 
@@ -94,6 +94,12 @@ class Readers:
         reader = Reader(cluster, options)
         reader.assign(self._start)
         return reader
+
+    async def _is_at_end(self, reader: Reader) -> bool:
+        try:
+            return await reader.at_end()
+        except (KafkaError, ClientError):
+            return False
 
     async def _poll(self, reader: Reader) -> list[Seen]:
         try:

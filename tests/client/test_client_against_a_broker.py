@@ -49,7 +49,7 @@ async def test_what_is_produced_is_read(cluster: Cluster) -> None:
     reader = Reader(cluster)
     reader.assign(dict.fromkeys(where, 0))
     values = [record.value for record in await reader.poll()]
-    while not reader.at_end():
+    while not await reader.at_end():
         values += [record.value for record in await reader.poll()]
     assert sorted(values, key=int) == [b"%d" % number for number in range(1000)]  # type: ignore[arg-type]
 
@@ -125,7 +125,7 @@ async def test_the_next_member_goes_on_from_the_commit(cluster: Cluster) -> None
     await first.leave()
     second = GroupConsumer(cluster, "g", ["u"], options=FAST)
     assert [record.value for record in await second.poll()] == [b"6", b"7", b"8", b"9"]
-    assert second.at_end()
+    assert await second.at_end()
     await second.commit()
     committed = await group_admin.committed_offsets(cluster, "g")
     assert {where: found.offset for where, found in committed.items()} == {

@@ -83,6 +83,11 @@ def fetched(
     return {"error_code": 0, "responses": [{"topic": "t", "partitions": [row]}]}
 
 
+def listed(offset: int, code: ErrorCode = ErrorCode.none) -> dict[str, Any]:
+    row = {"partition_index": 0, "error_code": code, "timestamp": -1, "offset": offset}
+    return {"topics": [{"name": "t", "partitions": [row]}]}
+
+
 @asynccontextmanager
 async def cluster_of(
     script: Script, topics: dict[str, int] | None = None
@@ -119,9 +124,30 @@ async def test_records_come_from_the_position_on() -> None:
             (3, b"3", 1000),
         ]
         assert reader.positions == {T0: 4}
-        assert reader.at_end()
+        assert reader.remaining(T0) == 0
         asked = broker.asked(FETCH)[0].body.topics[0].partitions[0]
         assert asked.fetch_offset == 1
+
+
+async def test_a_leader_that_is_behind_its_epoch_does_not_say_where_the_end_is() -> None:
+    """It has records up to 2, but knows of the high watermark before its election only (KIP-207)."""
+    first, rest = fetched(batch(0, b"0"), end=1), fetched(batch(1, b"1"), end=2)
+    fetches = answering(first, rest)
+    behind = listed(-1, ErrorCode.offset_not_available)
+    ends = [behind, listed(2), listed(2)]
+
+    def script(asked: Asked) -> Any:
+        return ends.pop(0) if asked.api is LIST_OFFSETS else fetches(asked)
+
+    async with cluster_of(script) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 0})
+        assert [r.value for r in await reader.poll()] == [b"0"]
+        assert reader.remaining(T0) == 0
+        assert not await reader.at_end()
+        assert [r.value for r in await reader.poll()] == [b"1"]
+        assert await reader.at_end()
+        assert not ends
 
 
 async def test_a_batch_cut_short_is_asked_for_again() -> None:
@@ -259,7 +285,7 @@ async def test_whoever_gave_something_is_asked_last_next_time() -> None:
         reader.assign({TopicPartition("t", index): 0 for index in range(3)})
         order = [record.partition for _ in range(6) for record in await reader.poll()]
         assert order == [0, 1, 2, 0, 1, 2]
-        assert not reader.at_end()
+        assert not await reader.at_end()
 
 
 async def test_offsets_are_asked_of_the_leader_until_it_answers() -> None:

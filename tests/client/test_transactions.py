@@ -43,7 +43,7 @@ async def values(cluster: Cluster, isolation: Isolation = Isolation.READ_COMMITT
     reader = Reader(cluster, ReaderOptions(isolation=isolation))
     reader.assign({TopicPartition("t", index): 0 for index in range(2)})
     found = [(record.partition, record.offset, record.value) for record in await reader.poll()]
-    while not reader.at_end():
+    while not await reader.at_end():
         found += [(each.partition, each.offset, each.value) for each in await reader.poll()]
     return [value or b"" for _, _, value in sorted(found, key=lambda each: each[:2])]
 

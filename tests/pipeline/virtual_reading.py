@@ -276,7 +276,7 @@ async def _consumed(
     reader = Reader(cluster, ReaderOptions(isolation))
     reader.assign(await first_offsets(cluster, topic, partitions))
     rows: list[Row] = []
-    while not reader.at_end():
+    while not await reader.at_end():
         rows += [
             (
                 each.partition,

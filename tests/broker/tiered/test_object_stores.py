@@ -57,7 +57,7 @@ class Tiered:
         reader.assign({TopicPartition("orders", 0): 0})
         found: list[bytes] = []
         with trio.fail_after(PATIENCE_SECONDS):
-            while not reader.at_end() or not found:
+            while not await reader.at_end() or not found:
                 found += [record.value or b"" for record in await reader.poll()]
         return found
 

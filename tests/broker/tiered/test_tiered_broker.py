@@ -86,7 +86,7 @@ class Stage:
         reader = Reader(self.cluster)
         reader.assign({WHERE: offset})
         found: list[bytes] = []
-        while not reader.at_end() or not found:
+        while not await reader.at_end() or not found:
             found += [record.value or b"" for record in await reader.poll()]
         return found
 
