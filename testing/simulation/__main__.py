@@ -20,8 +20,12 @@ def main() -> int:
         prog="python -m odradek.testing.simulation",
         description="Simulated clusters under faults. Exit code 1: an anomaly was found.",
     )
-    parser.add_argument("--seeds", default="0-99", metavar="N|FIRST-LAST", help="default: 0-99")
-    parser.add_argument("--nodes", type=int, default=NODES, help=f"default: {NODES}")
+    parser.add_argument(
+        "--seeds", type=_seeds, default="0-99", metavar="N|FIRST-LAST", help="default: 0-99"
+    )
+    parser.add_argument(
+        "--nodes", type=_nodes, default=NODES, help=f"1, or {NODES} and more; default: {NODES}"
+    )
     parser.add_argument("--tiered", action="store_true", help="with an object store (KIP-405)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
@@ -31,8 +35,21 @@ def main() -> int:
     args = parser.parse_args()
     if args.replay is not None:
         return _replay(args.replay)
-    first, _, last = args.seeds.partition("-")
-    return _run(range(int(first), int(last or first) + 1), args)
+    return _run(args.seeds, args)
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+        raise argparse.ArgumentTypeError(f"neither a seed nor a range of them: {text!r}")
+    return range(int(first), int(last or first) + 1)
+
+
+def _nodes(text: str) -> int:
+    """Topics of more than one node have three replicas."""
+    if not text.isdecimal() or (int(text) != 1 and int(text) < NODES):
+        raise argparse.ArgumentTypeError(f"1, or {NODES} and more, not {text!r}")
+    return int(text)
 
 
 def _run(seeds: range, args: argparse.Namespace) -> int:
@@ -65,7 +82,11 @@ def _replay(path: Path) -> int:
     from odradek.testing.simulation.run import simulate  # whole brokers: workers have theirs
     from odradek.testing.simulation.worker import load
 
-    run = simulate(load(path))
+    try:
+        plan = load(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{path} is no plan: {error!r}")
+    run = simulate(plan)
     print(*run.trace, *run.anomalies, sep="\n")
     return 0 if run.is_sound else 1
 

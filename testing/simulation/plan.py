@@ -88,6 +88,8 @@ OF_MANY = DAMAGING | {
     Kind.LAGGING_VOTER,
 }
 """For these there must be others: who hold the records, or to whom there is a network."""
+OF_NO_CONTROLLER = frozenset({Kind.MISSED_EPOCH, Kind.LAGGING_VOTER})
+"""For these there must be an active controller, and another node than it."""
 OF_STORE = frozenset(each for each in Kind if each.name.startswith("STORE_"))
 OF_TIER = OF_STORE | {Kind.DIRECTORY_MOVE, Kind.COPIES_OFF}
 """For these the topic must be tiered."""

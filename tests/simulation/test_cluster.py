@@ -74,6 +74,34 @@ def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(waited_for) > 0
 
 
+def test_what_the_cluster_has_no_occasion_for_is_not_covered() -> None:
+    """Who is the controller does not lag behind it, and while there is none nobody does."""
+    faults = tuple(Fault(1.0 + node, Kind.LAGGING_VOTER, node, 1, 0.1, 0.5) for node in (1, 2, 3))
+    run = simulate(Plan(1, faults, transactional=0))
+    assert run.is_sound
+    assert 0 < run.coverage.total() < len(faults)
+    assert not any(state.startswith("controller") for _, state in run.coverage)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nodes", "2"], "1, or 3 and more, not '2'"),
+        (["--seeds", "5-3"], "neither a seed nor a range of them: '5-3'"),
+        (["--seeds", "x"], "neither a seed nor a range of them: 'x'"),
+        (["--replay", "nowhere.json"], "nowhere.json is no plan: "),
+    ],
+)
+def test_what_makes_no_sense_is_refused_on_the_command_line(
+    arguments: list[str], said: str
+) -> None:
+    command = [sys.executable, "-m", "odradek.testing.simulation", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_plan_is_written_down_and_read_again() -> None:
     plans = [draw_plan(seed) for seed in range(50)]
     assert [from_json(json.loads(json.dumps(to_json(plan)))) for plan in plans] == plans
