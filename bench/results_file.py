@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from odradek.bench.model import Better, Histogram, Metric, Parameter
@@ -223,7 +224,27 @@ def _results(document: dict[str, Any]) -> Results:
     document["peers"] = [PeerRecord(**each) for each in document["peers"]]
     document["limits"] = [_limit(each) for each in document["limits"]]
     document["workloads"] = [_workload(each) for each in document["workloads"]]
-    return Results(**document)
+    results = Results(**document)
+    for name, kind in _KINDS.items():
+        if not isinstance(value := getattr(results, name), kind):
+            raise TypeError(f"{name} is {value!r}")
+    known = {peer.name for peer in results.peers}
+    for workload in results.workloads:
+        for name in workload.peers.keys() - known:
+            raise ValueError(f"{workload.name} was run on {name!r}, which is none of its peers")
+    return results
+
+
+_KINDS: Mapping[str, type | UnionType] = {
+    "version": str,
+    "started": str,
+    "machine": dict,
+    "settings": dict,
+    "seconds": float | int,
+    "interrupted": bool,
+    "remarks": list,
+}
+"""Of what is taken as the file has it."""
 
 
 def _limit(document: dict[str, Any]) -> LimitResults:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 
 from odradek.bench.cli.loading import load_results
@@ -14,7 +15,7 @@ from odradek.broker.cli.output import print_json, print_lines, print_table
 
 def run(args: argparse.Namespace) -> int:
     old, new = load_results(args.old), load_results(args.new)
-    if args.tolerance < 0:
+    if not 0 <= args.tolerance < math.inf:
         raise WrongUsage("--tolerance is a percentage, 0 or more")
     changes = compare(old, new, peer=args.peer, tolerance=args.tolerance / 100)
     if not changes:

@@ -58,7 +58,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise argparse.ArgumentTypeError("names none")
+    return names
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,8 @@ from odradek.broker.cli.output import print_lines
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.further and args.markdown is None:
+        raise WrongUsage("--with gives sections to the page of --markdown, which is not asked for")
     results = load_results(args.results)
     if args.html is not None:
         from odradek.bench.report import page

@@ -115,6 +115,24 @@ def test_a_peer_without_figures_is_wrong_usage(
     assert "has no figures of kafka" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("tolerance", ["-1", "nan", "inf"])
+def test_a_tolerance_is_a_percentage(
+    tolerance: str, capsys: pytest.CaptureFixture[str], old: str
+) -> None:
+    assert main(["bench", "compare", old, old, "--tolerance", tolerance]) == 2
+    assert "--tolerance is a percentage" in capsys.readouterr().err
+
+
+def test_a_section_of_no_page_is_wrong_usage(capsys: pytest.CaptureFixture[str], old: str) -> None:
+    assert main(["bench", "report", old, "--with", "tables-none.json"]) == 2
+    assert "--with gives sections to the page of --markdown" in capsys.readouterr().err
+
+
+def test_no_peers_at_all_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "run", "--peers="]) == 2
+    assert "argument --peers: names none" in capsys.readouterr().err
+
+
 def test_results_are_shown_and_drawn(
     capsys: pytest.CaptureFixture[str], old: str, tmp_path: Path
 ) -> None:

@@ -28,12 +28,13 @@ from tests.bench.fakes import DELAY, SPEED, empty_results
 
 
 def full_results(speed: float = 100.0, delay: float = 400.0) -> Results:
-    """Two peers with everything that can be in a file."""
+    """Peers with everything that can be in a file."""
     results = empty_results()
     results.remarks.append("kafka was started anew after a failure")
     results.peers += [
         PeerRecord("odradek", "Odradek", "0.1.0", {"threads": "1"}),
         PeerRecord("kafka", "Apache Kafka", "4.3.0"),
+        PeerRecord("mock", "librdkafka's mock cluster", "2.0.2"),
         PeerRecord("nisshi", "nisshi", unavailable="no cargo"),
     ]
     results.limits.append(
@@ -90,6 +91,16 @@ def test_what_is_no_results_file_is_refused(text: str, complaint: str) -> None:
 def test_damage_within_is_refused(field: str, value: object) -> None:
     document = json.loads(to_json(full_results()))
     document["workloads"][0]["peers"]["odradek"]["samples"][0][field] = value
+    with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
+        from_json(json.dumps(document), "x.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("machine", "x"), ("remarks", None), ("seconds", "long"), ("peers", [])],
+)
+def test_damage_of_what_is_about_the_whole_run_is_refused(field: str, value: object) -> None:
+    document = {**json.loads(to_json(full_results())), field: value}
     with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
         from_json(json.dumps(document), "x.json")
 
