@@ -45,8 +45,8 @@ BYTES_A_TURN = 1024 * 1024
 UNSENT_BYTES_MAX = 256 * 1024
 JOINED_BYTES_MAX = 4096
 """A body of so much is copied behind its head, and answers behind one another: fewer buffers to send."""
-GROWN_SECONDS = 10.0
-"""How long a buffer that a large frame made grow is kept for the next one."""
+MEMORY_KEPT_SECONDS = 10.0
+"""How long the memory of requests is kept for the next ones."""
 
 Parts = Sequence[Buffer | FileSlice]
 
@@ -73,6 +73,8 @@ class ClientConnection:
         self._unsent_bytes = 0
         self.waiting_since: float | None = broker.seams.clock.monotonic()
         """Monotonic seconds since when the client owes us bytes; None while it is being served."""
+        self._gave_back_since: float | None = None
+        """The time from which on the client was waited for when its memory was given back."""
         self._is_asleep = False
         """The task waits for the next request, which the client sends once it has the answer to this one."""
         self._sending = False
@@ -116,19 +118,10 @@ class ClientConnection:
             if not self.end_turn():
                 await self.flush()
                 self.waiting_since = self._broker.seams.clock.monotonic()
-            if self._buffer.is_grown:
-                self.take(await self._receive_or_shrink())
-            elif self._needs_no_task:
+            if self._needs_no_task:
                 await self._selector.receive(self._connection, self)
             else:
                 self.take(await self._connection.receive_into(self._buffer.room()))
-
-    async def _receive_or_shrink(self) -> int:
-        """Receive; the memory of a large frame is not kept by a client that sends nothing for long."""
-        with trio.move_on_after(GROWN_SECONDS):
-            return await self._connection.receive_into(self._buffer.room())
-        self._buffer.shrink()
-        return await self._connection.receive_into(self._buffer.room())
 
     # For the selector, while requests are answered as they come; and for this connection's own task
 
@@ -145,7 +138,7 @@ class ClientConnection:
         goes_on = False
         try:
             self._rest = self._answer_received()
-            goes_on = self._rest is None and not self._is_over and not self._buffer.is_grown
+            goes_on = self._rest is None and not self._is_over
         finally:
             if not goes_on:
                 self._due_fetches.answer()
@@ -283,7 +276,7 @@ class ClientConnection:
             self.waiting_since = self._broker.seams.clock.monotonic()
 
     async def until_next_request(self) -> None:
-        if self._buffer.holds_bytes or self._buffer.is_grown:
+        if self._buffer.holds_bytes:
             return
         self._is_asleep = True
         try:
@@ -379,6 +372,14 @@ class ClientConnection:
         if self._stalled_since is None or sent_bytes != self._stalled_at_bytes:
             self._stalled_since, self._stalled_at_bytes = now, sent_bytes
         return now - self._stalled_since
+
+    def give_memory_back(self, now: float) -> None:
+        """Keep no memory for requests where none has come for long."""
+        since = self.waiting_since
+        if since is None or since == self._gave_back_since or now - since < MEMORY_KEPT_SECONDS:
+            return
+        self._gave_back_since = since
+        self._buffer.give_back()
 
     def abort(self) -> None:
         self._connection.abort()

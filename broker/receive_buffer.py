@@ -1,9 +1,8 @@
 """Frames out of a stream of bytes: one buffer a connection, received into directly.
 
 The frames handed out are views into the buffer, valid until the next `room()`. The buffer grows to a
-large frame as its bytes come, never on the word of its size alone, and stays grown until `shrink`: the
-frames after it are received straight into their place (the first touch of memory costs more than a
-copy).
+large frame as its bytes come, never on the word of its size alone, and stays grown: the frames after it
+are received straight into their place. What a client that is silent does not use, `give_back` returns.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 
 from odradek.protocol.errors import InvalidFrame
+from odradek.seams.memory import SpareMemory
 
 SIZE_PREFIX = 4
 FIRST_BYTES = 16 * 1024
@@ -38,7 +38,12 @@ class ReceiveBuffer:
 
     def _allocate(self, size: int) -> None:
         self._size = size
-        self._view = memoryview(bytearray(size))
+        if size > FIRST_BYTES:
+            self._grown: SpareMemory | None = SpareMemory(size)
+            self._view = self._grown.view
+        else:
+            self._grown = None
+            self._view = memoryview(bytearray(size))
 
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its size prefix, or None until more has been received.
@@ -98,20 +103,15 @@ class ReceiveBuffer:
         self._start, self._end = 0, held
 
     @property
-    def is_grown(self) -> bool:
-        """Whether it has more memory than a connection may keep that is not used."""
-        return self._size > BUSY_BYTES
-
-    @property
     def holds_bytes(self) -> bool:
         """Whether something was received behind the last frame."""
         return self._start < self._end
 
-    def shrink(self) -> None:
-        """Give the memory back, unless it holds a part of a frame; the last `room()` is void."""
-        if self._start == self._end:
-            self._allocate(FIRST_BYTES)
-            self._start = self._end = 0
+    def give_back(self) -> None:
+        """Let go of the memory that it grew to, unless it holds a part of a frame. The last `room()` stays
+        good."""
+        if self._grown is not None and not self.holds_bytes:
+            self._grown.give_back()
 
     def received(self, count: int) -> None:
         """`count` bytes were put into the last `room()`."""

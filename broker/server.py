@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.server")
 
 IDLE_CHECKS_PER_LIMIT = 4
-IDLE_CHECK_SECONDS_MAX = 60.0
+IDLE_CHECK_SECONDS_MAX = 10.0
 
 
 @value_class
@@ -126,7 +127,7 @@ class Server:
                     for endpoint, listeners in opened:
                         for listener in listeners:
                             accepting.start_soon(self._accept, listener, endpoint, clients)
-                    accepting.start_soon(self._reap_idle)
+                    accepting.start_soon(self._look_after_idle)
                     task_status.started()
             finally:
                 await close_listeners(opened)
@@ -178,15 +179,17 @@ class Server:
             if not self._per_host[host]:
                 del self._per_host[host]
 
-    async def _reap_idle(self) -> None:
-        """Close connections from which nothing came for connections.max.idle.ms, unless that is below 0."""
+    async def _look_after_idle(self) -> None:
+        """Close connections from which nothing came for connections.max.idle.ms, unless that is below 0;
+        long before, those that are silent keep no memory."""
         clock = self._broker.seams.clock
         while True:
             limit = self._broker.config.get_int("connections.max.idle.ms") / 1000
-            if limit < 0:
-                await clock.sleep(IDLE_CHECK_SECONDS_MAX)
-                continue
-            await clock.sleep(min(max(limit / IDLE_CHECKS_PER_LIMIT, 0.05), IDLE_CHECK_SECONDS_MAX))
+            pause = max(limit / IDLE_CHECKS_PER_LIMIT, 0.05) if limit >= 0 else math.inf
+            await clock.sleep(min(pause, IDLE_CHECK_SECONDS_MAX))
             now = clock.monotonic()
-            for client in [each for each in self._connections if each.idle_seconds(now) > limit]:
-                client.abort()
+            for client in list(self._connections):
+                if 0 <= limit < client.idle_seconds(now):
+                    client.abort()
+                else:
+                    client.give_memory_back(now)

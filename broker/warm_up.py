@@ -9,6 +9,7 @@ the leaders, and every turn that this takes is one more in which a replica is mi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib import import_module
 
@@ -16,6 +17,8 @@ import trio
 
 from odradek.protocol import apis, messages
 from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.warm_up")
 
 PAUSE_SECONDS = 0.002
 LOOK_SECONDS = 0.02
@@ -68,16 +71,22 @@ MODULES = (
 
 
 async def warm_up(clock: Clock, *, is_catching_up: Callable[[], bool]) -> None:
-    """Load all of these, a step at a time, once the node has caught up with those that it follows."""
+    """Load all of these, a step at a time, once the node has caught up with those that it follows.
+
+    Where files can't be read (out of descriptors, say), the rest is left to those who ask for it.
+    """
     with trio.move_on_after(PATIENCE_SECONDS):
         while is_catching_up():
             await clock.sleep(LOOK_SECONDS)
-    for name in MODULES:
-        import_module(name)
-        await clock.sleep(PAUSE_SECONDS)
-    for api, version in SCHEMAS:
-        messages.warm(api.key, version)
-        await clock.sleep(PAUSE_SECONDS)
+    try:
+        for name in MODULES:
+            import_module(name)
+            await clock.sleep(PAUSE_SECONDS)
+        for api, version in SCHEMAS:
+            messages.warm(api.key, version)
+            await clock.sleep(PAUSE_SECONDS)
+    except OSError as error:
+        log.warning("the first clients wait for what was not loaded ahead of them: %s", error)
 
 
 __all__ = ["warm_up"]

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from odradek.broker import connection
-from odradek.broker.receive_buffer import BUSY_BYTES
+from odradek.broker.receive_buffer import BUSY_BYTES, ReceiveBuffer
 from odradek.protocol import apis
 from odradek.testing import Broker
 from tests.broker.raw_requests import request_frame
@@ -137,33 +137,18 @@ def test_one_that_waits_for_records_stays(broker: Broker) -> None:
         assert read_frame(sock) != b""
 
 
-def test_memory_of_a_large_request_is_given_back_while_nothing_comes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection, "GROWN_SECONDS", IDLE_SECONDS / 10)
-    records = {"index": 0, "records": bytes(4 * BUSY_BYTES)}
-    request = request_frame(
-        apis.PRODUCE,
-        9,
-        1,
-        {
-            "transactional_id": None,
-            "acks": 1,
-            "timeout": 1000,
-            "topic_data": [{"name": "t", "partition_data": [records]}],
-        },
-    )
-
-    async def until_given_back() -> None:
-        with trio.fail_after(20):
-            while any(each._buffer.is_grown for each in broker.node.server._connections):
-                await trio.sleep(0.01)
-
-    with Broker(topics={"t": 1}) as broker, connect(broker) as sock:
-        for _ in range(2):  # what comes after it is answered as before
-            sock.sendall(request)
-            assert read_frame(sock) != b""
-            broker._call(until_given_back)
+def test_who_is_silent_keeps_no_memory_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MEMORY_KEPT_SECONDS", IDLE_SECONDS / 10)
+    given_back: list[ReceiveBuffer] = []
+    monkeypatch.setattr(ReceiveBuffer, "give_back", lambda buffer: given_back.append(buffer))
+    configs = {"connections.max.idle.ms": str(int(4 * 1000 * IDLE_SECONDS))}
+    with Broker(topics={"t": 1}, configs=configs) as broker, connect(broker) as sock:
+        for number in (1, 2):
+            sock.sendall(produce(number, size=BUSY_BYTES // 2, topic="t"))
+            assert numbers(sock, 1) == [number]
+            (client,) = broker.node.server._connections
+            time.sleep(2.5 * IDLE_SECONDS)  # it is looked at twice, or three times
+            assert given_back.count(client._buffer) == number, "once for each time of silence"
 
 
 def test_one_that_is_throttled_for_longer_is_told_so_and_closed(broker: Broker) -> None:

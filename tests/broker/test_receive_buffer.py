@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,18 +67,36 @@ def test_a_buffer_that_grew_takes_the_next_large_frame_at_once() -> None:
     assert len(buffer.room()) >= 3_000_004
 
 
-def test_a_buffer_that_grew_is_given_back_when_asked_but_for_half_a_frame() -> None:
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    "frames", [[bytes(2 * BUSY_BYTES)], [bytes(100)] * 20_000], ids=["a large one", "many"]
+)
+def test_memory_that_frames_have_taken_is_given_back_when_asked(frames: list[bytes]) -> None:
+    buffers = [ReceiveBuffer(10 * BUSY_BYTES) for _ in range(32)]
+    stream = b"".join(map(framed, frames))
+    before = resident_bytes()
+    for buffer in buffers:
+        feed(buffer, stream)
+    taken = resident_bytes() - before
+    assert taken > 20 * BUSY_BYTES
+    for buffer in buffers:
+        room = buffer.room()
+        buffer.give_back()
+        room[:5] = framed(b"x")
+        buffer.received(5)
+        assert buffer.next_frame() == b"x", "the room that was given out before stays good"
+    assert resident_bytes() - before < taken / 10
+
+
+def test_half_a_frame_is_not_given_back() -> None:
     buffer = ReceiveBuffer(10 * BUSY_BYTES)
-    large = framed(bytes(2 * BUSY_BYTES))
-    feed(buffer, large)
-    buffer.room()
-    assert buffer.is_grown
-    buffer.shrink()
-    assert not buffer.is_grown
-    assert len(buffer.room()) == FIRST_BYTES
-    feed(buffer, large[:-1])
-    buffer.shrink()
-    assert buffer.is_grown
+    large = framed(bytes(range(256)) * 10_000)
+    assert feed(buffer, large[:-1]) == []
+    buffer.give_back()
     assert feed(buffer, large[-1:]) == [large[4:]]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
+
 import pytest
 import trio
 
@@ -29,3 +33,23 @@ def test_followed_partitions_go_first(
     trio.run(main, clock=clock)
     assert loaded_at[0] == pytest.approx(begins_at, abs=2 * warm_up.LOOK_SECONDS)
     assert len(loaded_at) == len(warm_up.MODULES)
+
+
+def test_files_that_can_not_be_read_are_left_to_those_who_need_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node is not to end because its clients have taken all of its descriptors."""
+
+    def out_of_descriptors(name: str) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
+
+    clock = VirtualClock()
+    clock.jumping = True
+    monkeypatch.setattr(warm_up, "import_module", out_of_descriptors)
+
+    async def main() -> None:
+        await warm_up.warm_up(clock, is_catching_up=lambda: False)
+
+    with caplog.at_level(logging.WARNING):
+        trio.run(main, clock=clock)
+    assert "Too many open files" in caplog.text
