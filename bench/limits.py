@@ -1,6 +1,6 @@
 """What the machine can do with no broker in between: every throughput is seen against one of these.
 
-Two processes, as with a broker and its client: the other one (`_client`, forked) only feeds or drains
+Two processes, as with a broker and its client: the other one (`_be_client`, forked) only feeds or drains
 a loopback connection. What the broker's side does is the least that a broker could do: `recv_into`
 one buffer and `write` it, `sendfile` a file that is in the page cache, answer a byte with a byte. No
 protocol, no checks; in Python, whose part in calls of a megabyte is nothing.
@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,7 @@ def _ping(connection: socket.socket) -> None:
 def _connected(client: Client) -> Iterator[socket.socket]:
     """Our end of a loopback connection, at whose other end `client` runs in a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as server:
+        _send_unpaced(server)
         address = server.getsockname()
         child = os.fork()
         if child == 0:
@@ -69,9 +70,18 @@ def _connected(client: Client) -> Iterator[socket.socket]:
         os.waitpid(child, 0)
 
 
+def _send_unpaced(connection: socket.socket) -> None:
+    """Of the ways in which the system sends the fastest, as a broker may choose (seams/tcp.py does): BBR, where it is
+    the system's choice, lets loopback wait for timers."""
+    with suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
+
 def _be_client(address: tuple[str, int], client: Client) -> None:
     try:
-        with socket.create_connection(address) as connection:
+        with socket.socket() as connection:
+            _send_unpaced(connection)
+            connection.connect(address)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client(connection)
     finally:

@@ -19,6 +19,10 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PF_KTHREAD = 0x00200000
 
+QUIET_DIRTY_BYTES = 64 << 20
+QUIET_CORES = 0.1
+QUIET_LOOK_S = 0.2
+
 
 @dataclass(frozen=True)
 class _Stat:
@@ -152,12 +156,19 @@ def _steal_s() -> float:
     return int(fields[8]) * _TICK_S
 
 
-def settle(dirty_bytes: int = 64 << 20, patience_s: float = 60) -> None:
-    """Have what was written before on the disk, so that it is not written during the next run."""
+def settle(bystanders: Collection[int] = (), patience_s: float = 60) -> None:
+    """Return when the machine is quiet, or patience ends: what was written before is on the disk, and
+    those whose turn it was before (`bystanders`) are through with what they do after it."""
     os.sync()
     end = time.monotonic() + patience_s
-    while meminfo_bytes("Dirty", "Writeback") > dirty_bytes and time.monotonic() < end:
+    while meminfo_bytes("Dirty", "Writeback") > QUIET_DIRTY_BYTES and time.monotonic() < end:
         time.sleep(0.05)
+    end = min(end, time.monotonic() + patience_s / 3)
+    share = 1.0
+    while share > QUIET_CORES and time.monotonic() < end:
+        watch = Watch(bystanders)
+        time.sleep(QUIET_LOOK_S)
+        share = watch.stop().others_share
 
 
 def meminfo_bytes(*names: str) -> int:
@@ -179,5 +190,6 @@ def describe() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{meminfo_bytes('MemTotal') / 2**30:.1f} GiB",
         "kernel": platform.release().partition("-")[0],
+        "TCP": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "python": platform.python_version(),
     }

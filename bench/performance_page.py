@@ -23,6 +23,9 @@ librdkafka's headers): real workloads over real sockets, on one machine, in one 
 it, `odradek bench compare` holds two of them against each other.
 """
 
+RENO = """ What it sends goes by TCP's Reno, as Odradek's listeners on loopback
+  choose it; other brokers and clients have the system's choice, which the machine's line above names."""
+
 READING = """\
 ## How to read it
 
@@ -33,7 +36,7 @@ READING = """\
   bytes from a socket to a file and back, the same round trip, measured in the same run.
 - "No broker" is a bare loop in Python on this machine, in the same run: `recv_into` and `write`,
   `sendfile`, or a byte there and a byte back. Goals that are numbers were set on another machine; this is
-  what they can be held against here.
+  what they can be held against here.{reno}
 - Client and brokers share the machine's {cores} cores. Where the client was at its limit (below, if it
   was) the rate is the client's; the broker's CPU seconds per GB tell brokers apart all the same.
 - Throughput is of a C client on librdkafka, 1 KiB records unless it says otherwise, in MB (10^6 bytes)
@@ -93,6 +96,7 @@ def performance_page(
                 cores=results.machine.get("cores", "?"),
                 warm_ups=settings.get("warm_ups", "?"),
                 rounds=settings.get("rounds", "?"),
+                reno=RENO if "TCP" in results.machine else "",
             ),
         ]
     )

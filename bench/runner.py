@@ -47,6 +47,8 @@ from odradek.bench.results_file import (
 )
 
 FAILURES_MAX = 2
+STARTED_FOR_A_RUN = frozenset({Stage.FRESH, Stage.CLUSTER, Stage.TIERED})
+"""Of these a run begins before its peer is there."""
 
 Enter: TypeAlias = Callable[[Peer], AbstractContextManager[Target]]
 """How a run comes to its target."""
@@ -122,10 +124,10 @@ class Runner:
         progress: Progress,
         watch: Callable[[Collection[int]], Watch],
         clock: Callable[[], float] = time.monotonic,
-        settle: Callable[[], None] = lambda: None,
+        settle: Callable[[Collection[int]], None] = lambda bystanders: None,
     ) -> None:
         """`watch` is told which processes are up without its being their turn; `settle` is called
-        before each run: it returns when the machine is quiet."""
+        before each run, with them: it returns when the machine is quiet."""
         self._plan = plan
         self._results = results
         self._progress = progress
@@ -176,7 +178,7 @@ class Runner:
             for number in range(1, self._plan.rounds + 1):
                 self._progress.doing(f"limit {limit.name}, round {number}")
                 try:
-                    self._settle()
+                    self._settle(())
                     result = limit.measure(self._new_directory())
                 except Exception as error:
                     found.failure = _reason(error)
@@ -264,11 +266,14 @@ class Runner:
     def _attempt(
         self, workload: Workload, peer: Peer, number: int, enter: Enter
     ) -> Sample | Failure:
+        watch = None
         try:
+            if workload.stage in STARTED_FOR_A_RUN:  # the start may be what is measured
+                watch = self._quiet_watch(None)
             with enter(peer) as target:
-                self._settle()
-                bystanders = self._standing.processes_but(target)
-                began, watch = self._clock(), self._watch(bystanders)
+                if watch is None:
+                    watch = self._quiet_watch(target)
+                began = self._clock()
                 outcome = workload.run(target)
                 seconds, usage = self._clock() - began, watch.stop()
         except Exception as error:  # a run of hours does not end by one workload's bug
@@ -292,6 +297,12 @@ class Runner:
             tuple(outcome.notes),
             outcome.histogram,
         )
+
+    def _quiet_watch(self, target: Target | None) -> Watch:
+        """Begun when the machine is quiet: of those who are up, it is only this one's turn."""
+        bystanders = self._standing.processes_but(target)
+        self._settle(bystanders)
+        return self._watch(bystanders)
 
 
 class Standing:
@@ -327,7 +338,7 @@ class Standing:
             stack.close()
             raise
 
-    def processes_but(self, target: Target) -> list[int]:
+    def processes_but(self, target: Target | None) -> list[int]:
         """The processes that are up, without the one that is `target`'s."""
         return [
             each.process.pid

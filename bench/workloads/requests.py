@@ -1,8 +1,8 @@
 """Small requests: one record of 100 bytes each, prebuilt, one after the other on each connection.
 
 Who answers the next request is the broker alone: the client sends the same bytes again as soon as an
-answer is there, and looks at nothing but its length. What is counted is answers per second, what
-each costs the broker in CPU, and how long one waits for it.
+answer is there, and looks at nothing but its length; in the end the records must be there. What is
+counted is answers per second, what each costs the broker in CPU, and how long one waits for it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from odradek.bench.load import run_load
-from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Outcome,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+)
 from odradek.bench.peers.process import METADATA_REQUEST
-from odradek.bench.wire import CLIENT_ID
+from odradek.bench.wire import CLIENT_ID, Wire, must_be_none
 from odradek.protocol import messages
-from odradek.protocol.apis import PRODUCE
+from odradek.protocol.apis import LIST_OFFSETS, PRODUCE
 from odradek.protocol.framing import request_header
 from odradek.protocol.records.records import Record, build_batch
 
 VALUE_BYTES = 100
 PRODUCE_VERSION = 9  # the newest that all peers serve
+LATEST = -1
 SECONDS = 4.0
 WARM_UP_S = 1.0
 SETTLE_S = 1.0
@@ -126,6 +135,7 @@ class Requests:
                 target.process,
             )  # fmt: skip
         requests = load.said["requests"]
+        _check_appended(target, topic, requests)
         values = {
             RATE.name: requests / load.seconds,
             P50.name: load.said["p50_us"],
@@ -134,6 +144,25 @@ class Requests:
         if load.broker_cpu_s is not None:
             values[CPU.name] = load.broker_cpu_s / requests * 1e6
         return Outcome(values, load.client_bound, notes=load.notes)
+
+
+def _check_appended(target: Target, topic: str, requests: int) -> None:
+    """An answer that refuses is an answer too, and sooner there. Raises WorkloadFailed."""
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
+    asked = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"name": topic, "partitions": [partition]}],
+        "timeout": 30_000,
+    }
+    with Wire(target.address) as wire:
+        answer = wire.ask(LIST_OFFSETS, asked)
+    found = answer.topics[0].partitions[0]
+    must_be_none(found.error_code, f"the end of {topic}")
+    if found.offset < requests:
+        raise WorkloadFailed(
+            f"{requests} requests were answered, and {found.offset} records are there"
+        )
 
 
 @contextmanager

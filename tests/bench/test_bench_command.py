@@ -148,7 +148,7 @@ def test_results_are_shown_and_drawn(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of the bench waits for the disk to be quiet; these do not measure anything."""
-    monkeypatch.setattr(machine, "settle", lambda: None)
+    monkeypatch.setattr(machine, "settle", lambda bystanders: None)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -198,7 +198,9 @@ def test_results_that_can_no_longer_be_written_are_put_elsewhere(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     out = tmp_path / "out" / "found.json"
-    monkeypatch.setattr(machine, "settle", lambda: shutil.rmtree(out.parent, ignore_errors=True))
+    monkeypatch.setattr(
+        machine, "settle", lambda bystanders: shutil.rmtree(out.parent, ignore_errors=True)
+    )
     run_module = importlib.import_module("odradek.bench.cli.run")
     real = run_module.Runner.run
 

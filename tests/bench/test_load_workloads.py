@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,23 @@ def test_requests(target: Target, workload: Requests) -> None:
     values = whole(workload, target).values
     assert values["requests_per_s"] > 10
     assert values["p50_us"] <= values["p99_us"]
+
+
+def test_answers_that_refuse_are_no_answers(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = requests.one_record
+
+    def misdirected(topic: str) -> Any:
+        values = wanted(topic)
+        values["topic_data"][0]["partition_data"][0]["index"] = 9
+        return values
+
+    monkeypatch.setattr(requests, "one_record", misdirected)
+    with pytest.raises(
+        WorkloadFailed, match=r"\d+ requests were answered, and 0 records are there"
+    ):
+        Requests(1).run(target)
 
 
 def test_startup_and_memory(target: Target) -> None:

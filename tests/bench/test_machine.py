@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -110,3 +111,23 @@ def test_others_take_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_memory_is_warmed_where_none_is_asked_for() -> None:
     with warm_memory(0):
         pass
+
+
+def test_who_is_still_busy_with_what_was_before_is_waited_for() -> None:
+    busy = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", busy]) as running:
+        try:
+            machine.settle([running.pid], patience_s=30)
+            assert machine.tree_cpu_s(running.pid) >= 0.6
+        finally:
+            running.kill()
+
+
+def test_patience_with_others_ends() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as running:
+        try:
+            began = time.monotonic()
+            machine.settle([running.pid], patience_s=3)
+            assert 0.5 < time.monotonic() - began < 10
+        finally:
+            running.kill()

@@ -150,6 +150,24 @@ def test_a_fast_peer_is_warmed_up_as_long_as_a_slow_one(tmp_path: Path, journal:
     assert runs == ["w a"] * 3 + ["w b"] + ["w a", "w b"]
 
 
+def test_a_peer_is_started_on_a_quiet_machine_where_the_start_is_measured(
+    tmp_path: Path, journal: Journal
+) -> None:
+    workloads = [FakeWorkload("f", journal, stage=Stage.FRESH), FakeWorkload("w", journal)]
+    plan = Plan(peers_of(journal, "a"), workloads, [], tmp_path, rounds=1, warm_ups=0)
+
+    def watch(pids: Collection[int]) -> FakeWatch:
+        journal.append("watch")
+        return FakeWatch(iter(()))
+
+    def settle(pids: Collection[int]) -> None:
+        journal.append("settle")
+
+    Runner(plan, empty_results(), QuietProgress(), watch, settle=settle).run()
+    fresh = ["settle", "watch", "start a", "f a", "stop a"]
+    assert journal == [*fresh, "start a", "settle", "watch", "w a", "stop a"]
+
+
 def test_a_disturbed_run_is_repeated_and_kept(tmp_path: Path, journal: Journal) -> None:
     results = run(tmp_path, peers_of(journal, "a"), [FakeWorkload("w", journal)], [0.4, 0.1, 0.2])
     (workload,) = results.workloads
