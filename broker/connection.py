@@ -68,7 +68,7 @@ class ClientConnection:
         """The last request was answered as it came: so will be the next, mostly."""
         self._is_over = False
         self._turn_requests = self._turn_bytes = 0
-        """Answered since others have had the loop."""
+        """Answered in this turn, which a wait in between does not end."""
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
         self.waiting_since: float | None = broker.seams.clock.monotonic()

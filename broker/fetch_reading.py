@@ -451,9 +451,10 @@ def read_through(part: FileSlice) -> None:
 
 
 def _in_memory(part: FileSlice) -> bool:
-    """By a probe of its end: old data lies on disk, and the beginning was read when it was found."""
+    """By a probe of its two ends: old data lies on disk, and where it begins may be known from before."""
     try:
-        part.file.read_at(part.position + part.size - 1, 1, nowait=True)
+        for position in (part.position, part.position + part.size - 1):
+            part.file.read_at(position, 1, nowait=True)
     except WouldBlock:
         return False
     return True

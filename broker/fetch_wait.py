@@ -94,7 +94,7 @@ class _Wait:
         self._answer_at_once = answer_at_once
         self._failure: Exception | None = None
         self._is_alone = True
-        """This node has the only replica of all that is watched."""
+        """No follower has to hear of what is watched before it is visible."""
         self._watched: list[Partition] = []
         self.is_answered = False
 

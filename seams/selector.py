@@ -66,6 +66,8 @@ class TcpSelector:
             self._epoll.close()
 
     async def receive(self, connection: Connection, receiver: Receiver) -> None:
+        if self._epoll.closed:  # whoever was at work when it ended comes afterwards
+            raise ConnectionLost("nobody waits for connections any more")
         member = _Member(cast("TcpConnection", connection), receiver)
         self._epoll.register(member.fd, select.EPOLLIN)
         self._members[member.fd] = member

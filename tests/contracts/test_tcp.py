@@ -264,6 +264,19 @@ async def test_a_number_that_is_another_connection_s_by_now() -> None:
     connection.abort()
 
 
+async def test_who_comes_after_the_selector_has_ended_has_lost_the_connection() -> None:
+    selector = TcpNetwork().selector()
+    peer, connection = await accepted()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(selector.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        await _until_lost(selector, connection, Noted(1, []))
+    peer.close()
+    connection.abort()
+
+
 async def _until_lost(selector: Selector, connection: TcpConnection, receiver: Noted) -> None:
     with pytest.raises(ConnectionLost):
         await selector.receive(connection, receiver)
