@@ -2,7 +2,8 @@
 
 Medians are compared, workload by workload and metric by metric, for one peer (Odradek, unless told
 otherwise). A metric that the old run had and the new one failed to give is a regression too; one that
-the new run did not try is only named. Where the machines differ, so may the figures: that is said.
+the new run did not try is only named, as is one of a workload that asked for something else then. Where
+the machines or the clients differ, so may the figures: that is said.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from odradek.bench.model import Metric
 from odradek.bench.results_file import Measured, Results, WorkloadResults
 from odradek.bench.summary import Figure, figure
 
-SAME_MACHINE = ("processor", "cores", "memory", "kernel")
+SAME_MACHINE = ("processor", "cores", "memory", "kernel", "TCP")
 
 
 class Verdict(enum.Enum):
@@ -25,6 +26,8 @@ class Verdict(enum.Enum):
     FAILED = "FAILED"
     """The old run has a figure, the new one tried and has none."""
     NOT_RUN = "not run"
+    ANOTHER = "another workload"
+    """The name is the same, and the parameters are not."""
 
     @property
     def is_regression(self) -> bool:
@@ -69,7 +72,9 @@ def _changes(
         if before is None:
             continue
         after = None if now_measured is None else figure(new, metric, now_measured)
-        if after is not None:
+        if now is not None and now.parameters != workload.parameters:
+            yield Change(workload.name, metric, before, after, None, Verdict.ANOTHER)
+        elif after is not None:
             worse = worse_by(metric, before.median, after.median)
             yield Change(workload.name, metric, before, after, worse, _verdict(worse, tolerance))
         else:
@@ -95,9 +100,12 @@ def _verdict(worse: float, tolerance: float) -> Verdict:
 
 
 def other_machine(old: Results, new: Results) -> list[str]:
-    """In what the machines of two runs differ."""
-    return [
-        f"{key}: {old.machine.get(key, '?')} then, {new.machine.get(key, '?')} now"
-        for key in SAME_MACHINE
-        if old.machine.get(key) != new.machine.get(key)
+    """In what the machines of two runs differ, and the clients on them."""
+    then, now = [
+        {
+            **{key: each.machine.get(key, "?") for key in SAME_MACHINE},
+            "client": each.settings.get("client", "?"),
+        }
+        for each in (old, new)
     ]
+    return [f"{key}: {then[key]} then, {now[key]} now" for key in then if then[key] != now[key]]

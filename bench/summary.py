@@ -126,6 +126,11 @@ def _about(workload: str, peer: str, measured: Measured) -> Iterator[str]:
         yield f"{where} was left out: {measured.skipped}"
     for failure in measured.failures:
         yield f"{where} FAILED in round {failure.round}: {failure.reason}"
+    tried = {each.round for each in measured.samples if each.round > 0}
+    disturbed = len(tried - {each.round for each in measured.counted})
+    if disturbed:
+        why = "others used the machine in each of their runs"
+        yield f"{where}: {disturbed} of {len(tried)} rounds are left out, {why}"
     bound = [each for each in measured.counted if each.client_bound]
     if bound:
         why = f" ({'; '.join(bound[0].notes)})" if bound[0].notes else ""

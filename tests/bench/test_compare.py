@@ -49,6 +49,13 @@ def test_what_was_not_run_is_only_named(which: str) -> None:
     assert not Verdict.NOT_RUN.is_regression
 
 
+def test_what_asked_for_something_else_then_is_not_compared() -> None:
+    new = full_results(speed=1)
+    new.workloads[0].parameters = {"record_bytes": 10}
+    assert set(verdicts(full_results(), new).values()) == {Verdict.ANOTHER}
+    assert not Verdict.ANOTHER.is_regression
+
+
 def test_a_value_that_was_nothing() -> None:
     assert worse_by(DELAY, 0, 0) == 0
     assert worse_by(DELAY, 0, 1) == float("inf")
@@ -60,3 +67,6 @@ def test_another_machine_is_noticed() -> None:
     new.machine = {**new.machine, "processor": "slide rule"}
     assert other_machine(full_results(), full_results()) == []
     assert other_machine(full_results(), new) == ["processor: abacus then, slide rule now"]
+    new.machine = full_results().machine
+    new.settings = {**new.settings, "client": "librdkafka 0.1"}
+    assert other_machine(full_results(), new) == ["client: ? then, librdkafka 0.1 now"]

@@ -118,6 +118,14 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "x.json")
 
 
+def test_rounds_that_are_left_out_are_told() -> None:
+    results = full_results()
+    again = [Sample(n, {SPEED.name: 1.0}, State.DISTURBED) for n in (3, 3, 4)]
+    results.workloads[0].peers["odradek"].samples += again
+    why = "others used the machine in each of their runs"
+    assert f"produce-1k on odradek: 2 of 4 rounds are left out, {why}" in remarks(results)
+
+
 def test_a_figure_is_the_median_of_what_counts_beside_its_limit() -> None:
     results = full_results()
     found = figure(results, SPEED, results.workloads[0].peers["odradek"])
