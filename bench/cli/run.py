@@ -57,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
             repeats_max=args.repeats,
         )
         results = _empty_results(plan)
+        results.remarks += _left_out(WORKLOADS, workloads, "workloads")
+        if args.bootstrap is None:
+            results.remarks += _left_out(list(PEERS.values()), peers, "peers")
         progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
         Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
         progress.clear()
@@ -122,6 +125,18 @@ def _empty_results(plan: Plan) -> Results:
     except LoadUnavailable as reason:  # the workloads that need it will fail, by name
         results.remarks.append(str(reason))
     return results
+
+
+def _left_out(
+    known: Sequence[Workload] | Sequence[Peer],
+    chosen: Sequence[Workload] | Sequence[Peer],
+    what: str,
+) -> Iterator[str]:
+    """What a run without a choice would have had."""
+    names = {each.name for each in chosen}
+    missing = [each.name for each in known if each.default and each.name not in names]
+    if missing:
+        yield f"{what} left out by choice: {', '.join(missing)}"
 
 
 @contextmanager

@@ -165,6 +165,8 @@ def test_a_broker_that_runs_is_measured_by_its_address(
     results = load(found)
     assert [len(w.peers["given"].counted) for w in results.workloads] == [0, 2]
     assert "topics-one-by-one: create" in out
+    assert "! workloads left out by choice: startup, " in out
+    assert "peers left out" not in out
     assert "group-assignment-ever on given was left out: the bench did not start this" in out
 
 
