@@ -419,7 +419,7 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
                     left_bytes -= part.size
                     each.answer.records = (await _bytes_of(part, ctx),)
                     part.file.unpin()
-                elif not _in_memory(part):
+                elif not part.is_in_memory():
                     await ctx.broker.seams.offload.run(read_through, part, lane=_lane(part))
             except OSError as error:
                 assert each.partition is not None
@@ -448,16 +448,6 @@ def read_through(part: FileSlice) -> None:
     end = part.position + part.size
     for position in range(part.position, end, WARMED_AT_ONCE_BYTES):
         part.file.read_at(position, min(WARMED_AT_ONCE_BYTES, end - position))
-
-
-def _in_memory(part: FileSlice) -> bool:
-    """By a probe of its two ends: old data lies on disk, and where it begins may be known from before."""
-    try:
-        for position in (part.position, part.position + part.size - 1):
-            part.file.read_at(position, 1, nowait=True)
-    except WouldBlock:
-        return False
-    return True
 
 
 def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:

@@ -42,6 +42,8 @@ class Source(Protocol):
 
     def read_at(self, position: int, size: int, *, nowait: bool = False) -> Buffer: ...
 
+    def is_in_memory(self, position: int, size: int) -> bool: ...
+
     def pin(self) -> None: ...
 
     def unpin(self) -> None: ...
@@ -87,6 +89,11 @@ class File(Protocol):
         `nowait` raises WouldBlock unless all of them are in memory; where the file system cannot
         tell (tmpfs), they are taken to be.
         """
+        ...
+
+    def is_in_memory(self, position: int, size: int) -> bool:
+        """Whether those bytes (one or more, of this file) are in memory, by a probe of both ends; true
+        where the file system cannot tell."""
         ...
 
     def map_read(self, size: int) -> memoryview:
@@ -165,6 +172,9 @@ class FileSlice:
 
     def read(self) -> bytes:
         return bytes(self.file.read_at(self.position, self.size))
+
+    def is_in_memory(self) -> bool:
+        return self.file.is_in_memory(self.position, self.size)
 
 
 class Lock(Protocol):

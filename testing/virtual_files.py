@@ -63,10 +63,17 @@ class VirtualFile:
 
     def read_at(self, position: int, size: int, *, nowait: bool = False) -> bytes:
         self._enter("read")
-        if nowait and (self._node.cold or self._files.disk.is_slow):
+        if nowait and self._would_block():
             raise WouldBlock
         self._node.cold = False
         return bytes(memoryview(self._node.content)[position : position + size])
+
+    def is_in_memory(self, position: int, size: int) -> bool:
+        self._enter("read")
+        return not self._would_block()
+
+    def _would_block(self) -> bool:
+        return self._node.cold or self._files.disk.is_slow
 
     def map_read(self, size: int) -> memoryview:
         self._enter("read")

@@ -116,6 +116,9 @@ class Piece:
         at = position - self.start
         return self._data[at : at + size]
 
+    def is_in_memory(self, position: int, size: int) -> bool:
+        return self.is_here
+
     def slice(self, position: int, end: int) -> FileSlice:
         """Pinned."""
         self.pin()

@@ -16,13 +16,12 @@ from odradek.broker.context import RequestContext
 from odradek.broker.fetch_reading import (
     PARTITIONS_A_TURN,
     WARMED_AT_ONCE_BYTES,
-    _in_memory,
     read_through,
 )
 from odradek.protocol import apis, messages
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header
-from odradek.seams.files import FileSlice, WouldBlock
+from odradek.seams.files import FileSlice
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
 from odradek.testing import Broker
@@ -150,15 +149,3 @@ def test_old_data_is_brought_to_memory_piece_by_piece(tmp_path: Path) -> None:
         tracemalloc.stop()
         file.close()
     assert WARMED_AT_ONCE_BYTES <= peak_bytes < 4 * WARMED_AT_ONCE_BYTES
-
-
-@pytest.mark.parametrize("cold", [3, 2**20 + 2], ids=["the beginning", "the end"])
-def test_a_slice_is_in_memory_if_both_of_its_ends_are(cold: int) -> None:
-    class File:
-        def read_at(self, position: int, size: int, *, nowait: bool) -> bytes:
-            if nowait and position <= cold < position + size:
-                raise WouldBlock
-            return bytes(size)
-
-    assert not _in_memory(FileSlice(cast(Any, File()), 3, 2**20))
-    assert _in_memory(FileSlice(cast(Any, File()), 4 + 2**20, 10))

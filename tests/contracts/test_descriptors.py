@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path as OsPath
 from typing import Any
@@ -349,10 +349,31 @@ def test_cold_pages_would_block(tmp_path: OsPath) -> None:
     try:
         file.read_at(0, 1 << 20, nowait=True)
     except WouldBlock:
+        assert not file.is_in_memory(0, 1 << 20)
         warm = file.read_at(0, 1 << 20)
         assert file.read_at(0, 1 << 20, nowait=True) == warm
+        assert file.is_in_memory(0, 1 << 20)
     else:
         pytest.skip("this file system keeps its pages, or cannot tell")
+
+
+@pytest.mark.parametrize("cold", ["the beginning", "the end"])
+def test_a_part_is_in_memory_if_both_of_its_ends_are(
+    tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, cold: str
+) -> None:
+    file = RealFiles(max_open=8).open(Path(tmp_path) / "f", create=True)
+    file.append_v([bytes(1 << 20)])
+    cold_byte = {"the beginning": 3, "the end": 1 << 19}[cold]
+
+    def preadv(fd: int, rooms: Sequence[bytearray], position: int, flags: int) -> int:
+        if position <= cold_byte < position + len(rooms[0]):
+            raise BlockingIOError(errno.EAGAIN, "it would wait")
+        return len(rooms[0])
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert not file.is_in_memory(3, (1 << 19) - 2)
+    assert file.is_in_memory(4, (1 << 19) - 4)
+    file.close()
 
 
 def test_nowait_where_the_file_system_cannot_tell() -> None:
@@ -364,6 +385,7 @@ def test_nowait_where_the_file_system_cannot_tell() -> None:
     file = files.open(path, create=True)
     try:
         file.append_v([b"0123456789"])
+        assert file.is_in_memory(2, 3)
         assert file.read_at(2, 3, nowait=True) == b"234"
         assert file.read_at(9, 3, nowait=True) == b"9"
     finally:

@@ -165,6 +165,8 @@ class TestReading:
         assert file.read_at(0, len(big), nowait=True) == big
         assert file.read_at(len(big) - 3, 9, nowait=True) == big[-3:]
         assert file.read_at(len(big), 9, nowait=True) == b""
+        assert file.is_in_memory(0, len(big))
+        assert file.is_in_memory(5, 1)
 
     def test_a_map_has_exactly_the_size_asked(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
