@@ -5,6 +5,7 @@ What is compared is in side_by_side.py. Where we differ on purpose, a case says 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -21,7 +22,23 @@ pytestmark = pytest.mark.interop
 def create(both: Both, *topics: Values, version: int = 7, **more: Any) -> None:
     more.setdefault("timeout", 30_000)
     more.setdefault("validate_only", False)
-    both(apis.CREATE_TOPICS, version, topics=topics, **more)
+    values = {"topics": topics, **more}
+
+    def question(broker: BrokerProcess) -> Any:
+        answer = ask(broker, apis.CREATE_TOPICS, version, values)
+        if answer is not None and not more["validate_only"]:
+            _wait_for(broker, [each.name for each in answer.topics if not each.error_code])
+        return answer
+
+    both.each(question, f"CreateTopics {version} {values}")
+
+
+def _wait_for(broker: BrokerProcess, names: Sequence[str]) -> None:
+    """Kafka's controller answers before the broker next to it knows what was made."""
+    topics = [named(name, 9) for name in names]
+    wanted = {"topics": topics, "allow_auto_topic_creation": False}
+    while any(each.error_code for each in ask(broker, apis.METADATA, 9, wanted).topics):
+        time.sleep(0.02)
 
 
 def named(name: str | None, version: int, topic_id: UUID | None = None) -> Values:
