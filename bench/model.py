@@ -206,6 +206,13 @@ class Target:
         host, _, port = self.bootstrap.split(",")[0].rpartition(":")
         return host.strip("[]"), int(port)
 
+    @property
+    def known_process(self) -> ServerProcess:
+        """For workloads that need Feature.PROCESS. Raises WorkloadFailed."""
+        if self.process is None:
+            raise WorkloadFailed("the broker's process is not known")
+        return self.process
+
     @contextmanager
     def topic(self, name: str, partitions: int = 1) -> Iterator[str]:
         """A topic that exists for a `with` block."""

@@ -3,11 +3,12 @@
  * Each connection is a producer with a thread of its own. Records go to one partition in runs of
  * RUN, to the next after that. Only failures are reported back (delivery.report.only.error), since
  * a report for each record would cost this process more than the record; what is counted is what was
- * handed over, less what failed, until the last flush is done.
+ * handed over, less what failed, until the last flush is done. SIGTERM ends the measured part early.
  */
 #include "load.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,13 @@ static struct text text;
 static char *keys; /* KEY_BYTES each */
 static pthread_barrier_t together;
 static struct usage usage;
+static volatile sig_atomic_t stopped; /* by SIGTERM: what is sent is waited for, and all of it counted */
+
+static void stop(int signal_number)
+{
+    (void)signal_number;
+    stopped = 1;
+}
 
 static void on_failure(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque)
 {
@@ -103,7 +111,7 @@ static void send_run(struct producer *producer, int count)
 static void send_for(struct producer *producer, double seconds, long count)
 {
     double end = now() + seconds;
-    while (count > 0 && now() < end) {
+    while (count > 0 && !stopped && now() < end) {
         int run = count < RUN ? (int)count : RUN;
         send_run(producer, run);
         count -= run;
@@ -145,6 +153,7 @@ static char *new_keys(long count)
 int run_produce(const struct options *given)
 {
     options = given;
+    signal(SIGTERM, stop);
     text = new_text(options->size);
     keys = options->keys ? new_keys(options->keys) : NULL;
     pthread_barrier_init(&together, NULL, (unsigned)options->connections);

@@ -10,6 +10,7 @@ from odradek.bench.workloads import (
     clusters,
     compaction,
     groups,
+    idle_connections,
     latency,
     moves,
     rebuild,
@@ -23,6 +24,7 @@ from odradek.bench.workloads import (
 
 WORKLOADS: Sequence[Workload] = (
     *startup.WORKLOADS,
+    *idle_connections.WORKLOADS,
     *throughput.WORKLOADS,
     *requests.WORKLOADS,
     *latency.WORKLOADS,

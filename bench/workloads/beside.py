@@ -12,7 +12,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from odradek.bench.load import load_command
@@ -30,8 +30,6 @@ from odradek.bench.workloads.latency import MAX, P50, P99, P999, SENDER_P99, Str
 SMALL_CLIENT = Stream(rate=500, seconds=5.0, record_bytes=100, acks="all")
 BACKGROUND = Metric("beside_mb_per_s", "MB/s", "higher")
 WARM_UP_S = 0.5
-MARGIN_S = 3.0
-"""The load beside goes on for this long after the small client should be through."""
 UNLIMITED = 10**12
 QUEUED = 10_000
 """Records that each producer may hold: enough for full batches, little to get rid of at the end."""
@@ -52,9 +50,9 @@ class Beside(Protocol):
     @property
     def needs(self) -> frozenset[Feature]: ...
 
-    def running(self, target: Target, seconds: float) -> AbstractContextManager[dict[str, float]]:
-        """At work while it is entered, for at least so many seconds. What it leaves in the
-        dictionary by its end are values of the outcome (`BACKGROUND`)."""
+    def running(self, target: Target) -> AbstractContextManager[dict[str, float]]:
+        """At work while it is entered. What it leaves in the dictionary by its end are values of the
+        outcome (`BACKGROUND`)."""
         ...
 
 
@@ -79,7 +77,7 @@ class Producers:
         return {"clients": self.clients, "partitions": self.partitions, "beside_record_bytes": 1024}
 
     @contextmanager
-    def running(self, target: Target, seconds: float) -> Iterator[dict[str, float]]:
+    def running(self, target: Target) -> Iterator[dict[str, float]]:
         found: dict[str, float] = {}
         with target.topic(f"beside-{next(_numbers)}", self.partitions) as topic:
             words = [
@@ -88,7 +86,7 @@ class Producers:
                 "--size", "1024",
                 "--partitions", str(self.partitions),
                 "--connections", str(self.clients),
-                "--seconds", str(seconds),
+                "--seconds", str(UNLIMITED),
                 "--warm-up", str(WARM_UP_S),
                 "-X", "acks=1",
                 "-X", f"queue.buffering.max.messages={QUEUED}",
@@ -103,7 +101,8 @@ class Producers:
                     assert program.stdout is not None
                     program.stdout.readline()  # it has begun
                     yield found
-                    out, errors = program.communicate(timeout=seconds + PATIENCE_S)
+                    program.terminate()  # it says what it has done
+                    out, errors = program.communicate(timeout=PATIENCE_S)
                 finally:
                     program.kill()
         if program.returncode != 0:
@@ -141,10 +140,10 @@ class LatencyBeside:
     def run(self, target: Target) -> Outcome:
         with (
             target.topic(f"small-{next(_numbers)}") as topic,
-            self.beside.running(target, self.stream.seconds + MARGIN_S) as found,
+            self.beside.running(target) as found,
         ):
             small = measure(target, topic, self.stream)
-        return Outcome({**small.values, **found}, histogram=small.histogram, notes=small.notes)
+        return replace(small, values={**small.values, **found})
 
 
 WORKLOADS: tuple[LatencyBeside, ...] = (LatencyBeside(Producers(8)), LatencyBeside(Producers(32)))

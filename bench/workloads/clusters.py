@@ -28,7 +28,7 @@ from odradek.bench.workloads.pulse import Pulse
 from odradek.client.quorum_admin import describe_quorum
 
 SETTLE_S = 3.0
-GAP_S = 0.1
+GAP_S = 0.02
 """A pause between acknowledgements that is longer is taken for unavailability."""
 RECORDS = 500_000
 RECORD_BYTES = 1024

@@ -61,7 +61,7 @@ class Compaction:
         }
 
     @contextmanager
-    def running(self, target: Target, seconds: float) -> Iterator[dict[str, float]]:
+    def running(self, target: Target) -> Iterator[dict[str, float]]:
         found: dict[str, float] = {}
         with target.topic(f"compacted-{next(_numbers)}") as topic:
             _alter(target, ResourceType.TOPIC, topic, {"segment.bytes": str(SEGMENT_BYTES)})

@@ -13,7 +13,7 @@ import itertools
 import tempfile
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hdrh.histogram import HdrHistogram
@@ -111,7 +111,7 @@ def measure(target: Target, topic: str, stream: Stream) -> Outcome:
         )  # fmt: skip
         latencies, latenesses = read_output(output)
     check_all_came(load)
-    return outcome(latencies, latenesses)
+    return replace(outcome(latencies, latenesses), client_bound=load.client_bound, notes=load.notes)
 
 
 def check_all_came(load: Load) -> None:

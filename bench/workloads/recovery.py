@@ -50,9 +50,7 @@ class Recovery:
         return {"size_mb": self.size_mb, "record_bytes": RECORD_BYTES}
 
     def run(self, target: Target) -> Outcome:
-        process = target.process
-        if process is None:
-            raise WorkloadFailed("the broker's process is not known")
+        process = target.known_process
         topic = f"{self.name}-{next(_numbers)}"
         target.topics.create(topic, 1)
         fill(target, topic, self.size_mb)

@@ -8,11 +8,9 @@ counted is answers per second, what each costs the broker in CPU, and how long o
 from __future__ import annotations
 
 import itertools
-import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,8 @@ from odradek.bench.model import (
     Target,
     WorkloadFailed,
 )
-from odradek.bench.peers.process import METADATA_REQUEST
 from odradek.bench.wire import CLIENT_ID, Wire, must_be_none
+from odradek.bench.workloads.idle_connections import idle_connections
 from odradek.protocol import messages
 from odradek.protocol.apis import LIST_OFFSETS, PRODUCE
 from odradek.protocol.framing import request_header
@@ -39,14 +37,11 @@ PRODUCE_VERSION = 9  # the newest that all peers serve
 LATEST = -1
 SECONDS = 4.0
 WARM_UP_S = 1.0
-SETTLE_S = 1.0
 
 RATE = Metric("requests_per_s", "1/s", "higher")
 CPU = Metric("broker_cpu_us", "µs/request", "lower")
 P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
 P99 = Metric("p99_us", "µs", "lower")
-IDLE_CPU = Metric("idle_cpu", "% of a core", "lower")
-IDLE_MEMORY = Metric("idle_connection_kb", "kB/connection", "lower")
 
 _numbers = itertools.count(1)
 
@@ -77,14 +72,10 @@ class Requests:
     connections: int = 1
     depth: int = 1
     idle: int = 0
+    metrics: Sequence[Metric] = (RATE, CPU, P50, P99)
     needs: frozenset[Feature] = frozenset()
     stage: Stage = Stage.SHARED
     default: bool = True
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        beside = (IDLE_CPU, IDLE_MEMORY) if self.idle else ()
-        return (RATE, CPU, P50, P99, *beside)
 
     @property
     def name(self) -> str:
@@ -111,14 +102,11 @@ class Requests:
         }
 
     def run(self, target: Target) -> Outcome:
-        with target.topic(f"{self.name}-{next(_numbers)}") as topic:
-            if not self.idle:
-                return self._run(target, topic)
-            with _idle_connections(target, self.idle) as measured:
-                outcome = self._run(target, topic)
-            return Outcome(
-                {**outcome.values, **measured}, outcome.client_bound, notes=outcome.notes
-            )
+        with (
+            target.topic(f"{self.name}-{next(_numbers)}") as topic,
+            idle_connections(target, self.idle),
+        ):
+            return self._run(target, topic)
 
     def _run(self, target: Target, topic: str) -> Outcome:
         with tempfile.TemporaryDirectory() as directory:
@@ -163,30 +151,6 @@ def _check_appended(target: Target, topic: str, requests: int) -> None:
         raise WorkloadFailed(
             f"{requests} requests were answered, and {found.offset} records are there"
         )
-
-
-@contextmanager
-def _idle_connections(target: Target, count: int) -> Iterator[dict[str, float]]:
-    """`count` connections that asked one thing and then are silent; what they cost the broker."""
-    process = target.process
-    before = process.resident_bytes() if process else 0
-    connections = [socket.create_connection(target.address) for _ in range(count)]
-    try:
-        for connection in connections:
-            connection.sendall(METADATA_REQUEST)
-        for connection in connections:
-            connection.recv(1 << 16)
-        measured = {}
-        if process:
-            measured[IDLE_MEMORY.name] = (process.resident_bytes() - before) / 1e3 / count
-            cpu, began = process.cpu_seconds(), time.monotonic()
-            time.sleep(SETTLE_S)
-            share = (process.cpu_seconds() - cpu) / (time.monotonic() - began)
-            measured[IDLE_CPU.name] = share * 100
-        yield measured
-    finally:
-        for connection in connections:
-            connection.close()
 
 
 WORKLOADS = (

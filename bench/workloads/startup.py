@@ -11,10 +11,8 @@ from odradek.bench.model import (
     Metric,
     Outcome,
     Parameter,
-    ServerProcess,
     Stage,
     Target,
-    WorkloadFailed,
 )
 
 SETTLE_S = 3.0
@@ -23,12 +21,6 @@ READY = Metric("ready_ms", "ms", "lower")
 RESIDENT = Metric("resident_mb", "MB", "lower")
 CPU = Metric("start_cpu_ms", "ms", "lower")
 IDLE_CPU = Metric("idle_cpu", "% of a core", "lower")
-
-
-def _process(target: Target) -> ServerProcess:
-    if target.process is None:
-        raise WorkloadFailed("the broker's process is not known")
-    return target.process
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ class Startup:
         return {"settle_s": SETTLE_S}
 
     def run(self, target: Target) -> Outcome:
-        process = _process(target)
+        process = target.known_process
         started = process.cpu_seconds()
         began = time.monotonic()
         time.sleep(SETTLE_S)
@@ -78,7 +70,7 @@ class Aftermath:
         return {}
 
     def run(self, target: Target) -> Outcome:
-        return Outcome({RESIDENT.name: _process(target).resident_bytes() / 1e6})
+        return Outcome({RESIDENT.name: target.known_process.resident_bytes() / 1e6})
 
 
 WORKLOADS = (Startup(), Aftermath())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +18,20 @@ from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
 from odradek.bench.model import Limit, Outcome, PeerFailed, Target, Workload, WorkloadFailed
 from odradek.bench.peers.odradek import Odradek
+from odradek.bench.peers.topics import AdminTopics
 from odradek.bench.workloads import (
     WORKLOADS,
     compaction,
+    idle_connections,
     moves,
     recovery,
     requests,
     startup,
     throughput,
 )
-from odradek.bench.workloads.beside import LatencyBeside
+from odradek.bench.workloads.beside import LatencyBeside, Producers
 from odradek.bench.workloads.compaction import Compaction
+from odradek.bench.workloads.idle_connections import IdleConnections
 from odradek.bench.workloads.latency import Stream
 from odradek.bench.workloads.moves import Move
 from odradek.bench.workloads.recovery import Recovery
@@ -50,7 +56,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "WARM_UP_S", 0.05)
     monkeypatch.setattr(requests, "SECONDS", 0.3)
     monkeypatch.setattr(requests, "WARM_UP_S", 0.05)
-    monkeypatch.setattr(requests, "SETTLE_S", 0.05)
+    monkeypatch.setattr(idle_connections, "SETTLE_S", 0.2)
     monkeypatch.setattr(startup, "SETTLE_S", 0.05)
     monkeypatch.setattr(limits, "SIZE_BYTES", 32 << 20)
     monkeypatch.setattr(limits, "PING_PONG_S", 0.05)
@@ -106,6 +112,34 @@ def test_answers_that_refuse_are_no_answers(
         WorkloadFailed, match=r"\d+ requests were answered, and 0 records are there"
     ):
         Requests(1).run(target)
+
+
+def test_a_load_beside_lasts_as_long_as_what_it_is_beside(target: Target) -> None:
+    small = Stream(rate=100, seconds=1.0, record_bytes=100)
+    values = whole(LatencyBeside(Producers(2, partitions=2), small), target).values
+    assert values["beside_mb_per_s"] > 0
+
+
+def test_idle_connections(target: Target) -> None:
+    assert whole(IdleConnections(20), target).values["idle_connection_kb"] < 100
+
+
+def test_connections_that_are_closed_are_not_idle_ones() -> None:
+    def close_each(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                server.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=close_each, args=(server,), daemon=True).start()
+        host, port = server.getsockname()
+        closing = Target("closing", f"{host}:{port}", AdminTopics(f"{host}:{port}"))
+        with (
+            pytest.raises(WorkloadFailed, match="connection 1 of 3"),
+            idle_connections.idle_connections(closing, 3),
+        ):
+            raise AssertionError("they are there")
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_startup_and_memory(target: Target) -> None:

@@ -91,7 +91,7 @@ def test_fresh_workloads_have_a_process_each_before_the_shared_ones(
     run(tmp_path, peers_of(journal, "a"), workloads)
     assert journal == [
         *["start a", "fresh a", "stop a"] * 2,
-        "start a", "shared a", "shared a", "last a", "last a", "stop a",
+        "start a", "shared a", "shared a", "last a", "stop a",
     ]  # fmt: skip
 
 
@@ -331,6 +331,26 @@ def test_limits_are_measured_once_a_round(tmp_path: Path) -> None:
     assert results.limits[0].samples == [(200.0, {"cpu_s": 0.5}), (220.0, {"cpu_s": 0.5})]
 
 
+def test_a_limit_is_measured_again_while_others_use_the_machine(tmp_path: Path) -> None:
+    results = empty_results()
+    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=1)
+    shares = iter([0.9])
+    Runner(plan, results, QuietProgress(), lambda _: FakeWatch(shares)).run()
+    assert results.limits[0].samples == [(220.0, {"cpu_s": 0.5})]
+    assert results.remarks == []
+
+
+def test_a_limit_that_is_always_disturbed_is_said_to_be(tmp_path: Path) -> None:
+    results = empty_results()
+    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=1, repeats_max=1)
+    shares = iter([0.9, 0.9])
+    Runner(plan, results, QuietProgress(), lambda _: FakeWatch(shares)).run()
+    assert results.limits[0].samples == [(220.0, {"cpu_s": 0.5})]
+    assert results.remarks == [
+        "the limit sendfile, round 1: others used the machine in all of its 2 runs"
+    ]
+
+
 def test_a_limit_that_fails_is_named(tmp_path: Path) -> None:
     results = empty_results()
     plan = Plan([], [], [FakeLimit()], tmp_path, rounds=3)  # one more than it has values
@@ -341,7 +361,8 @@ def test_a_limit_that_fails_is_named(tmp_path: Path) -> None:
 
 def test_the_count_of_runs_is_what_is_run(tmp_path: Path, journal: Journal) -> None:
     workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
+    workloads += [FakeWorkload("l", journal, stage=Stage.LAST)]
     plan = Plan(peers_of(journal, "a", "b"), workloads, [], tmp_path, rounds=3, warm_ups=1)
     progress = QuietProgress()
     Runner(plan, empty_results(), progress, lambda _: FakeWatch(iter(()))).run()
-    assert plan.run_count() == len(progress.ends) == 2 * 4 + 2 * 3
+    assert plan.run_count() == len(progress.ends) == 2 * 4 + 2 * 3 + 2

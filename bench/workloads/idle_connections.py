@@ -1,0 +1,87 @@
+"""What connections cost a broker that asked one thing each, and say nothing more."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Outcome,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+)
+from odradek.bench.peers.process import METADATA_REQUEST
+
+ANSWER_BYTES = 1 << 16
+PATIENCE_S = 30.0
+SETTLE_S = 3.0
+
+CPU = Metric("idle_cpu", "% of a core", "lower")
+MEMORY = Metric("idle_connection_kb", "kB/connection", "lower")
+
+
+@contextmanager
+def idle_connections(target: Target, count: int) -> Iterator[None]:
+    """`count` connections that are there for a `with` block, each answered once. WorkloadFailed if one
+    is closed or not answered."""
+    with ExitStack() as open_ones:
+        connections = [
+            open_ones.enter_context(socket.create_connection(target.address, PATIENCE_S))
+            for _ in range(count)
+        ]
+        for connection in connections:
+            connection.sendall(METADATA_REQUEST)
+        for number, connection in enumerate(connections, 1):
+            try:
+                answered = connection.recv(ANSWER_BYTES)
+            except OSError as error:
+                raise WorkloadFailed(f"connection {number} of {count}: {error}") from None
+            if not answered:
+                raise WorkloadFailed(f"connection {number} of {count} was closed by the broker")
+        yield
+
+
+@dataclass(frozen=True)
+class IdleConnections:
+    """What they add to a process that has done nothing before: one that has been at work would put them
+    where its memory is free."""
+
+    count: int = 500
+    metrics: Sequence[Metric] = (MEMORY, CPU)
+    needs: frozenset[Feature] = frozenset({Feature.PROCESS})
+    stage: Stage = Stage.FRESH
+    default: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"idle-connections-{self.count}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.count} connections that were answered once and say nothing more"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"connections": self.count, "settle_s": SETTLE_S}
+
+    def run(self, target: Target) -> Outcome:
+        process = target.known_process
+        with idle_connections(target, 1):  # what the first one brings with it is not theirs
+            time.sleep(SETTLE_S)
+            before = process.resident_bytes()
+            with idle_connections(target, self.count):
+                began, cpu = time.monotonic(), process.cpu_seconds()
+                time.sleep(SETTLE_S)
+                cpu_share = (process.cpu_seconds() - cpu) / (time.monotonic() - began)
+                grown = process.resident_bytes() - before
+        return Outcome({MEMORY.name: grown / 1e3 / self.count, CPU.name: cpu_share * 100})
+
+
+WORKLOADS = (IdleConnections(),)
