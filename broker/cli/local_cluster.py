@@ -257,7 +257,7 @@ async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> 
     brokers = DEFAULT_BROKERS if args.brokers is None else args.brokers
     controllers = args.controllers or 0
     if brokers < 1 or controllers < 0:
-        raise WrongUsage("a cluster has at least one broker, and no fewer than no controllers")
+        raise WrongUsage("--brokers is at least 1, and --controllers at least 0")
     plan = make_plan(
         brokers=brokers,
         controllers=controllers,
