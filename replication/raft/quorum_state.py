@@ -7,6 +7,7 @@ from odradek.protocol.schemas.quorum_state import (
     decode_quorum_state,
     encode_quorum_state,
 )
+from odradek.protocol.schemas.serde import InvalidRecord
 from odradek.replication.raft.elections import Election
 from odradek.seams.files import Files, Path
 
@@ -25,7 +26,11 @@ class QuorumStateFile:
         """None if there is no file yet. Raises InvalidRecord for one that makes no sense."""
         if not self._files.exists(self._path):
             return None
-        state = decode_quorum_state(self._files.read(self._path))
+        try:
+            state = decode_quorum_state(self._files.read(self._path))
+        except InvalidRecord as error:
+            remedy = "bring the file back, or begin anew with an empty directory, as another voter"
+            raise InvalidRecord(f"{self._path}: {error.message}: {remedy}") from None
         return Election(
             epoch=max(state.leader_epoch, 0),
             leader_id=state.leader_id,

@@ -17,7 +17,7 @@ from odradek.protocol.schemas.cluster_records import (
     FeatureLevelRecord,
 )
 from odradek.protocol.schemas.quorum_state import decode_quorum_state
-from odradek.protocol.schemas.serde import encode_metadata_record
+from odradek.protocol.schemas.serde import InvalidRecord, encode_metadata_record
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import Endpoint, MetadataImage
 from odradek.replication.raft.bootstrap import quorum_records
@@ -105,6 +105,15 @@ async def test_each_start_is_an_epoch() -> None:
         ["LEADER_CHANGE"],
         ["LEADER_CHANGE"],
     ]
+
+
+async def test_a_damaged_quorum_state_file_is_named() -> None:
+    node = new_node()
+    await (await started(node)).close()
+    node = again(node)
+    node.files.write_new(LOG_DIRECTORY / "quorum-state", b"{{{")
+    with pytest.raises(InvalidRecord, match=f"{LOG_DIRECTORY}/quorum-state: .*bring the file back"):
+        await started(node)
 
 
 async def test_a_lost_quorum_state_file_does_not_bring_an_epoch_back() -> None:
