@@ -89,7 +89,7 @@ class Decoder:
     def _bodies(self) -> Bodies:
         from odradek.pipeline.decoding.bodies import Bodies
 
-        return Bodies(2 * GROUP_BYTES)
+        return Bodies(GROUP_BYTES)
 
     @property
     def is_done(self) -> bool:
@@ -323,19 +323,23 @@ class Decoder:
         """The bodies, one behind the other, of a few batches at a time: what they decompress to is
         not known before."""
         view = memoryview(data)
-        first = 0
-        codecs = (batches["attributes"] & COMPRESSION).tolist()
-        positions, sizes = batches["position"].tolist(), batches["size"].tolist()
-        for number, codec in enumerate(codecs):
-            at = positions[number]
-            try:
-                self._bodies.add(codec, view[at + HEADER_SIZE : at + sizes[number]])
-            except CorruptBatch as error:
-                raise self._corrupt(str(error), at) from None
-            if self._bodies.size >= GROUP_BYTES or number == len(codecs) - 1:
-                bodies, ends = self._bodies.take()
-                yield batches[first : number + 1], bodies, np.concatenate(([0], ends[:-1])), ends
-                first = number + 1
+        codecs = batches["attributes"] & COMPRESSION
+        starts, ends = batches["position"] + HEADER_SIZE, batches["position"] + batches["size"]
+        first = number = 0
+        while number < len(batches):
+            number += self._bodies.add_frames(data, codecs[number:], starts[number:], ends[number:])
+            if number < len(batches) and not self._bodies.is_full:
+                body = view[int(starts[number]) : int(ends[number])]
+                try:
+                    self._bodies.add(int(codecs[number]), body)
+                except CorruptBatch as error:
+                    raise self._corrupt(str(error), int(batches["position"][number])) from None
+                number += 1
+            if number == len(batches) or self._bodies.is_full:
+                bodies, body_ends = self._bodies.take()
+                body_starts = np.concatenate(([0], body_ends[:-1]))
+                yield batches[first:number], bodies, body_starts, body_ends
+                first = number
 
     def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> Iterator[pa.RecordBatch]:
         from odradek.pipeline.decoding import kernels

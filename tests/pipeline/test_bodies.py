@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import lz4.frame
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.pipeline.decoding.bodies import BLOCK_BYTES, Bodies, lz4_blocks
+from odradek.pipeline.decoding.bodies import Bodies
+from odradek.pipeline.decoding.lz4_frames import BLOCK_BYTES
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
@@ -22,14 +25,38 @@ NOISE = random.Random(1).randbytes(
 TEXTS = st.one_of(st.binary(max_size=300), st.sampled_from((b"", MUCH, NOISE, MUCH + NOISE)))
 
 
+ENOUGH = 1 << 20
+
+
 def together(bodies: list[tuple[int, bytes]]) -> list[bytes]:
-    made = Bodies(1 << 20)
-    for codec, body in bodies:
-        made.add(codec, memoryview(body))
-    data, ends = made.take()
-    assert made.size == 0
-    starts = [0, *ends][: len(ends)]
-    return [bytes(data[start:end]) for start, end in zip(starts, ends, strict=True)]
+    """What the bodies decompress to, each behind another's bytes that it must not touch."""
+    made, found = Bodies(ENOUGH), []
+    data, codecs, starts, ends = laid_out(bodies)
+    number = first = 0
+    while number < len(bodies):
+        number += made.add_frames(data, codecs[number:], starts[number:], ends[number:])
+        if number < len(bodies) and not made.is_full:
+            codec, body = bodies[number]
+            made.add(codec, memoryview(body))
+            number += 1
+        texts, text_ends = made.take()
+        assert len(text_ends) == number - first
+        text_starts = [0, *text_ends][: len(text_ends)]
+        found += [bytes(texts[a:b]) for a, b in zip(text_starts, text_ends, strict=True)]
+        first = number
+    return found
+
+
+def laid_out(bodies: list[tuple[int, bytes]]) -> tuple[Any, Any, Any, Any]:
+    """As they lie in a log: bytes, codecs, where each begins and ends."""
+    data = np.frombuffer(b"".join(b"header" + body for _, body in bodies), np.uint8)
+    ends = np.cumsum([6 + len(body) for _, body in bodies], dtype=np.int64)
+    starts = ends - [len(body) for _, body in bodies]
+    return data, np.array([codec for codec, _ in bodies], np.int16), starts, ends
+
+
+def frames_added(frames: list[bytes], enough: int = ENOUGH) -> int:
+    return Bodies(enough).add_frames(*laid_out([(LZ4, frame) for frame in frames]))
 
 
 @given(st.lists(st.tuples(st.sampled_from(CODECS), TEXTS), max_size=6))
@@ -39,19 +66,27 @@ def test_each_is_there_in_their_order(made: list[tuple[int, bytes]]) -> None:
 
 
 def test_the_memory_is_used_again() -> None:
-    made = Bodies(1 << 20)
+    made = Bodies(ENOUGH)
     for text in (MUCH, NOISE, b"short"):
-        made.add(LZ4, memoryview(compress(LZ4, text)))
+        assert made.add_frames(*laid_out([(LZ4, compress(LZ4, text))])) == 1
         data, ends = made.take()
         assert bytes(data) == text
         assert list(ends) == [len(text)]
 
 
 @pytest.mark.parametrize("text", [MUCH, NOISE, b""])
-def test_frames_of_kafkas_clients_are_taken_apart(text: bytes) -> None:
-    blocks = lz4_blocks(memoryview(compress(LZ4, text)))
-    assert blocks is not None
-    assert len(blocks) == -(-len(text) // BLOCK_BYTES)
+def test_frames_of_kafkas_clients_are_decompressed_together(text: bytes) -> None:
+    assert frames_added([compress(LZ4, text)] * 3) == 3
+
+
+def test_no_more_are_decompressed_than_are_enough() -> None:
+    assert frames_added([compress(LZ4, MUCH)] * 3, enough=2 * len(MUCH) - 1) == 2
+
+
+def test_what_there_is_no_room_for_goes_the_long_way() -> None:
+    frames = [compress(LZ4, b"short"), compress(LZ4, MUCH)]
+    assert frames_added(frames, enough=BLOCK_BYTES) == 1
+    assert together([(LZ4, compress(LZ4, MUCH * 20))]) == [MUCH * 20]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +95,13 @@ def test_frames_of_kafkas_clients_are_taken_apart(text: bytes) -> None:
 def test_other_frames_go_the_long_way(words: dict[str, bool]) -> None:
     settings = {"block_linked": False, "store_size": False} | words
     frame = lz4.frame.compress(MUCH, **settings)
-    assert lz4_blocks(memoryview(frame)) is None
+    assert frames_added([frame]) == 0
     assert together([(LZ4, frame)]) == [MUCH]
+
+
+def test_another_codec_is_never_taken_for_lz4() -> None:
+    made = Bodies(ENOUGH)
+    assert made.add_frames(*laid_out([(NONE, compress(LZ4, MUCH))])) == 0
 
 
 @given(st.data())

@@ -18,7 +18,7 @@ from odradek.protocol.records.records import Record, build_batch
 
 log = bytes(build_batch([Record(-1, 1, None, b"v")] * 3))
 (table,) = decoder_of(Wanted("t", 0, ("partition", "offset")), "a log").feed(log)
-print(table.num_rows, [each for each in ("trio", "numba", "cramjam", "pandas") if each in sys.modules])
+print(table.num_rows, [each for each in ("trio", "numba", "lz4", "pandas") if each in sys.modules])
 """
 
 
@@ -33,7 +33,7 @@ PLANNED = """
 import sys
 from odradek.pipeline import query, segments
 
-print([each for each in ("trio", "numba", "cramjam", "pandas") if each in sys.modules])
+print([each for each in ("trio", "numba", "lz4", "pandas") if each in sys.modules])
 """
 
 
