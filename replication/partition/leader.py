@@ -103,6 +103,9 @@ class Leader:
         self.start_offset = 0
         """Where the epoch begins."""
         self.in_sync = InSyncSet(frozenset(), leader_epoch=-1, partition_epoch=-1)
+        self._asked: AlterPartition | None = None
+        """What the newest proposal was made by. It is sent again as it was: a broker that restarted since
+        may have lost what it was proposed for, and only its epoch of then tells the controller."""
 
     @property
     def leader_epoch(self) -> int:
@@ -189,7 +192,8 @@ class Leader:
         """
         outcome = self.in_sync.answered(proposal, answer)
         if outcome is Outcome.AGAIN:
-            return [self._alteration(proposal)]
+            assert self._asked is not None
+            return [self._asked]
         return self._progress(now_ms)
 
     def out_of_sync(self, now_ms: int) -> Replicas:
@@ -219,11 +223,10 @@ class Leader:
         return self._propose(known.committed | {follower})
 
     def _propose(self, in_sync: Replicas) -> Sequence[Action]:
-        return [self._alteration(self.in_sync.propose(in_sync))]
-
-    def _alteration(self, proposal: Proposal) -> AlterPartition:
-        members = sorted(proposal.in_sync)
-        return AlterPartition(proposal, tuple((each, self._claimed(each)) for each in members))
+        proposal = self.in_sync.propose(in_sync)
+        claimed = tuple((each, self._claimed(each)) for each in sorted(in_sync))
+        self._asked = AlterPartition(proposal, claimed)
+        return [self._asked]
 
     def _claimed(self, member: int) -> int:
         """The broker epoch that the controller is to check `member` by.

@@ -109,6 +109,10 @@ class Teller:
     def alter(self) -> None:
         self._settle(lambda message: message.to == CONTROLLER)
 
+    def alter_behind(self) -> None:
+        (asked,) = [message for message in self.world.sent if message.to == CONTROLLER]
+        self.world.answer_behind(asked)
+
     def altered(self) -> None:
         self._settle(lambda message: message.sender == CONTROLLER and not _is_image(message))
 
@@ -144,6 +148,7 @@ _COMMANDS: list[tuple[str, Callable[..., None]]] = [
     (r"(\d) is elected uncleanly", Teller.elect_uncleanly),
     (r"([\d ]+) (?:is|are) told", Teller.images),
     (r"the controller is asked", Teller.alter),
+    (r"a controller that is behind is asked", Teller.alter_behind),
     (r"the controller's answer arrives", Teller.altered),
     (r"time passes", Teller.pass_time),
 ]

@@ -339,6 +339,15 @@ class World:
         )
         self.spread()
 
+    def answer_behind(self, message: Message) -> None:
+        """By a controller that knows less than who asks, and has done nothing."""
+        asked = message.content
+        assert isinstance(asked, AlterPartition)
+        self.sent.remove(message)
+        answer = AlterAnswer(asked, ErrorCode.not_controller)
+        self.tell(f"controller -> {message.sender} {ErrorCode.not_controller.name}")
+        self.sent.append(Message(CONTROLLER, 1, message.sender, message.sender_epoch, answer))
+
     def time_out(self, node: int, life: int, asked: object) -> None:
         """An AlterPartition or its answer was lost: its sender knows as much."""
         assert isinstance(asked, AlterPartition)
