@@ -92,8 +92,8 @@ class File(Protocol):
         ...
 
     def is_in_memory(self, position: int, size: int) -> bool:
-        """Whether those bytes (one or more, of this file) are in memory, by a probe of both ends; true
-        where the file system cannot tell."""
+        """Whether those bytes (one or more, of this file) are in memory, by a probe of both ends, and of
+        many places in between where they are more than a MiB; true where the file system cannot tell."""
         ...
 
     def map_read(self, size: int) -> memoryview:

@@ -46,6 +46,8 @@ _ZEROS = bytes(1 << 20)
 _ROOM = 256 << 10
 _spare_rooms: list[memoryview] = []  # as many as threads ever read at once
 _PROBE = [bytearray(1)]  # nobody looks at what was read into it
+_PROBED_AT_ITS_ENDS_BYTES = 1 << 20  # at most: so much is sent before others have their turn
+_PROBE_EVERY_BYTES = 256 << 10
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _EFFECTIVE = os.access in os.supports_effective_ids
 _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)
@@ -162,6 +164,9 @@ class RealFile(Descriptor):
         try:
             os.preadv(fd, _PROBE, position, _NOWAIT)
             os.preadv(fd, _PROBE, position + size - 1, _NOWAIT)
+            if size > _PROBED_AT_ITS_ENDS_BYTES:
+                for between in range(_PROBE_EVERY_BYTES, size - 1, _PROBE_EVERY_BYTES):
+                    os.preadv(fd, _PROBE, position + between, _NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -357,6 +357,24 @@ def test_cold_pages_would_block(tmp_path: OsPath) -> None:
         pytest.skip("this file system keeps its pages, or cannot tell")
 
 
+def test_a_hole_in_the_middle_of_a_large_part_would_block(tmp_path: OsPath) -> None:
+    """The kernel takes pages away where it likes, and who sends them would wait for the disk."""
+    file = RealFiles(max_open=8).open(Path(tmp_path) / "f", create=True)
+    file.append_v([os.urandom(4 << 20)])
+    file.sync()
+    fd = file.borrow()
+    os.posix_fadvise(fd, 3 << 19, 1 << 20, os.POSIX_FADV_DONTNEED)
+    file.give_back()
+    try:
+        file.read_at(2 << 20, 1, nowait=True)
+    except WouldBlock:
+        assert not file.is_in_memory(7, (4 << 20) - 9)
+        file.read_at(0, 4 << 20)
+        assert file.is_in_memory(7, (4 << 20) - 9)
+    else:
+        pytest.skip("this file system keeps its pages, or cannot tell")
+
+
 @pytest.mark.parametrize("cold", ["the beginning", "the end"])
 def test_a_part_is_in_memory_if_both_of_its_ends_are(
     tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, cold: str
