@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from odradek.bench.peers.kafka_nodes import KafkaNodes
@@ -13,6 +14,7 @@ from odradek.seams.real import real_seams
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
 from tests.interop.kafka_dist import kafka_dist
+from tests.system.kafka_facts import partition
 
 KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
 CONFIGS: Mapping[str, str] = {
@@ -48,22 +50,28 @@ SOFTWARE: Mapping[str, Callable[[], Software]] = {
 
 
 def assert_replicas_equal(cluster: Cluster, topic: str, partitions: int) -> None:
-    """Every broker's log of each partition is the same, byte for byte, once followers have caught up."""
+    """Every replica that is shown of each partition is there, no other broker has one, and their logs are
+    the same, byte for byte, once followers have caught up."""
     for index in range(partitions):
-        with deadline(30, f"equal logs of {topic}-{index}") as check:
-            while len(set(logs := _logs(cluster, f"{topic}-{index}"))) > 1:
+        replicas = sorted(partition(cluster, topic, index).replicas)
+        with deadline(30, f"equal logs of {topic}-{index} on {replicas}") as check:
+            while not _are_equal(logs := _logs(cluster, f"{topic}-{index}"), replicas):
                 check(0.1)
-        assert logs[0], "an empty log proves nothing"
+        assert logs[0][1], "an empty log proves nothing"
 
 
-def _logs(cluster: Cluster, partition: str) -> list[bytes]:
-    directories = [
-        Path(path) / partition
-        for broker in cluster.brokers
-        for path in cluster.log_directories(broker)
-    ]
-    return [
-        b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
-        for directory in directories
-        if directory.exists()
-    ]
+def _are_equal(logs: Sequence[tuple[int, bytes]], replicas: Sequence[int]) -> bool:
+    return [broker for broker, _ in logs] == replicas and len({log for _, log in logs}) == 1
+
+
+def _logs(cluster: Cluster, name: str) -> list[tuple[int, bytes]]:
+    """By broker; one twice that has the partition in two directories."""
+    found = []
+    for broker in sorted(cluster.brokers):
+        for path in cluster.log_directories(broker):
+            directory = Path(path) / name
+            with suppress(FileNotFoundError):  # a replica that is taken off
+                if directory.exists():
+                    parts = [file.read_bytes() for file in sorted(directory.glob("*.log"))]
+                    found.append((broker, b"".join(parts)))
+    return found
