@@ -179,16 +179,17 @@ def test_scenario_22_a_followers_directory(whole: Cluster, kind: str) -> None:
     """No producer notices; the broker goes on to follow what is in its other directory. (Apache Kafka may
     let a record wait for its time-out.)"""
     replicas = Replicas(whole, "followed")
+    written = Replicas(whole, "followed-too")
     broker, index = next(
         (broker, index)
-        for broker, bad in replicas.bad.items()
+        for broker, bad in written.bad.items()
         for index in sorted(bad)
-        if replicas.leaders[index] != broker and replicas.led_in_bad(broker)
+        if written.leaders[index] != broker and replicas.led_in_bad(broker)
     )
-    one_by_one = OneByOne(whole.bootstrap, replicas.topic, index)
+    one_by_one = OneByOne(whole.bootstrap, written.topic, index)
     replace_by_a_file(Path(whole.log_directories(broker)[BAD]))
     with deadline(PATIENCE_S, "the replica to be offline") as check:
-        while broker in partition(whole, replicas.topic, index).isrs:
+        while broker in partition(whole, written.topic, index).isrs:
             one_by_one.produce()
             check(0.05)
     with Pair(whole, replicas.topic, PARTITIONS) as pair:
@@ -196,9 +197,14 @@ def test_scenario_22_a_followers_directory(whole: Cluster, kind: str) -> None:
         pair.goes_on()
         replicas.wait_until_only_these_left(broker, replicas.bad[broker])
         one_by_one.produce()
+        pair.check()
     allowed = {KafkaError.REQUEST_TIMED_OUT} if kind == "kafka" else set()
     assert {error.code() for error in one_by_one.errors} <= allowed
     assert whole.state(broker) is State.RUNNING
+    mend(whole)
+    for each in (replicas, written):
+        wait_until_in_sync(whole, each.topic, len(whole.brokers), PARTITIONS)
+    assert_replicas_equal(whole, replicas.topic, PARTITIONS)
 
 
 def test_scenario_22_without_a_controller_to_be_told(whole: Cluster, kind: str) -> None:
