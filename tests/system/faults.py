@@ -28,6 +28,9 @@ from tests.system.load import Load
 BOUNCES = 2
 LONG_S = 8.0
 """Longer than a client waits for an answer. Where it passes, time itself is the fault."""
+ON_THE_WAY_S = 2.0
+"""Within which a client has heard what was let through before a cut."""
+LATENCY_MS = 100
 MBIT_3_BYTES = 3_000_000 / 8
 SLOWLY = 5
 """Transactions that show that it goes on, where each takes a second or more."""
@@ -45,6 +48,14 @@ class Scene:
 
     def leader(self) -> int:
         return leader(self.cluster, self.topic)
+
+    def led_by(self, node: int, *, broker: int) -> set[int]:
+        """The partitions that `node` leads, as `broker` shows it."""
+        return {
+            index
+            for index in range(self.partitions)
+            if leader(self.cluster, self.topic, index, broker=broker) == node
+        }
 
     def other(self, than: int) -> int:
         """A broker that is another one."""
@@ -116,9 +127,13 @@ def rolling_restart(scene: Scene) -> None:
 def leader_cut_off_from_clients(scene: Scene) -> None:
     """It stays the leader; what was sent to it before is answered too late, or in time."""
     node = scene.leader()
+    led = scene.led_by(node, broker=node)
     scene.cluster.partition(node, [CLIENTS])
-    wait_for_controller(scene.cluster, lambda found: found >= 0, broker=scene.other(node))
+    time.sleep(ON_THE_WAY_S)
+    before = scene.load.acknowledged_in(led)
     time.sleep(LONG_S)
+    assert scene.load.acknowledged_in(led) == before, "clients have reached it"
+    assert scene.led_by(node, broker=scene.other(node)) == led, "it has not stayed the leader"
     scene.cluster.heal()
 
 
@@ -141,9 +156,13 @@ def leader_paused(scene: Scene) -> None:
 
 
 def slow_network_between_brokers(scene: Scene) -> None:
-    scene.cluster.degrade(latency_ms=100, bytes_per_s=MBIT_3_BYTES)
+    """A record goes to a follower, whose next fetch comes back, before it is acknowledged."""
+    scene.cluster.degrade(latency_ms=LATENCY_MS, bytes_per_s=MBIT_3_BYTES)
     time.sleep(LONG_S)
+    before = len(scene.load.latencies_s)
     scene.load.wait_for_progress(SLOWLY)
+    fastest_s = min(scene.load.latencies_s[before:])
+    assert fastest_s >= 2 * LATENCY_MS / 1000, "the network was not slow"
     scene.cluster.heal()
 
 

@@ -7,8 +7,9 @@ A load keeps its `Ledger`; its thread goes on through every fault, as an applica
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Self
 
 from confluent_kafka import (
@@ -56,6 +57,8 @@ class Load(ABC):
         self.ledger = Ledger(type(self).__name__)
         self.topic = topic
         self.partitions = partitions
+        self.latencies_s: list[float] = []
+        """How long each took that was acknowledged, from being begun on."""
         self.failure: BaseException | None = None
         self._bootstrap = bootstrap
         self._enough = threading.Event()
@@ -87,6 +90,15 @@ class Load(ABC):
             if each.outcome is Outcome.COMMITTED
         ]
         return {value for values in committed for value in values}
+
+    def acknowledged_in(self, partitions: Set[int]) -> int:
+        """How many are committed that have something there. A transaction has something everywhere."""
+        places = self.ledger.places
+        return sum(
+            each.outcome is Outcome.COMMITTED
+            and any(value not in places or places[value][0] in partitions for value in each.values)
+            for each in list(self.ledger.transactions)
+        )
 
     def finish(self) -> None:
         """Write no more, and wait for what is under way."""
@@ -152,11 +164,13 @@ class IdempotentLoad(Load):
         )
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        value = message.value()
+        value, latency_s = message.value(), message.latency()
         assert value is not None
         if error is not None:
             assert self.may_lose, f"{value!r}: {error}"
             return
+        assert latency_s is not None
+        self.latencies_s.append(latency_s)
         self.ledger.places[value] = (message.partition(), message.offset())
         number = int(value.rpartition(b":")[2])
         self.ledger.transactions[number - 1].outcome = Outcome.COMMITTED
@@ -197,6 +211,7 @@ class TransactionalLoad(Load):
         return producer
 
     def _transaction(self, producer: Producer, *, abort: bool) -> None:
+        begun_at = time.monotonic()
         producer.begin_transaction()
         transaction = self.ledger.begin()
         for partition, value in self._values(transaction, PER_TRANSACTION):
@@ -206,6 +221,7 @@ class TransactionalLoad(Load):
             transaction.outcome = Outcome.ABORTED
         else:
             _insist(producer.commit_transaction)
+            self.latencies_s.append(time.monotonic() - begun_at)
             transaction.outcome = Outcome.COMMITTED
 
 
