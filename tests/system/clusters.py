@@ -10,6 +10,9 @@ from pathlib import Path
 from odradek.bench.peers.kafka_nodes import KafkaNodes
 from odradek.broker.local_cluster.nodes import Software
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
+from odradek.protocol.records.batch import batches
+from odradek.protocol.records.control import read_end_marker
+from odradek.protocol.records.records import decode
 from odradek.seams.real import real_seams
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
@@ -74,4 +77,20 @@ def _logs(cluster: Cluster, name: str) -> list[tuple[int, bytes]]:
                 if directory.exists():
                     parts = [file.read_bytes() for file in sorted(directory.glob("*.log"))]
                     found.append((broker, b"".join(parts)))
+    return found
+
+
+def committed_values(cluster: Cluster, broker: int, name: str) -> set[bytes]:
+    """What who reads committed records alone would be given of the log of a broker that is down."""
+    [log] = [log for each, log in _logs(cluster, name) if each == broker]
+    found: set[bytes] = set()
+    under_way: dict[int, set[bytes]] = {}
+    for batch in batches(memoryview(log), allow_partial=True):  # it may have died in a write
+        if batch.is_control:
+            values = under_way.pop(batch.producer_id, set())
+            if read_end_marker(batch)[0]:
+                found |= values
+            continue
+        values = under_way.setdefault(batch.producer_id, set()) if batch.is_transactional else found
+        values |= {record.value for record in decode(batch) if record.value is not None}
     return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from odradek.testing import Cluster
 from odradek.testing.cluster.links import CLIENTS
+from tests.system.clusters import committed_values
 from tests.system.kafka_facts import (
     active_controller,
     leader,
@@ -171,20 +172,21 @@ def unclean_election(scene: Scene) -> frozenset[bytes]:
 
     `A` is the leader, `B` the other replica; `C`, which has none, is the active controller. B dies, and
     comes back unable to reach A; then A dies. Returns the values that were acknowledged by A alone: they
-    may be lost.
+    may be lost. What B had when it died was acknowledged by both, or may have been.
     """
     cluster, a = scene.cluster, scene.leader()
     [b] = set(_replicas(scene)) - {a}
     [c] = set(cluster.brokers) - {a, b}
-    before = scene.load.acknowledged_values()
     cluster.kill(b)
+    had = committed_values(cluster, b, f"{scene.topic}-0")
+    assert had, "nothing was replicated"
     wait_for_in_sync(cluster, scene.topic, {a}, broker=c)
     scene.load.wait_for_progress()
     cluster.partition(a, [b])
     cluster.restart(b)
     scene.load.wait_for_progress()
     cluster.kill(a)
-    alone = scene.load.acknowledged_values() - before
+    alone = scene.load.acknowledged_values() - had
     wait_for_leader(cluster, scene.topic, lambda found: found == b, broker=c)
     scene.load.wait_for_progress()
     cluster.heal()
