@@ -30,7 +30,7 @@ BOUNCES = 2
 LONG_S = 8.0
 """Longer than a client waits for an answer. Where it passes, time itself is the fault."""
 ON_THE_WAY_S = 2.0
-"""Within which a client has heard what was let through before a cut."""
+"""Within which a client has heard what was let through before."""
 LATENCY_MS = 100
 MBIT_3_BYTES = 3_000_000 / 8
 SLOWLY = 5
@@ -159,8 +159,9 @@ def leader_paused(scene: Scene) -> None:
 def slow_network_between_brokers(scene: Scene) -> None:
     """A record goes to a follower, whose next fetch comes back, before it is acknowledged."""
     scene.cluster.degrade(latency_ms=LATENCY_MS, bytes_per_s=MBIT_3_BYTES)
-    time.sleep(LONG_S)
+    time.sleep(ON_THE_WAY_S)
     before = len(scene.load.latencies_s)
+    time.sleep(LONG_S)
     scene.load.wait_for_progress(SLOWLY)
     fastest_s = min(scene.load.latencies_s[before:])
     assert fastest_s >= 2 * LATENCY_MS / 1000, "the network was not slow"
