@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from odradek.protocol import apis
+from tests.anomalies import assert_none, require
 from tests.crash.rebuilt import index_differences
 from tests.crash.test_sigkill import (
     PARTITIONS,
@@ -91,9 +92,12 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
         found = read_everything(broker.bootstrap)
     finally:
         broker.kill()
-    lost = {value: place for value, place in acknowledged.items() if found.get(place) != value}
-    assert lost == {}
-    assert len(set(found.values())) == len(found), "a record is there twice"
+    assert_none(
+        f"{value!r} was acknowledged at {place}, where {found.get(place)!r} is"
+        for value, place in acknowledged.items()
+        if found.get(place) != value
+    )
+    require(len(set(found.values())) == len(found), "a record is there twice")
     assert all(len(moves.found[index]) == 2 for index in range(PARTITIONS)), "nothing was moved"
     with start(tmp_path, port):
         pass  # opened once more after the last kill, and closed cleanly: its indexes are trimmed

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from odradek.protocol import apis, messages
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
+from tests.anomalies import require
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.clients import PATIENCE_S, create_topic, poll_until, produce, read_all
 from tests.interop.conftest import BROKERS, STARTERS
@@ -291,15 +292,15 @@ class Ledger:
 
     def check(self, read: list[str]) -> None:
         """Every record once; of a transaction all or none; what was promised, and nothing else."""
-        assert len(read) == len(set(read)), "a record is there twice"
+        require(len(read) == len(set(read)), "a record is there twice")
         found: dict[int, int] = {}
         for value in read:
             number = int(value.partition("-")[0])
             found[number] = found.get(number, 0) + 1
-        assert set(found.values()) <= {4}, "a transaction is there in part"
-        assert self.committed <= set(found), "a commit is lost"
-        assert not self.aborted & set(found), "an abort is read"
-        assert set(found) <= self.committed | self.unsure
+        require(set(found.values()) <= {4}, "a transaction is there in part")
+        require(self.committed <= set(found), "a commit is lost")
+        require(not self.aborted & set(found), "an abort is read")
+        require(set(found) <= self.committed | self.unsure, "a transaction is there that never was")
 
 
 QUIET = {"message.timeout.ms": 1000, "log_level": 0}

@@ -15,6 +15,7 @@ from odradek.protocol.records.control import read_end_marker
 from odradek.protocol.records.records import decode
 from odradek.seams.real import real_seams
 from odradek.testing import Cluster
+from tests.anomalies import assert_none
 from tests.interop.broker_process import deadline
 from tests.interop.kafka_dist import kafka_dist
 from tests.system.kafka_facts import partition
@@ -57,14 +58,30 @@ def assert_replicas_equal(cluster: Cluster, topic: str, partitions: int) -> None
     the same, byte for byte, once followers have caught up."""
     for index in range(partitions):
         replicas = sorted(partition(cluster, topic, index).replicas)
-        with deadline(30, f"equal logs of {topic}-{index} on {replicas}") as check:
-            while not _are_equal(logs := _logs(cluster, f"{topic}-{index}"), replicas):
-                check(0.1)
+        logs = _logs(cluster, f"{topic}-{index}")
+        try:
+            with deadline(30, f"equal logs of {topic}-{index} on {replicas}") as check:
+                while not _are_equal(logs, replicas):
+                    check(0.1)
+                    logs = _logs(cluster, f"{topic}-{index}")
+        except AssertionError:
+            assert_none(_parted(f"{topic}-{index}", logs))
+            raise
         assert logs[0][1], "an empty log proves nothing"
 
 
 def _are_equal(logs: Sequence[tuple[int, bytes]], replicas: Sequence[int]) -> bool:
     return [broker for broker, _ in logs] == replicas and len({log for _, log in logs}) == 1
+
+
+def _parted(name: str, logs: Sequence[tuple[int, bytes]]) -> list[str]:
+    """Who has something else than the others, not just less."""
+    longest = max((log for _, log in logs), key=len, default=b"")
+    return [
+        f"the log of {name} on broker {broker} is another than that of who has most"
+        for broker, log in logs
+        if not longest.startswith(log)
+    ]
 
 
 def _logs(cluster: Cluster, name: str) -> list[tuple[int, bytes]]:

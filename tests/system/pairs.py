@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odradek.testing import Cluster
+from tests.anomalies import assert_none
 from tests.interop.broker_process import deadline
 from tests.system.kafka_facts import PATIENCE_S
 from tests.system.load import IdempotentLoad, read_partitions
@@ -41,6 +42,6 @@ class Pair:
         """No more is sent; all is there, once, in order, and was read."""
         self.load.finish()
         rows = read_partitions(self.cluster.bootstrap, self.topic, self.partitions)
-        assert self.load.ledger.anomalies(rows) == []
+        assert_none(self.load.ledger.anomalies(rows))
         self.watcher.wait_for(rows)
-        assert self.watcher.anomalies(rows) == []
+        assert_none(self.watcher.anomalies(rows))

@@ -14,6 +14,7 @@ import pytest
 
 from odradek.broker.local_cluster.nodes import State
 from odradek.testing import Cluster
+from tests.anomalies import assert_none
 from tests.interop.broker_process import deadline
 from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (
@@ -129,7 +130,7 @@ def test_kip_113s_second_system_test(whole: Cluster, tmp_path: Path) -> None:
         whole.restart(broker)
     wait_until_in_sync(whole, bad, len(whole.brokers), 1)
     rows = read_partitions(whole.bootstrap, bad, 1)
-    assert on_bad.load.ledger.anomalies(rows) == []
+    assert_none(on_bad.load.ledger.anomalies(rows))
     assert_replicas_equal(whole, bad, 1)
 
 

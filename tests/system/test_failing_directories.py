@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from odradek.protocol.errors import ErrorCode
+from tests.anomalies import require
 from tests.interop.broker_process import BrokerFailed, deadline
 from tests.interop.odradek_process import start_odradek
 from tests.system.jbod import (
@@ -112,7 +113,7 @@ def check_the_others(jbod: Jbod, load: Load) -> None:
     assert load.errors == []
     assert jbod.process.process.poll() is None
     found = [row for row in read_all(jbod.bootstrap, jbod.good_partitions) if b"load" in row[1]]
-    assert sorted(found) == sorted(load.acknowledged)
+    require(sorted(found) == sorted(load.acknowledged), f"{found}, not {load.acknowledged}")
     assert load.acknowledged
 
 

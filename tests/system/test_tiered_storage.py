@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
 from odradek.testing import Cluster
+from tests.anomalies import assert_none
 from tests.interop.broker_process import deadline
 from tests.system import kafka_facts
 from tests.system.clusters import KINDS
@@ -399,9 +400,9 @@ def test_scenario_12_transactions_with_a_tiered_topic(tiers: Tiered) -> None:
         load.wait_for_progress(30)
         load.finish()
         rows = read_partitions(tiers.cluster.bootstrap, topic, partitions)
-        assert load.ledger.anomalies(rows) == []
+        assert_none(load.ledger.anomalies(rows))
         watcher.wait_for(rows)
-        assert watcher.anomalies(rows) == []
+        assert_none(watcher.anomalies(rows))
     for partition in range(partitions):
         assert tiers.remote(topic, partition)
 

@@ -1,0 +1,15 @@
+"""Whatever is found wrong in a simulated world is an anomaly: no other program's work is in there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.anomalies import AnomalyFound, note
+
+
+def pytest_exception_interact(
+    node: pytest.Item | pytest.Collector, call: pytest.CallInfo[object]
+) -> None:
+    error = None if call.excinfo is None else call.excinfo.value
+    if isinstance(error, AssertionError) and not isinstance(error, AnomalyFound):
+        note(node.nodeid, error)
