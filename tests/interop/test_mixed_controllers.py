@@ -8,7 +8,8 @@ controller, and ours does so for Kafka's (KIP-590).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from confluent_kafka.admin import (
 
 from tests.anomalies import require
 from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.clients import read_all
+from tests.interop.kafka_tools import run_tool
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
 
 pytestmark = pytest.mark.interop
@@ -141,6 +144,51 @@ def test_a_topic_is_replicated_both_ways(
     assert failed == []
     for partition in range(len(ASSIGNMENT)):
         wait_for_equal_logs(both, name, partition)
+
+
+def test_replicas_join_and_leave(company: tuple[MixedCompany, int], tmp_path: Path) -> None:
+    """By kafka-reassign-partitions: each is led by the other's leader into the in-sync set, which the controller
+    of either kind is asked for (AlterPartition), and then has what it was alone with."""
+    both, _ = company
+    name, alone = "reassigned", [[leader] for leader, _ in ASSIGNMENT]
+    admin = AdminClient({"bootstrap.servers": both.ours.bootstrap})
+    admin.create_topics([NewTopic(name, len(alone), replica_assignment=alone)])[name].result(30)
+    assert both.leaders(name) == [leader for leader, _ in ASSIGNMENT]
+    assert produce(both.theirs.bootstrap, name, 400, "none") == []
+    reassign(both, tmp_path, name, ASSIGNMENT)
+    assert produce(both.theirs.bootstrap, name, 400, "lz4") == []
+    for partition in range(len(ASSIGNMENT)):
+        wait_for_equal_logs(both, name, partition)
+    reassign(both, tmp_path, name, [[follower] for _, follower in ASSIGNMENT])
+    assert both.leaders(name) == [follower for _, follower in ASSIGNMENT]
+    read = read_all(both.ours.bootstrap, name, 800, partitions=range(len(ASSIGNMENT)))
+    assert sorted(each.value() or b"" for each in read) == sorted(
+        2 * [b"%06d" % n for n in range(400)]
+    )
+
+
+def reassign(
+    company: MixedCompany, directory: Path, topic: str, wanted: Sequence[Sequence[int]]
+) -> None:
+    """Have these replicas, and wait until all of them are in sync."""
+    rows = [
+        {"topic": topic, "partition": index, "replicas": list(replicas)}
+        for index, replicas in enumerate(wanted)
+    ]
+    file = directory / "wanted.json"
+    file.write_text(json.dumps({"version": 1, "partitions": rows}))
+    words = ("--bootstrap-server", company.theirs.bootstrap, "--reassignment-json-file", str(file))
+    run_tool("reassign-partitions", *words, "--execute")
+    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+    with deadline(PATIENCE_S, f"{topic} to be reassigned") as check:
+        while True:
+            found = admin.list_topics(topic, 10).topics[topic].partitions
+            if all(
+                sorted(found[index].replicas) == sorted(found[index].isrs) == sorted(replicas)
+                for index, replicas in enumerate(wanted)
+            ):
+                return
+            check(0.1)
 
 
 def produce(bootstrap: str, topic: str, count: int, compression: str) -> list[object]:
