@@ -75,10 +75,16 @@ def mixed_company(
     their_config: Mapping[str, str] = {},
     *,
     controller: int = OURS,
+    directories: int = 1,
 ) -> Iterator[MixedCompany]:
-    """Both, formatted by `odradek storage`, started, and let in by the controller, ours or theirs."""
+    """Both, formatted by `odradek storage`, started, and let in by the controller, ours or theirs. Each
+    has so many log directories."""
     listener = f"127.0.0.1:{free_port()}"
     ports = {OURS: free_port(), THEIRS: free_port()}
+    log_dirs = {
+        node: [directory / f"data-{node}-{number}" for number in range(1, directories + 1)]
+        for node in ports
+    }
     settings: dict[int, dict[str, str]] = {}
     for node, more in ((OURS, our_config), (THEIRS, their_config)):
         own = f"PLAINTEXT://127.0.0.1:{ports[node]}"
@@ -89,7 +95,7 @@ def mixed_company(
             "process.roles": "broker,controller" if controls else "broker",
             "node.id": str(node),
             "listeners": f"{own},CONTROLLER://{listener}" if controls else own,
-            "log.dirs": f"{directory}/data-{node}",
+            "log.dirs": ",".join(map(str, log_dirs[node])),
             **more,
         }
         flags = ("--standalone",) if controls else ()
@@ -99,7 +105,7 @@ def mixed_company(
 
     def start_ours() -> OdradekProcess:
         process = start_odradek(
-            directory / "ours", log_dirs=[directory / f"data-{OURS}"], port=ports[OURS],
+            directory / "ours", log_dirs=log_dirs[OURS], port=ports[OURS],
             config=settings[OURS], arguments=("--config", str(directory / f"{OURS}.properties")),
         )  # fmt: skip
         started.append(process)
@@ -107,7 +113,7 @@ def mixed_company(
 
     def start_theirs() -> RealKafka:
         process = start_kafka(
-            directory / "theirs", log_dirs=[directory / f"data-{THEIRS}"], port=ports[THEIRS],
+            directory / "theirs", log_dirs=log_dirs[THEIRS], port=ports[THEIRS],
             config=settings[THEIRS], formatted=True,
         )  # fmt: skip
         started.append(process)
