@@ -25,11 +25,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from odradek.protocol import apis
 from tests.anomalies import require
 from tests.interop.broker_process import BrokerProcess, deadline
 from tests.interop.clients import read_all
 from tests.interop.kafka_tools import run_tool
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.scale.raw_client import RawClient
 
 pytestmark = pytest.mark.interop
 PATIENCE_S = 30
@@ -120,6 +122,21 @@ def test_configs_are_checked_by_the_broker_and_changed_by_the_controller(
     entry = ConfigEntry("retention.ms", "soon", incremental_operation=AlterConfigOpType.SET)
     wrong = ConfigResource(ResourceType.TOPIC, "configured", incremental_configs=[entry])
     assert refused(admin.incremental_alter_configs([wrong])) == KafkaError.INVALID_CONFIG
+
+
+def test_each_broker_is_given_producer_ids_of_its_own(company: tuple[MixedCompany, int]) -> None:
+    """A block of a thousand, by the controller (AllocateProducerIds)."""
+    both, _ = company
+    blocks = [producer_id(each.bootstrap) // 1000 for each in (both.ours, both.theirs)]
+    assert blocks[0] != blocks[1]
+
+
+def producer_id(bootstrap: str) -> int:
+    plain = {"transactional_id": None, "transaction_timeout": 0}
+    with RawClient(bootstrap) as client, deadline(PATIENCE_S, "a producer id") as check:
+        while (told := client.ask(apis.INIT_PRODUCER_ID, 0, plain)).error_code:
+            check(0.1)
+    return int(told.producer_id)
 
 
 # Replicated
