@@ -24,9 +24,11 @@ IDS = 8
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCompany]:
-    with mixed_company(tmp_path_factory.mktemp("mixed")) as it:
+@pytest.fixture(scope="module", params=[OURS, THEIRS], ids=["our controller", "their controller"])
+def company(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MixedCompany]:
+    with mixed_company(tmp_path_factory.mktemp("mixed"), controller=request.param) as it:
         yield it
 
 
