@@ -142,7 +142,7 @@ class OneByOne:
                 self.errors.append(error)
 
         self._producer.produce(self._topic, b"one", partition=self._index, on_delivery=delivered)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_S) == 0  # a broker may take 30 s to give up
 
 
 def test_scenario_22_the_leaders_directory(whole: Cluster) -> None:
