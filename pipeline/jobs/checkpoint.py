@@ -8,6 +8,10 @@ A driver that stood still before Spark noted that a batch was done may come back
 the batch again: with part of it removed, and not yet there again. So that one says so, in a file of its own, until all
 is there; where there is such a file, the last batch is not done, whatever Spark has noted.
 
+Spark goes on from the last batch that it has begun, whatever is done of those before. So where the driver that came back
+has begun the next batch, too, that beginning is taken back first; and since that driver may have written something of
+it, there is a file for that batch as well.
+
     CHECKPOINT/odradek-again-N-ATTEMPT    the batch N may be there in parts
 """
 
@@ -50,8 +54,7 @@ class Checkpoint:
         """The batch is not done before this ends without an error. Raises FilesUnavailable."""
         prefix = f"{AGAIN}{batch}-"
         former = [name for name in self._files.names(self.path) if name.startswith(prefix)]
-        own = f"{prefix}{RealEntropy().uuid().hex}"
-        self._files.put(f"{self.path}/{own}", "")
+        own = self._mark(batch)
         yield
         for name in (*former, own):
             self._files.remove(f"{self.path}/{name}")
@@ -59,9 +62,31 @@ class Checkpoint:
     def take_back(self) -> None:
         """The last batch is not done if it was being made again. To be called before Spark goes on."""
         done = self.last_done()
-        names = () if done is None else self._files.names(self.path)
-        if any(name.startswith(f"{AGAIN}{done}-") for name in names):
-            self._files.remove(f"{self.path}/commits/{done}")
+        if done is None or done not in self._marked():
+            return
+        for begun in sorted(self._numbers("offsets"), reverse=True):
+            if begun > done:
+                self._mark(begun)
+                self._files.remove(f"{self.path}/offsets/{begun}")
+        self._files.remove(f"{self.path}/commits/{done}")
+
+    def unfinished(self) -> set[int]:
+        """The batches of which something may be there already, while they are not done."""
+        pending = self.pending()
+        return self._marked() | (set() if pending is None else {pending})
+
+    def _mark(self, batch: int) -> str:
+        """The file's name that says so."""
+        name = f"{AGAIN}{batch}-{RealEntropy().uuid().hex}"
+        self._files.put(f"{self.path}/{name}", "")
+        return name
+
+    def _marked(self) -> set[int]:
+        names = self._files.names(self.path)
+        found = (
+            each.removeprefix(AGAIN).partition("-")[0] for each in names if each.startswith(AGAIN)
+        )
+        return {int(number) for number in found if number.isdigit()}
 
     def pending(self) -> int | None:
         """The batch that was under way when the last run ended."""
@@ -101,5 +126,7 @@ class Checkpoint:
                 )
 
     def _last(self, log: str) -> int | None:
-        numbers = [int(name) for name in self._files.names(f"{self.path}/{log}") if name.isdigit()]
-        return max(numbers, default=None)
+        return max(self._numbers(log), default=None)
+
+    def _numbers(self, log: str) -> list[int]:
+        return [int(name) for name in self._files.names(f"{self.path}/{log}") if name.isdigit()]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
-from odradek.pipeline.errors import GAP_FOUND
+from odradek.pipeline.errors import GAP_FOUND, PipelineError
 from odradek.pipeline.jobs.batch import Batch
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.decode import DECODED, ERROR
@@ -65,6 +65,7 @@ class BatchWriter:
         self._dead_letters = dead_letters
         self._checkpoint = checkpoint
         self._pending = checkpoint.pending()
+        self._unfinished = checkpoint.unfinished()
 
     def write(
         self,
@@ -77,8 +78,13 @@ class BatchWriter:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
+        if self._pending is not None and number > self._pending:
+            raise PipelineError(
+                f"batch {self._pending} was noted as done by a run that had lost its turn, and is not: run it again"
+            )
+        self._pending = None
         batch = Batch(self._checkpoint.query_id, number, offsets)
-        if number != self._pending:
+        if number not in self._unfinished:
             try:
                 if self._direct is not None:
                     ids = self._checkpoint.ends(number).topic_ids

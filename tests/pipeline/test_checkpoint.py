@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.errors import BadOption
+from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.checkpoint import JOB, Checkpoint
 from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportJob, _Course
+from odradek.pipeline.jobs.export_batch import BatchWriter
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import parse_options
@@ -85,6 +87,64 @@ class Kept(HadoopFiles):
 
     def read(self, path: str) -> str:
         return self.texts[path]
+
+    def put(self, path: str, text: str) -> None:
+        self.texts[path] = text
+
+    def remove(self, path: str) -> None:
+        del self.texts[path]
+
+
+def test_what_was_begun_after_a_batch_that_is_not_done_is_taken_back_first() -> None:
+    """Spark goes on from the last that was begun. Whoever dies on the way has taken back nothing that the next one
+    needs to see."""
+    texts = {f"c_{each}": "" for each in ("offsets_0", "commits_0", "offsets_1", "offsets_10")}
+    whole = Kept(**texts, **{"c_odradek-again-0-x": ""})
+    removed: list[str] = []
+
+    class Dying(Kept):
+        def __init__(self, removals: int) -> None:
+            self.texts = dict(whole.texts)
+            self._removals = removals
+
+        def remove(self, path: str) -> None:
+            if len(removed) == self._removals:
+                raise OSError
+            super().remove(path)
+            removed.append(path)
+
+    for removals in range(4):
+        removed.clear()
+        files = Dying(removals)
+        with suppress(OSError):
+            Checkpoint(files, "c").take_back()
+        again = Kept()
+        again.texts = files.texts
+        checkpoint = Checkpoint(again, "c")
+        checkpoint.take_back()
+        assert (checkpoint.last_begun(), checkpoint.last_done(), checkpoint.pending()) == (
+            0,
+            None,
+            0,
+        )
+        assert checkpoint.unfinished() == {0, 1, 10}
+    assert removed == ["c/offsets/10", "c/offsets/1", "c/commits/0"]
+
+
+def test_a_batch_that_spark_passes_over_ends_the_run() -> None:
+    """Who came back after it was looked what is to be made again, and before Spark did."""
+    files = Kept(**{f"c_{each}": "" for each in ("offsets_0", "offsets_1", "commits_0")})
+    nothing: Any = None
+    writer = BatchWriter(nothing, Values(), nothing, nothing, Checkpoint(files, "c"))
+    with pytest.raises(PipelineError, match=r"batch 1 was noted as done .* run it again"):
+        writer.write(nothing, 2, {})
+
+
+def test_a_batch_that_is_done_is_not_taken_back() -> None:
+    files = Kept(**{f"c_{each}": "" for each in ("offsets_0", "commits_0", "offsets_1")})
+    checkpoint = Checkpoint(files, "c")
+    checkpoint.take_back()
+    assert checkpoint.unfinished() == {1}
 
 
 @pytest.mark.parametrize("says", [True, False])

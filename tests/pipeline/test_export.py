@@ -149,9 +149,9 @@ def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One driver stood still before Spark noted the batch; it comes back when another, which was making it again, was
-    killed between what it removed and what it moved."""
-    _produce(broker, [b"%d" % number for number in range(20)])
-    given, replace = job(broker, tmp_path), Attempts.replace
+    killed between what it removed and what it moved; and begins the next one, in which it finds that it has lost its turn."""
+    _produce(broker, [b"%d" % number for number in range(40)])
+    given, replace = job(broker, tmp_path, offsets_a_batch=20), Attempts.replace
 
     def stands_still(batch: ExportBatch) -> None:
         raise OSError
@@ -169,9 +169,16 @@ def test_a_batch_that_was_being_made_again_is_not_done_whoever_notes_it(
         with pytest.raises(PipelineError):
             export(spark, given)
     assert not list(tmp_path.rglob("*.parquet"))
-    (tmp_path / "_checkpoint" / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
-    assert [batch.records for batch in export(spark, given)] == [20]
-    assert len(exported(spark, tmp_path)) == 20
+    checkpoint = tmp_path / "_checkpoint"
+    (checkpoint / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    begun = (checkpoint / "offsets" / "0").read_text().splitlines()
+    ends = {**json.loads(begun[-1])["events"], "0": 20, "1": 20}
+    del ends["begin"]
+    (checkpoint / "offsets" / "1").write_text(
+        "\n".join([*begun[:-1], json.dumps({"events": ends})])
+    )
+    assert [batch.records for batch in export(spark, given)] == [20, 20]
+    assert len(exported(spark, tmp_path)) == 40
     assert export(spark, given) == []
     assert not list((tmp_path / "_checkpoint").glob("odradek-again-*"))
 
