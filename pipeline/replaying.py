@@ -10,6 +10,7 @@ So a record is visible once whenever this stops, and whoever goes on begins wher
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from odradek.pipeline.decoding.decoder import MS_MAX
 from odradek.pipeline.encoding import COLUMNS, Records, cut
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.options import parse_options
+from odradek.pipeline.options import TOPIC_ID, parse_options
 from odradek.pipeline.pace import Pace
 from odradek.pipeline.target import (
     JobState,
@@ -174,14 +175,16 @@ class _Replay:
 
 
 def read(source: Mapping[str, str], topic: str, partition: int, progress: Reached) -> Iterator[Any]:
-    """What is left of a partition's range, as Arrow batches, in its order."""
+    """What is left of a partition's range, as Arrow batches, in its order. Raises BadOption where the topic that the job
+    is of was deleted, and made again, before this partition's turn came."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from odradek.pipeline.decoding.arrow_schema import arrow_schema
     from odradek.pipeline.source import BatchReader
 
     def at(offset: int) -> str:
-        return f'{{"{topic}":{{"{partition}":{offset}}}}}'
+        id = {TOPIC_ID: progress.topic_id} if progress.topic_id else {}
+        return json.dumps({topic: {str(partition): offset, **id}})
 
     options = parse_options(
         {

@@ -32,6 +32,7 @@ from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import RealClock
 from odradek.testing import Broker
+from tests.pipeline.made_again import made_again
 from tests.pipeline.reading import Row, by_consumer
 from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
 
@@ -354,6 +355,19 @@ def _is_open(broker: Broker, topic: str) -> bool:
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
     )
     return bool(stable.result(10).offset < end.result(10).offset)
+
+
+def test_a_topic_that_is_made_again_before_a_partitions_turn_comes_is_not_replayed(
+    broker: Broker,
+) -> None:
+    source, target = _of_its_own(broker, 3), _of_its_own(broker, 3)
+    produce_varied(broker.bootstrap, source, range(60), "", _minute)
+    plan = plan_replay(job(broker, target, {"subscribe": source}), 1)
+    old, new = made_again(broker, source, 3)
+    produce_varied(broker.bootstrap, source, range(60), "", _minute)
+    with pytest.raises(BadOption, match=f"{source} was deleted and made again: .* {old} .* {new}"):
+        replay_lane(plan.lanes[0])
+    assert rows(broker, target) == []
 
 
 def test_the_topic_can_be_replayed_into_itself(broker: Broker) -> None:
