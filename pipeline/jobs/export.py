@@ -202,6 +202,11 @@ def _check(job: ExportJob) -> None:
         raise BadOption(f"directories are by {', '.join(PARTITIONINGS)}, not by {job.by}")
     if job.unreadable not in UNREADABLE:
         raise BadOption(f"what can't be read: {' or '.join(UNREADABLE)}, not {job.unreadable}")
+    if any(name.lower() == "oncorruptsegment" for name in job.source):
+        raise BadOption(
+            "onCorruptSegment is not for an export, of which each offset has to be somewhere: --unreadable"
+            f" {' or '.join(UNREADABLE)} (ExportJob.unreadable) says what becomes of what can't be read"
+        )
     job.values.check()
 
 
