@@ -29,6 +29,8 @@ from odradek.seams.entropy import RealEntropy
 
 JOB = "odradek-job.json"
 """What the checkpoint is of, by our own account."""
+DEAD_LETTERS = "odradek-dead-letters"
+"""Where those of the last run went."""
 AGAIN = "odradek-again-"
 
 
@@ -124,6 +126,20 @@ class Checkpoint:
                     f"{self.path} is of an export with {name} {found[name] or 'unset'}, not"
                     f" {value or 'unset'}: go on as it began, or begin anew elsewhere"
                 )
+
+    def has_dead_letters_at(self, place: str) -> None:
+        """They may move when all is done: what a batch that is not has left must be found where it is. BadOption
+        if it is elsewhere. To be called before a batch is begun."""
+        where = f"{self.path}/{DEAD_LETTERS}"
+        last = self._files.read(where) if self._files.exists(where) else ""
+        if last == place:
+            return
+        if last and self.unfinished():
+            raise BadOption(
+                f"the last run of the export with {self.path} ended within a batch, and may have left dead letters"
+                f" of it in {last}: run it with that place once more, then with {place}"
+            )
+        self._files.put(where, place)
 
     def _last(self, log: str) -> int | None:
         return max(self._numbers(log), default=None)

@@ -145,6 +145,7 @@ def _export(
                 _check_untouched(table, options, job)
             checkpoint.belongs_to(job.identity())
             checkpoint.take_back()
+            checkpoint.has_dead_letters_at(job.dead_letters_path)
             direct = None
             if (job.format, job.values.kind) == ("parquet", "binary"):
                 direct = direct_export(spark, options, job.out, job.by, turn.confirm)

@@ -91,6 +91,9 @@ class Kept(HadoopFiles):
     def names(self, directory: str) -> list[str]:
         return [path.rpartition("/")[2] for path in self.texts if path.startswith(f"{directory}/")]
 
+    def exists(self, path: str) -> bool:
+        return path in self.texts
+
     def read(self, path: str) -> str:
         return self.texts[path]
 
