@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -237,17 +238,16 @@ def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
 
 
 class _Course:
-    """From where to where this run goes, in offsets, and how far it is."""
+    """From where to where this run goes, in offsets, and how far it is. Where an export begins is asked before its first
+    batch alone: later, what its options say of that may mean nothing any more."""
 
     def __init__(self, options: Options, checkpoint: Checkpoint) -> None:
-        query = Query(options)
+        self._options = options
+        self._query = Query(options)
         self._checkpoint = checkpoint
-        self._check_topics(checkpoint.ends(checkpoint.last_begun()), query.topic_ids)
-        partitions = list(query.partitions)
-        starting = options.starting or Position(everywhere=EARLIEST)
-        self._starts = query.resolve(partitions, starting)
-        begin = self._from(checkpoint.last_done())
-        target = query.resolve(partitions, Position(everywhere=LATEST))
+        self._check_topics(checkpoint.ends(checkpoint.last_begun()), self._query.topic_ids)
+        begin = self._begin()
+        target = self._query.resolve(list(self._query.partitions), Position(everywhere=LATEST))
         self._total = sum(max(0, target[where] - begin.get(where, 0)) for where in target)
         self._done = 0
         self._since = RealClock().monotonic()
@@ -257,9 +257,7 @@ class _Course:
         Raises DataLoss."""
         before, ends = self._checkpoint.ends(batch - 1), self._checkpoint.ends(batch)
         self._check_topics(before, ends.topic_ids)
-        begin = before.offsets if batch > 0 else ends.begin
-        if begin is None:
-            begin = self._starts  # an earlier version's first batch says nothing of it
+        begin = before.offsets if batch > 0 else self._first(ends)
         return {where: (begin.get(where, 0), end) for where, end in ends.offsets.items()}
 
     def _check_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> None:
@@ -280,6 +278,19 @@ class _Course:
         seconds = RealClock().monotonic() - self._since
         return Progress(self._done + under_way, self._total, seconds)
 
-    def _from(self, batch: int | None) -> dict[TopicPartition, int]:
-        """Where what follows a batch begins."""
-        return {**self._starts, **self._checkpoint.ends(batch).offsets}
+    def _begin(self) -> Mapping[TopicPartition, int]:
+        """Where what is not done yet begins."""
+        done = self._checkpoint.last_done()
+        if done is None:
+            return self._first(self._checkpoint.ends(self._checkpoint.last_begun()))
+        return self._checkpoint.ends(done).offsets
+
+    def _first(self, ends: StreamOffsets) -> Mapping[TopicPartition, int]:
+        """Where the first batch begins; `ends` is where it ends, once it was begun."""
+        return self._starts if ends.begin is None else ends.begin
+
+    @cached_property
+    def _starts(self) -> Mapping[TopicPartition, int]:
+        """As the options say; an earlier version's first batch says nothing of it. Raises BadOption."""
+        starting = self._options.starting or Position(everywhere=EARLIEST)
+        return self._query.resolve(list(self._query.partitions), starting)

@@ -170,6 +170,45 @@ def test_the_first_batch_of_an_export_begins_where_its_end_says(says: bool) -> N
     assert course.offsets_of(0) == {TopicPartition("t", 0): (0 if says else 5, 12)}
 
 
+@pytest.mark.parametrize(
+    ("begins", "said"),
+    [
+        ({"startingTimestamp": "5000"}, "t-0 has no record as late as 5000"),
+        ({"startingOffsets": '{"t":{"0":5}}'}, "t-1"),
+    ],
+)
+def test_where_an_export_has_begun_is_not_asked_again(begins: dict[str, str], said: str) -> None:
+    """What the options say of it may mean nothing any more: retention has taken the last record as late as that, the
+    topic has another partition."""
+    leader = VirtualLeader((5, 20), (0, 3))
+    options = parse_options({**SOURCE, "subscribe": "t", **begins}, streaming=True)
+    done = {f"c_{each}": f"v1\n{{}}\n{json.dumps(at(12))}" for each in ("offsets_0", "commits_0")}
+    with leader.reachable():
+        with pytest.raises(BadOption, match=said):
+            _Course(options, Checkpoint(Kept(), "c"))
+        course = _Course(options, Checkpoint(Kept(**done), "c"))
+    assert course.progress(0.0, 100).total == 20 - 12 + 3
+
+
+def test_dead_letters_stay_where_they_are_until_a_batch_is_done() -> None:
+    texts = {f"c_{each}": "" for each in ("offsets_0", "commits_0")}
+    checkpoint = Checkpoint(files := Kept(**texts), "c")
+    checkpoint.has_dead_letters_at("A")
+    files.put("c/offsets/1", "")
+    checkpoint.has_dead_letters_at("A")
+    with pytest.raises(BadOption, match="in A: run it with that place once more, then with B"):
+        checkpoint.has_dead_letters_at("B")
+    files.put("c/commits/1", "")
+    checkpoint.has_dead_letters_at("B")
+    assert files.read("c/odradek-dead-letters") == "B"
+
+
+def test_the_dead_letters_of_an_earlier_version_may_be_anywhere() -> None:
+    """It has not said where they are."""
+    checkpoint = Checkpoint(Kept(c_offsets_0=""), "c")
+    checkpoint.has_dead_letters_at("A")
+
+
 @pytest.mark.interop
 @pytest.mark.slow
 def test_what_it_is_of_is_there_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
