@@ -24,7 +24,7 @@ from odradek.pipeline.store_errors import of_object
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.tiered.audit import StoredSegment
-from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
 from odradek.storage.tiered.index_entries import check_index
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
@@ -130,6 +130,8 @@ class _SegmentCheck:
         try:
             self._end_log(known)
             self._check_indexes(known)
+        except RemoteStorageUnavailable as error:  # that says nothing of what is there
+            raise of_object(segment_key(known, ""), error) from error
         except RemoteStorageError as error:
             self.problems.append(f"{segment_key(known, '')}: {in_words(error)}")
         if self.walk is not None:

@@ -17,14 +17,22 @@ pytest.importorskip("pyspark")
 
 import numpy as np
 
+from odradek.pipeline import auditing
 from odradek.pipeline.cli.audit import as_json, as_text
-from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.errors import BadOption, DeniedSegment, PipelineError, StoreUnavailable
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
 from odradek.pipeline.log_walk import LogWalk
+from odradek.pipeline.store import Store
+from odradek.pipeline.target import target_at
 from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.files import Buffer
+from odradek.seams.objects import ObjectDenied
 from odradek.storage.tiered.custom_metadata import DENSE, custom_metadata
 from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
+from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.testing import Broker
+from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
 from tests.pipeline.tiering import QUICK, TIERED
 from tests.storage.tiered.remote_segments import segment
 
@@ -111,6 +119,13 @@ def test_what_is_not_there_is_not_well(broker: Broker, copy: Path, with_brokers:
             audited(copy.parent)
 
 
+def test_brokers_by_an_address_that_is_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="'nowhere' is not HOST:PORT"):
+        run_audit(AuditJob(str(tmp_path), "nowhere"), here, 1)
+    with pytest.raises(BadOption, match="'h:x' is not HOST:PORT"):
+        target_at("h:x", 1000)
+
+
 def test_a_wrong_bit_is_named_with_its_batch(broker: Broker, copy: Path) -> None:
     victim = logs(copy)[1]
     data = bytearray(victim.read_bytes())
@@ -173,6 +188,43 @@ def test_a_second_copy_is_dead_and_told_but_not_wrong(broker: Broker, copy: Path
     assert dead[-22:] in (id, other)
     assert report.partitions[0].overlapping > 0
     assert "dead: no offset is read from" in "\n".join(as_text(report))
+
+
+class Keeping(VirtualObjects):
+    """A store that keeps indexes to itself: of those it gives away pieces alone."""
+
+    def get(self, key: str) -> Buffer:
+        if key.endswith("index"):
+            raise ObjectDenied(f"{key}: 403 Forbidden")
+        return super().get(key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "faults", "error"),
+    [
+        (VirtualObjects, [Fault(FaultKind.FAILS, "*index", ("get",))], StoreUnavailable),
+        (VirtualObjects, [Fault(FaultKind.THROTTLED, "*index", ("get",))], StoreUnavailable),
+        (Keeping, [], DeniedSegment),
+    ],
+)
+def test_a_store_that_is_away_is_not_called_broken(
+    copy: Path,
+    kind: type[VirtualObjects],
+    faults: list[Fault],
+    error: type[PipelineError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor are its objects, when it goes between two reads of a segment."""
+    bucket = VirtualBucket()
+    for file in copy.rglob("*events-*/*"):
+        bucket.store(f"{file.parent.name}/{file.name}", file.read_bytes())
+    for fault in faults:
+        bucket.inject(fault)
+    objects = kind(bucket)
+    store = Store(objects, ObjectStoreStorage(objects, RealEntropy()))
+    monkeypatch.setattr(auditing, "store_at", lambda *where: store)
+    with pytest.raises(error, match="events-"):
+        audited(copy)
 
 
 def test_a_cluster_without_tiered_topics_is_told(tmp_path: Path) -> None:
