@@ -7,33 +7,40 @@ its bytes are fetched once for both.
 
 A partition: which segments its offsets are read from (`history.py`), by the leader's epochs; offsets that
 none has are gaps. A segment that none is read from is dead: a deposed leader finished its copy, or another
-copy has the same.
+copy has the same. Its summaries say of each segment what the metadata does; and the one that readers go by lacks none
+but what they find without it, for else its offsets are in no table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
 from odradek.pipeline.errors import BrokersUnavailable, PipelineError, in_words
 from odradek.pipeline.history import cover
 from odradek.pipeline.log_walk import LogWalk
-from odradek.pipeline.segment_columns import Segments
+from odradek.pipeline.segment_columns import Segments, Stretch
 from odradek.pipeline.store import Store, store_at
 from odradek.pipeline.store_errors import of_object
-from odradek.seams.objects import ObjectsUnavailable
+from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.tiered.audit import StoredSegment
-from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
 from odradek.storage.tiered.index_entries import check_index
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, segment_key
 from odradek.storage.tiered.remote_storage import IndexType
-from odradek.storage.tiered.verification import Verification
+from odradek.storage.tiered.summary import decode
+from odradek.storage.tiered.verification import Verification, summary_problems
 
 PIECE_BYTES = 8 << 20
 
@@ -174,9 +181,11 @@ def check_partition(
     partition: TopicIdPartition,
     known: Sequence[RemoteLogSegmentMetadata],
     local_start: int | None,
+    summaries: Sequence[str] = (),
 ) -> PartitionReport | None:
     """By the finished segments that are `known`. With brokers, all of the log below `local_start` has to be
-    there, as it was before `known` was read; None where its topic is not there any more. Raises PipelineError."""
+    there, as it was before `known` was read; None where its topic is not there any more. `summaries` are the keys of
+    those that were listed. Raises PipelineError."""
     where = TopicPartition(partition.topic, partition.partition)
     segments = Segments.of(partition, known)
     problems: list[str] = []
@@ -202,13 +211,23 @@ def check_partition(
     if stretches:
         low = stretches[0].low if low is None else low
         high = max(stretches[-1].high, high or 0)
-    gaps, cursor = [], low or 0
-    for each in stretches:
-        if each.low > cursor:
-            gaps.append((cursor, each.low))
-        cursor = max(cursor, each.high)
-    if high is not None and cursor < high:
-        gaps.append((cursor, high))
+    gaps = _gaps(stretches, low, high)
+    for key in summaries:
+        with _asked(key):
+            problems += summary_problems(source.store().objects, key, _Known(known))
+    if summaries:
+        latest = max(summaries)
+        seen = _seen_by_summary(source.store().objects, latest, partition, known)
+        left = (
+            stretches
+            if len(seen) == len(known)
+            else cover(Segments.of(partition, seen), lineage, 0, 1 << 62)
+        )
+        problems += [
+            f"{latest} lacks what has offsets {begin} to {end - 1}, and readers go by it"
+            for begin, end in _gaps(left, low, high)
+            if (begin, end) not in gaps
+        ]
     used = {each.segment.id.id for each in stretches}
     return PartitionReport(
         partition,
@@ -219,6 +238,67 @@ def check_partition(
         [segment_key(each, "") for each in segments if each.id.id not in used],
         problems,
     )
+
+
+def _gaps(stretches: Iterable[Stretch], low: int | None, high: int | None) -> list[tuple[int, int]]:
+    """What is between them, and up to `high`."""
+    gaps, cursor = [], low or 0
+    for each in stretches:
+        if each.low > cursor:
+            gaps.append((cursor, each.low))
+        cursor = max(cursor, each.high)
+    if high is not None and cursor < high:
+        gaps.append((cursor, high))
+    return gaps
+
+
+class _Known:
+    def __init__(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+        self._segments = {each.id: each for each in segments}
+
+    def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        return self._segments.get(id_)
+
+
+def _seen_by_summary(
+    objects: Objects,
+    key: str,
+    partition: TopicIdPartition,
+    known: Sequence[RemoteLogSegmentMetadata],
+) -> Sequence[RemoteLogSegmentMetadata]:
+    """Those that whoever believes the summary sees: it lists what begins where its last one does, or later. A summary
+    that cannot be read, or has nothing, is not believed. What was deleted meanwhile nobody misses."""
+    with _asked(key):
+        try:
+            summary = decode(objects.get(key))
+        except (ObjectMissing, CorruptRemoteData):
+            return known
+        said = list(summary.segments(partition))
+        ids = {each.id for each in said}
+        last = max((each.start_offset for each in said), default=0)
+        return [
+            each
+            for each in known
+            if each.id in ids or each.start_offset >= last or not _is_there(objects, each)
+        ]
+
+
+def _is_there(objects: Objects, segment: RemoteLogSegmentMetadata) -> bool:
+    """Not deleted meanwhile: the manifest goes first."""
+    try:
+        objects.head(segment_key(segment, MANIFEST_SUFFIX))
+    except ObjectMissing:
+        return False
+    return True
+
+
+@contextmanager
+def _asked(key: str) -> Iterator[None]:
+    """Raises StoreUnavailable, DeniedSegment."""
+    try:
+        yield
+    except ObjectsUnavailable as error:
+        raise of_object(key, error) from error
 
 
 def _overlapping(segments: Sequence[RemoteLogSegmentMetadata]) -> int:

@@ -5,7 +5,7 @@
     2. the store is listed, many partitions at once, every object is accounted for
        (`storage.tiered.audit`), and segments that have all their objects are read by tasks while the
        listing goes on (`auditing.py`)
-    3. of each partition it is seen whether its offsets are all there
+    3. of each partition it is seen whether its offsets are all there, and whether its summaries are right
     4. the metadata is read on: what was deleted meanwhile is not lost, what was finished no garbage
 
 A topic may be deleted at any time, and another one be made under its name. What the metadata still has of it is told
@@ -46,7 +46,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import parse_directory, segment_key
+from odradek.storage.tiered.object_names import parse_directory, parse_summary, segment_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -332,7 +332,13 @@ def _check_segments(task: tuple[AuditSource, Sequence[Finding]]) -> list[Segment
     ]
 
 
-_History = tuple[AuditSource, TopicIdPartition, Sequence[RemoteLogSegmentMetadata], int | None]
+_History = tuple[
+    AuditSource,
+    TopicIdPartition,
+    Sequence[RemoteLogSegmentMetadata],
+    int | None,
+    Sequence[str],
+]
 
 
 def _histories(
@@ -341,10 +347,24 @@ def _histories(
     world: _World | None,
     manifests: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
 ) -> list[_History]:
+    summaries: dict[TopicIdPartition, list[str]] = defaultdict(list)
+    for each in listed.summaries:
+        named = parse_summary(each.key)
+        assert named is not None, "it was listed as one"
+        summaries[named[0]].append(each.key)
     if world is None:
-        return [(source, partition, manifests[partition], None) for partition in listed.tallies]
+        return [
+            (source, partition, manifests[partition], None, summaries[partition])
+            for partition in listed.tallies
+        ]
     return [
-        (source, partition, world.finished(partition), world.local_start(partition))
+        (
+            source,
+            partition,
+            world.finished(partition),
+            world.local_start(partition),
+            summaries[partition],
+        )
         for partition in world.known.partitions()
         if world.is_there(partition) and listed.is_wanted(partition)
     ]

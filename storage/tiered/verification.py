@@ -11,15 +11,16 @@ What is wrong are texts that name the object. A step reads `PIECE_BYTES` at most
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, Batch
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.objects import ObjectMissing, Objects
-from odradek.storage.tiered.audit import KnownSegments, StoredSegment
+from odradek.storage.tiered.audit import StoredSegment
 from odradek.storage.tiered.errors import CorruptRemoteData
 from odradek.storage.tiered.manifest import Manifest
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, parse_summary
 from odradek.storage.tiered.summary import decode
 
@@ -137,7 +138,13 @@ class Verification:
         return f"{any_key[: any_key.rindex('.')]}{suffix}"
 
 
-def summary_problems(objects: Objects, key: str, known: KnownSegments | None) -> list[str]:
+class Known(Protocol):
+    """As `KnownSegments`."""
+
+    def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None: ...
+
+
+def summary_problems(objects: Objects, key: str, known: Known | None) -> list[str]:
     """What is wrong with a partition's summary. Raises ObjectsUnavailable; one that is gone was replaced."""
     named = parse_summary(key)
     assert named is not None, key
