@@ -13,6 +13,10 @@ without logical types of numbers: what these numbers mean, the columns' types sa
 | array, map, record, union of a type and null | array, map, struct, that type | yes |
 | bytes, fixed, decimal, uuid | binary, binary, decimal, string | no |
 
+Bytes behind a value make it a broken one: they are what a writer of a wider schema left there, or another value. Of
+those pyruhvro says nothing, but what it makes of its columns again is as long as what it read, if it has read all; where
+it is not (arrays and maps may be written in parts), fastavro tells.
+
 A time in ms that microseconds have no room for makes a value a broken one, as it does for Spark's `from_avro`.
 Unions of several types and records within themselves have no columns: BadSchema.
 """
@@ -25,6 +29,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from odradek.pipeline.schemas.columns import BadSchema, fitted, in_parts, relaxed
 from odradek.pipeline.schemas.registry import Schema
@@ -88,6 +93,9 @@ class AvroDecoder:
 
         try:
             batch = pyruhvro.deserialize_array(payloads.to_pylist(), self._text)
+            (again,) = pyruhvro.serialize_record_batch(batch, self._text, 1)
+            if not pc.binary_length(again).equals(pc.binary_length(payloads)):
+                return None
             array = batch.to_struct_array()
             array.validate(full=True)
             return fitted(fitted(array, self._raw), self.kind)
@@ -110,13 +118,14 @@ class AvroDecoder:
                     None if self._read is None else fastavro.parse_schema(self._read),
                 )
             written, read = self._parsed
-            rows = [
-                fastavro.schemaless_reader(io.BytesIO(each.as_buffer()), written, read)
-                for each in payloads
-            ]
+            streams = [io.BytesIO(each.as_buffer()) for each in payloads]
+            rows = [fastavro.schemaless_reader(each, written, read) for each in streams]
             array = pa.array(rows, self._raw)
         except Exception as error:  # of many kinds: struct.error, EOFError, IndexError, KeyError …
             raise ValueError(f"{type(error).__name__}: {error}") from None
+        for payload, stream in zip(payloads, streams, strict=True):
+            if left := len(payload.as_buffer()) - stream.tell():
+                raise ValueError(f"there are {left} bytes behind it")
         return fitted(array, self.kind)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import struct
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,8 @@ def test_the_quick_library_says_what_the_sure_one_says(
         payload = bytearray(written(7, FLIGHT, value)[5:])
         if data.draw(st.booleans()):
             payload[data.draw(st.integers(0, len(payload) - 1))] ^= data.draw(st.integers(1, 255))
-        payloads.append(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+        behind = data.draw(st.just(b"") | st.binary(max_size=3))
+        payloads.append(bytes(payload[: data.draw(st.integers(0, len(payload)))]) + behind)
     both = AvroDecoder(avro(7, FLIGHT)), AvroDecoder(avro(7, FLIGHT))
     assert both[0]._is_quick
     both[1]._is_quick = False
@@ -212,6 +214,33 @@ def test_what_is_broken_is_told_and_the_rest_is_read() -> None:
     assert found[1] == found[3] == "it does not begin with a 0 and the id of a schema"
     assert found[2].startswith("schema 1: ")
     assert found[4] == "schema 9 is none of 1: name it (--id), or its subject"
+
+
+@pytest.mark.parametrize("schema", [FLIGHT, WHOLE], ids=["quickly", "surely"])
+def test_bytes_behind_an_avro_value_are_told(schema: dict[str, Any]) -> None:
+    """A writer with one more field, under the id of a schema without it; two values in one."""
+    value = {
+        "carrier": "AA",
+        "delay": None,
+        "tags": ["a"],
+        "counts": {"x": 1},
+        "kind": "A",
+        "at": datetime(2013, 1, 1, tzinfo=UTC),
+        "leg": {"km": 1.5},
+        **({"raw": b"", "four": b"abcd", "price": Decimal("1.50"), "second": {"km": 2.0}}
+           if schema is WHOLE else {}),
+    }  # fmt: skip
+    good = written(7, schema, value)
+    found = rows(ValueDecoder([avro(7, schema)]), good, good + b"\0\0", good)
+    assert found == [value, "schema 7: there are 2 bytes behind it", value]
+
+
+def test_an_array_in_several_parts_is_read() -> None:
+    """Writers may do that, and tell beside how long each is."""
+    schema = record("R", field("a", {"type": "array", "items": "int"}))
+    parts = bytes([2, 10, 3, 4, 12, 14, 0])  # one; two, of two bytes; none
+    found = rows(ValueDecoder([avro(7, schema)]), struct.pack(">bi", 0, 7) + parts)
+    assert found == [{"a": [5, 6, 7]}]
 
 
 def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
