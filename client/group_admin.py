@@ -6,16 +6,18 @@ Each question goes to the group's coordinator, looked for again while it moves. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from odradek.client.assignors import write_assignment
 from odradek.client.connection import BrokerConnection
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
-from odradek.client.metadata import Cluster
+from odradek.client.metadata import GROUP, Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.network import Address
 from odradek.seams.values import value_class
 
 NAMED_TOPICS = 9
@@ -180,13 +182,7 @@ async def committed_offsets(
 ) -> dict[TopicPartition, CommittedOffset]:
     """What a group has committed, for these partitions or for all it has committed anything for; `stable`:
     not before the end of a transaction that is about to commit some."""
-    topics: list[dict[str, Any]] | None = None
-    if partitions is not None:
-        indexes: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            indexes.setdefault(topic, []).append(partition)
-        topics = [{"name": name, "partition_indexes": rows} for name, rows in indexes.items()]
-    one = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
+    topics = None if partitions is None else _by_topic(partitions)
 
     async def attempt() -> dict[TopicPartition, CommittedOffset]:
         coordinator = await cluster.coordinator(group)
@@ -196,15 +192,94 @@ async def committed_offsets(
             apis.OFFSET_FETCH,
             group_id=group,
             topics=topics,
-            groups=[one],
+            groups=[_fetched(group, topics)],
             require_stable=stable,
         )
         return _committed(answer.groups[0] if hasattr(answer, "groups") else answer, group)
 
-    unstable = ErrorCode.unstable_offset_commit  # a transaction is about to commit some
-    return await cluster.retrying(
-        attempt, also=lambda error: isinstance(error, KafkaError) and error.code == unstable
-    )
+    return await cluster.retrying(attempt, also=_is_unstable)
+
+
+async def committed_by_group(
+    cluster: Cluster, groups: Mapping[str, Iterable[TopicPartition]], *, stable: bool = True
+) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+    """The same of many groups, by name: a request to find all coordinators, and one to each of them (KIP-699, KIP-709:
+    Kafka 3.0). Brokers before that are asked for one group after the other."""
+    found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+    wanted = {group: _by_topic(partitions) for group, partitions in groups.items()}
+
+    async def one_by_one(names: Iterable[str]) -> None:
+        for group in names:
+            found[group] = await committed_offsets(cluster, group, groups[group], stable=stable)
+
+    async def attempt() -> None:
+        """What is not known yet."""
+        left = [group for group in wanted if group not in found]
+        asked = await (await cluster.any_node()).request(
+            apis.FIND_COORDINATOR,
+            {"key": left[0], "key_type": GROUP, "coordinator_keys": left},
+            timeout_s=cluster.timeout_s,
+        )
+        if not hasattr(asked, "coordinators"):
+            await one_by_one(left)
+            return
+        failures: list[KafkaError] = []
+        led_by: dict[Address, list[str]] = {}
+        for each in asked.coordinators:
+            with _kept(failures):
+                check(
+                    each.error_code,
+                    each.error_message,
+                    about=f"the coordinator of group {each.key}",
+                )
+                led_by.setdefault(Address(each.host, each.port), []).append(each.key)
+        for address, theirs in led_by.items():
+            answer = await _ask(
+                await cluster.connect(address),
+                cluster,
+                apis.OFFSET_FETCH,
+                group_id=theirs[0],
+                topics=wanted[theirs[0]],
+                groups=[_fetched(group, wanted[group]) for group in theirs],
+                require_stable=stable,
+            )
+            if not hasattr(answer, "groups"):
+                await one_by_one(theirs)
+                continue
+            for row in answer.groups:
+                with _kept(failures):
+                    found[row.group_id] = _committed(row, row.group_id)
+        if failures:
+            raise failures[0]
+
+    if wanted:
+        await cluster.retrying(attempt, also=_is_unstable)
+    return found
+
+
+@contextmanager
+def _kept(failures: list[KafkaError]) -> Iterator[None]:
+    """What one group is refused keeps no other from its answer."""
+    try:
+        yield
+    except KafkaError as error:
+        failures.append(error)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    indexes: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        indexes.setdefault(topic, []).append(partition)
+    return [{"name": name, "partition_indexes": rows} for name, rows in indexes.items()]
+
+
+def _fetched(group: str, topics: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
+
+
+def _is_unstable(error: Exception) -> bool:
+    """A transaction is about to commit some."""
+    return isinstance(error, KafkaError) and error.code == ErrorCode.unstable_offset_commit
 
 
 def _committed(answer: Any, group: str) -> dict[TopicPartition, CommittedOffset]:

@@ -21,7 +21,7 @@ import trio
 
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
-from odradek.client.group_admin import CommittedOffset, committed_offsets
+from odradek.client.group_admin import CommittedOffset, committed_by_group
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
 from odradek.pipeline.brokers import refused
 from odradek.pipeline.cluster_thread import connected
@@ -138,14 +138,15 @@ class Target:
     ) -> dict[int, Reached]:
         """Of those source partitions on which the job has begun; not `stable`, it may be about to be more,
         and nobody's transaction is waited for."""
-        found = {}
-        for source in sources:
-            group, where = state.place(source)
-            asked = partial(committed_offsets, self._cluster, group, [where], stable=stable)
-            committed = self._ask(f"the offsets of group {group}", asked)[where]
-            if committed.offset >= 0:
-                found[source] = _parsed(group, source, committed)
-        return found
+        places = {source: state.place(source) for source in sources}
+        wanted = {group: [where] for group, where in places.values()}
+        asked = partial(committed_by_group, self._cluster, wanted, stable=stable)
+        committed = self._ask(f"the offsets of groups {PREFIX}{state.job}.*", asked)
+        return {
+            source: _parsed(group, source, committed[group][where])
+            for source, (group, where) in places.items()
+            if committed[group][where].offset >= 0
+        }
 
     def begin(
         self, state: JobState, sources: Sequence[int], fix: Callable[[], dict[int, Reached]]

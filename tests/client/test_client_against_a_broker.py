@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
 
 from odradek.client import admin, group_admin, log_dir_admin
 from odradek.client.assignors import read_assignment
+from odradek.client.connection import BrokerConnection
 from odradek.client.consumer import EARLIEST, LATEST, Reader, TopicPartition, list_offsets
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import ProducerOptions, open_producer
-from odradek.protocol.apis import LIST_OFFSETS
+from odradek.protocol.apis import LIST_OFFSETS, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
@@ -171,6 +173,31 @@ async def test_a_static_member_fences_its_former_self(cluster: Cluster) -> None:
     with pytest.raises(KafkaError) as fenced:
         await read_on()
     assert fenced.value.code is ErrorCode.fenced_instance_id
+
+
+@pytest.mark.parametrize("at_most", [None, 3, 7], ids=["now", "before KIP-699", "before KIP-709"])
+async def test_offsets_of_many_groups_are_asked_for_together(
+    cluster: Cluster, at_most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, other = TopicPartition("t", 2), TopicPartition("u", 0)
+    for number in range(5):
+        await group_admin.reset_offsets(cluster, f"g{number}", {where: number})
+    request, asked = BrokerConnection.request, []
+
+    async def counted(self: BrokerConnection, api: Api, values: Any, **more: Any) -> Any:
+        asked.append(api)
+        limits = [each for each in (at_most, more.pop("at_most", None)) if each is not None]
+        return await request(self, api, values, at_most=min(limits, default=None), **more)
+
+    monkeypatch.setattr(BrokerConnection, "request", counted)
+    groups = {f"g{number}": [where, other] for number in range(6)}
+    found = await group_admin.committed_by_group(cluster, groups)
+    expected = {group: [number if number < 5 else -1, -1] for number, group in enumerate(groups)}
+    assert {
+        group: [found[group][each].offset for each in (where, other)] for group in groups
+    } == expected
+    assert await group_admin.committed_by_group(cluster, {}) == {}
+    assert len(asked) == 2 if at_most is None else len(asked) > 6
 
 
 async def test_offsets_of_a_group_are_administrated(cluster: Cluster) -> None:
