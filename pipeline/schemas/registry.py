@@ -3,15 +3,22 @@
 The driver asks for all that a job may meet, and hands them to the tasks: these ask nobody, and need no
 password. A directory has a file for each id, `7.avsc`, `8.proto` or `9.json`; what a `.proto` imports lies
 beside it.
+
+A registry that is busy, or away for a moment, is asked again a few times. What a version of a subject is, and what an
+id stands for, is kept while the process lives: an export asks before each batch, and then only which versions there
+are by now.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
-from http.client import HTTPException
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -21,15 +28,24 @@ from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.schemas.columns import BadSchema
 from odradek.seams.values import value_class
 
+log = logging.getLogger("odradek.pipeline")
+
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 """As the REST API has them in `schemaType`; without one it is Avro."""
 PATIENCE_SECONDS = 30.0
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+"""Before it is asked again."""
+BUSY = (429, 500, 502, 503, 504)
 
 _KINDS = {".avsc": AVRO, ".proto": PROTOBUF, ".json": JSON}
 
 
 class RegistryUnavailable(PipelineError):
     """The registry did not answer, or refused."""
+
+
+class _Busy(RegistryUnavailable):
+    """It may answer the next time."""
 
 
 @value_class
@@ -58,7 +74,7 @@ def load_schemas(source: str, subjects: Iterable[str], ids: Iterable[int] = ()) 
         found = _in_directory(Path(source))
         wanted = set(ids)
         return [each for each in found if not wanted or each.id in wanted]
-    registry = Registry(source)
+    registry = registry_at(source)
     known = {each.id: each for subject in subjects for each in registry.versions(subject)}
     for id in ids:
         if id not in known:
@@ -69,7 +85,12 @@ def load_schemas(source: str, subjects: Iterable[str], ids: Iterable[int] = ()) 
 class Registry:
     """A registry's REST API, as far as readers need it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pause: Callable[[float], object] | None = None) -> None:
+        self._pause = pause or Event().wait
+        self._made_before: dict[str, Schema] = {}
+        """By path."""
+        self._versions: dict[str, set[Any]] = {}
+        """That each subject had the last time."""
         try:
             parts = urlsplit(url)
         except ValueError as error:
@@ -88,6 +109,12 @@ class Registry:
         numbers = self._get(f"{path}?deleted=true")
         if not isinstance(numbers, list):
             raise _no_registry(f"{self._url}{path}", TypeError("it is no list of versions"))
+        if self._versions.get(subject, set()).difference(
+            numbers
+        ):  # removed for good: numbers may come again
+            for each in [each for each in self._made_before if each.startswith(f"{path}/")]:
+                del self._made_before[each]
+        self._versions[subject] = set(numbers)
         return [
             self._made(f"{path}/{each}?deleted=true", {}, f"version {each} of {subject}")
             for each in numbers
@@ -98,6 +125,12 @@ class Registry:
 
     def _made(self, path: str, more: Mapping[str, Any], origin: str = "") -> Schema:
         """Of the answer there, and what it lacks."""
+        found = self._made_before.get(path)
+        if found is None:
+            found = self._made_before[path] = self._asked(path, more, origin)
+        return found
+
+    def _asked(self, path: str, more: Mapping[str, Any], origin: str) -> Schema:
         answer = self._get(path)
         references: dict[str, str] = {}
         try:
@@ -117,6 +150,15 @@ class Registry:
                 references[each["name"]] = used["schema"]
 
     def _get(self, path: str) -> Any:
+        for pause_s in PAUSES_SECONDS:
+            try:
+                return self._get_once(path)
+            except _Busy as error:
+                log.info("it is asked again in %s s: %s", pause_s, error)
+            self._pause(pause_s)
+        return self._get_once(path)
+
+    def _get_once(self, path: str) -> Any:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json", **self._authorization}
         where = f"{self._url}{path}"
         try:
@@ -128,11 +170,23 @@ class Registry:
                 raise BadSchema(f"{where}: {said}: it has no such subject or id") from None
             if error.code in (401, 403):
                 said += ": its URL may have user:password@ before the host, of one who may read"
-            raise RegistryUnavailable(f"{where}: {said}") from None
+            kind = _Busy if error.code in BUSY else RegistryUnavailable
+            raise kind(f"{where}: {said}") from None
         except (URLError, HTTPException, OSError) as error:
-            raise RegistryUnavailable(f"{where}: {error}: run it again once it answers") from None
+            # A URL that is none is told by a text in place of the reason.
+            is_lasting = isinstance(error, (InvalidURL, URLError)) and not isinstance(
+                getattr(error, "reason", None), OSError
+            )
+            kind = RegistryUnavailable if is_lasting else _Busy
+            raise kind(f"{where}: {error}: run it again once it answers") from None
         except (ValueError, RecursionError) as error:
             raise _no_registry(where, error) from None
+
+
+@lru_cache(maxsize=8)
+def registry_at(url: str) -> Registry:
+    """The process's own."""
+    return Registry(url)
 
 
 def _no_registry(where: str, error: Exception) -> RegistryUnavailable:

@@ -20,6 +20,7 @@ from odradek.pipeline.schemas.registry import (
     AVRO,
     JSON,
     PROTOBUF,
+    Registry,
     RegistryUnavailable,
     Schema,
     load_schemas,
@@ -51,15 +52,19 @@ ANSWERS: dict[str, Any] = {
 
 
 @contextmanager
-def registry() -> Iterator[str]:
-    """Its address; it asks for a password."""
+def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> Iterator[str]:
+    """Its address; it asks for a password. `asked` gets the paths, and `fails` are statuses of the first answers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             given = self.headers.get("Authorization", "")
             answer = ANSWERS.get(self.path.partition("?")[0])
             status = 404 if answer is None else 200
-            if given != "Basic " + b64encode(b"reader:pass:word@").decode():
+            if asked is not None:
+                asked.append(self.path.partition("?")[0])
+            if fails:
+                status = fails.pop(0)
+            elif given != "Basic " + b64encode(b"reader:pass:word@").decode():
                 status = 401
             self.send_response(status)
             self.end_headers()
@@ -90,6 +95,44 @@ def test_all_versions_of_a_subject_with_what_they_refer_to() -> None:
     ]
 
 
+AS_READER = "http://reader:pass%3Aword%40@"
+
+
+def test_a_registry_that_is_busy_is_asked_again() -> None:
+    pauses: list[float] = []
+    with registry(fails=[503, 429]) as address:
+        found = Registry(AS_READER + address, pauses.append).schema(12)
+        assert (found.id, pauses) == (12, [0.5, 1.0])
+    with registry(fails=[503] * 5) as address:
+        with pytest.raises(RegistryUnavailable, match="503"):
+            Registry(AS_READER + address, pauses.append).schema(12)
+        assert len(pauses) == 2 + 4
+    for lasting, address in ((True, "[h"), (True, "h:port"), (False, "127.0.0.1:1")):
+        pauses.clear()
+        with pytest.raises(RegistryUnavailable):
+            Registry(f"http://{address}/", pauses.append).schema(12)
+        assert len(pauses) == (0 if lasting else 4)
+
+
+def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But which versions there are by now; and all, once some were removed for good."""
+    asked: list[str] = []
+    path = "/subjects/flights%2Fvalue/versions"
+    with registry(asked) as address:
+        url = AS_READER + address
+        first = load_schemas(url, ["flights/value"], [12])
+        assert len(asked) == len(set(asked)) == 6
+        assert load_schemas(url, ["flights/value"], [12]) == first
+        assert asked[6:] == [path]
+        monkeypatch.setitem(ANSWERS, path, [1, 3, 4])
+        monkeypatch.setitem(ANSWERS, f"{path}/4", {"id": 11, "version": 4, "schema": '"int"'})
+        assert [each.id for each in load_schemas(url, ["flights/value"])] == [7, 9, 11]
+        assert asked[7:] == [path, f"{path}/4"]
+        monkeypatch.setitem(ANSWERS, path, [1])
+        monkeypatch.setitem(ANSWERS, f"{path}/1", {"id": 12, "version": 1, "schema": '"long"'})
+        assert [each.id for each in load_schemas(url, ["flights/value"])] == [12]
+
+
 def test_what_a_registry_refuses_is_told_with_the_address() -> None:
     with registry() as address:
         with pytest.raises(BadSchema, match=f"{address}/subjects/nothing/versions.*404.*no such"):
@@ -99,7 +142,7 @@ def test_what_a_registry_refuses_is_told_with_the_address() -> None:
         assert "wrong" not in str(caught.value)
         assert "user:password@" in str(caught.value)
     with pytest.raises(RegistryUnavailable, match=address):
-        load_schemas(f"http://{address}", ["nothing"])
+        Registry(f"http://{address}", lambda seconds: None).versions("nothing")
     for url in ("http://me:secret@[h/", "http://me:secret@h:port/", "htp://me:secret@h/"):
         with pytest.raises(RegistryUnavailable) as caught:
             load_schemas(url, ["nothing"])
