@@ -14,6 +14,9 @@ A driver that is killed leaves some files moved and some not; the batch is not d
 That it is not done is true until all of them are moved, even if a driver that comes back notes meanwhile that it is
 (`checkpoint.py`).
 
+Power may go at any moment, and a batch that Spark has noted as done is never made again: so what is moved is on the
+disk before it is moved, and the directories after, those of which something was removed as well.
+
 Files are moved and removed several at a time, for a store may take a second for each; none is any more when a call
 returns or raises.
 """
@@ -47,6 +50,8 @@ class Files(Protocol):
     def move(self, file: str, directory: str) -> bool: ...
 
     def remove(self, path: str) -> None: ...
+
+    def sync(self, path: str) -> None: ...
 
 
 @value_class
@@ -115,12 +120,23 @@ class Attempts:
         self._of_each(self._files.remove, [f"{self._out}/{name}" for name in former])
 
     def _place(self, staged: Iterable[Staged], former: Iterable[str]) -> None:
-        staged = list(staged)
+        staged, former = list(staged), list(former)
+        self._of_each(self._files.sync, [each.file for each in staged])
         self._confirm()
         self._of_each(self._files.remove, former)
-        directories = {each.directory: None for each in staged}
-        self._of_each(self._files.make, [f"{self._out}/{each}" for each in directories])
+        directories = [f"{self._out}/{each}" for each in dict.fromkeys(e.directory for e in staged)]
+        self._of_each(self._files.make, directories)
         self._of_each(self._move, staged)
+        self._of_each(self._files.sync, self._above([*directories, *map(_parent, former)]))
+
+    def _above(self, directories: Iterable[str]) -> list[str]:
+        """They, and those that they are in, up to the table's own."""
+        found = {self._out: None}
+        for each in directories:
+            while each not in found:
+                found[each] = None
+                each = _parent(each)
+        return list(found)
 
     def _move(self, staged: Staged) -> None:
         if not self._files.move(staged.file, f"{self._out}/{staged.directory}"):
@@ -146,6 +162,10 @@ class Attempts:
         """At the first error no more are begun, and it is raised once none is under way."""
         with ThreadPoolExecutor(self._at_once, thread_name_prefix="odradek-files") as pool:
             return list(pool.map(act, items))
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _name(path: str) -> str:

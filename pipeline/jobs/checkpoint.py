@@ -70,7 +70,15 @@ class Checkpoint:
             if begun > done:
                 self._mark(begun)
                 self._files.remove(f"{self.path}/offsets/{begun}")
+        self._files.sync(f"{self.path}/offsets")
         self._files.remove(f"{self.path}/commits/{done}")
+
+    def is_begun(self, batch: int) -> None:
+        """What says so is on the disk, before something of it is in the output: whoever comes after the power was cut
+        finds that the batch has begun, with which offsets, and whose it is."""
+        offsets = f"{self.path}/offsets"
+        for each in (f"{offsets}/{batch}", offsets, f"{self.path}/metadata", self.path):
+            self._files.sync(each)
 
     def unfinished(self) -> set[int]:
         """The batches of which something may be there already, while they are not done."""
@@ -81,6 +89,7 @@ class Checkpoint:
         """The file's name that says so."""
         name = f"{AGAIN}{batch}-{RealEntropy().uuid().hex}"
         self._files.put(f"{self.path}/{name}", "")
+        self._files.sync(self.path)
         return name
 
     def _marked(self) -> set[int]:

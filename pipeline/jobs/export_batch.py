@@ -83,6 +83,7 @@ class BatchWriter:
                 f"batch {self._pending} was noted as done by a run that had lost its turn, and is not: run it again"
             )
         self._pending = None
+        self._checkpoint.is_begun(number)
         batch = Batch(self._checkpoint.query_id, number, offsets)
         if number not in self._unfinished:
             try:

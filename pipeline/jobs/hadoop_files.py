@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.errors import FilesUnavailable
+from odradek.seams.real_files import RealFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +18,7 @@ ONLY_IF_NEW = "fs.option.create.conditional.overwrite"
 """For stores that would look first, and put then."""
 REMOVALS_MAX = 5
 """Each may find what somebody has put there, or has not yet done with, since the one before."""
+_LOCAL = RealFiles()
 HELP = (
     "Spark's driver has to be able to read and write there (what the place needs is set by --conf"
     " spark.hadoop.NAME=VALUE, and a package for s3a:// and the like by --conf spark.jars.packages=…)"
@@ -140,6 +143,24 @@ class HadoopFiles:
                         raise
             raise FilesUnavailable(f"{path} could not be removed: {HELP}")
 
+    def sync(self, path: str) -> None:
+        """What is in the file, or which files are in the directory, is on the disk; nothing where there is neither.
+        On this machine's own file system: what another one makes of a file that was closed is its own affair, and
+        Hadoop has no word for directories."""
+        local = self.local(path)
+        if local is None:
+            return
+        at = PurePosixPath(local)
+        try:
+            if _LOCAL.is_directory(at):
+                _LOCAL.sync_directory(at)
+            else:
+                sync_file(at)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FilesUnavailable(f"{path} could not be written to the disk: {error}") from error
+
     def settings(self, prefix: str) -> dict[str, str]:
         """Of Hadoop's configuration, what begins so."""
         return {
@@ -157,6 +178,15 @@ class HadoopFiles:
     def _at(self, path: str) -> tuple[Any, Any]:
         at = self._jvm.org.apache.hadoop.fs.Path(path)
         return at.getFileSystem(self._conf), at
+
+
+def sync_file(path: PurePosixPath) -> None:
+    """What is in it is on the disk of this machine. Raises OSError."""
+    file = _LOCAL.open(path)
+    try:
+        file.sync()
+    finally:
+        file.close()
 
 
 @contextmanager

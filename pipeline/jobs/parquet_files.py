@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.errors import GAP_FOUND, FilesUnavailable, UnreadableSegment
+from odradek.pipeline.jobs.hadoop_files import sync_file
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.values import value_class
 
@@ -187,8 +188,10 @@ class _File:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def end(self) -> None:
+        """It is whole, and on the disk: the batch that it is of may count as done next."""
         self.flush()
         self.close()
+        sync_file(PurePosixPath(self.path))
 
     def close(self) -> None:
         self._writer.close()

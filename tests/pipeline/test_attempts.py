@@ -59,6 +59,9 @@ class Local:
                 at.rmdir()
         at.unlink(missing_ok=True)
 
+    def sync(self, path: str) -> None:
+        """No step: no driver sees anything of it."""
+
 
 class Table:
     """One that drivers write to, one after the other: `holder` is the last that has taken its turn."""
@@ -250,6 +253,51 @@ class Together(Local):
             assert self.goes_on.wait(30)
             return True
         return False
+
+
+class Syncing(Local):
+    """Knows what a power cut would undo, or leave without its bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: set[Path] = set()
+        self.synced: set[Path] = set()
+
+    def make(self, directory: str) -> None:
+        at = Path(directory)
+        self.changed |= {each.parent for each in (at, *at.parents) if not each.exists()}
+        super().make(directory)
+
+    def move(self, file: str, directory: str) -> bool:
+        assert Path(file) in self.synced
+        self.changed.add(Path(directory))
+        return super().move(file, directory)
+
+    def remove(self, path: str) -> None:
+        self.changed.add(Path(path).parent)
+        super().remove(path)
+
+    def sync(self, path: str) -> None:
+        self.synced.add(Path(path))
+        self.changed.discard(Path(path))
+
+
+def test_what_counts_stays_when_the_power_is_cut(tmp_path: Path) -> None:
+    """The second time the other day has nothing any more."""
+    files, out = Syncing(), tmp_path / "out"
+    out.mkdir()
+    attempts = Attempts(files, str(out), ("topic", "date"), lambda: None)
+    for number, days in enumerate((DAYS, DAYS[1:])):
+        with attempts.begun(BATCH) as directory:
+            staged = []
+            for day in days:
+                path = Path(directory) / f"part-{number}-{day[-1]}"
+                path.write_text("")
+                staged.append(Staged(str(path), f"{day}/{directory_of(BATCH)}"))
+            files.changed.clear()  # where nobody reads
+            attempts.replace(staged, BATCH)
+            assert not files.changed
+    assert [path.name for path in out.rglob("part-*")] == ["part-1-2"]
 
 
 def test_files_are_moved_together_and_none_is_any_more_when_one_has_failed(tmp_path: Path) -> None:

@@ -103,6 +103,9 @@ class Kept(HadoopFiles):
     def remove(self, path: str) -> None:
         del self.texts[path]
 
+    def sync(self, path: str) -> None:
+        """There is no disk."""
+
 
 def test_what_was_begun_after_a_batch_that_is_not_done_is_taken_back_first() -> None:
     """Spark goes on from the last that was begun. Whoever dies on the way has taken back nothing that the next one
