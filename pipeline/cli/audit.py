@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what belongs to nothing and is younger may be of a copy under way (3600; 86400"
         " without --bootstrap)",
     )
+    parser.add_argument(
+        "--resume",
+        metavar="FILE",
+        help="notes there what was read, and goes on from there if a run was killed; it is removed at the end",
+    )
     add_spark_arguments(parser)
 
 
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         store_options=named_values("--option", args.option),
         topics=args.topics,
         young_ms=None if args.older_than is None else _ms(args.older_than),
+        resume=args.resume,
     )
     tell = Teller("segments", as_json=args.json)
     with tell, session_of(args, "odradek-audit") as spark:

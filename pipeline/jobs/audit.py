@@ -11,6 +11,9 @@
 A topic may be deleted at any time, and another one be made under its name. What the metadata still has of it is told
 as that, and nothing there is read or missed.
 
+Reading takes nearly all of the time: what was read is noted (`audit_notes.py`), if so wanted, and all else done again by
+a run that goes on.
+
 Without brokers the manifests stand for the metadata. The driver keeps what is not as it should be, and of
 all else only sums, and the metadata where there are brokers.
 """
@@ -34,14 +37,23 @@ from odradek.pipeline.auditing import (
 )
 from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
 from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, said_by_spark
+from odradek.pipeline.jobs.audit_notes import AuditNotes, opened_notes
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.listing import pages_of
 from odradek.pipeline.store_errors import of_object
 from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class
-from odradek.storage.tiered.audit import Audit, Finding, KnownSegments, Standing, Tally
+from odradek.storage.tiered.audit import (
+    Audit,
+    Finding,
+    KnownSegments,
+    Standing,
+    StoredSegment,
+    Tally,
+)
 from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
@@ -53,6 +65,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+EachOf = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 YOUNG_MS, YOUNG_WITHOUT_BROKERS_MS = 3_600_000, 86_400_000
 """What belongs to nothing, and is younger, may be of a copy under way."""
@@ -72,6 +85,9 @@ class AuditJob:
     """All, if none is named."""
     timeout_ms: int = 30_000
     young_ms: int | None = None
+    resume: str | None = None
+    """A file on the driver's machine that has what was read, until the audit has ended: a run that was killed goes on
+    from there."""
 
 
 @value_class
@@ -127,11 +143,26 @@ def audit(
 
 def run_audit(
     job: AuditJob,
-    each_of: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]],
+    each_of: EachOf,
     slots: int,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> AuditReport:
     """`each_of` does something with each of many things, somewhere, `slots` at once."""
+    if job.resume is None:
+        return _audited(job, each_of, slots, on_progress, None)
+    with opened_notes(job.resume, job.tiered_url, has_brokers=job.bootstrap is not None) as notes:
+        report = _audited(job, each_of, slots, on_progress, notes)
+        notes.end()
+        return report
+
+
+def _audited(
+    job: AuditJob,
+    each_of: EachOf,
+    slots: int,
+    on_progress: Callable[[Progress], None],
+    notes: AuditNotes | None,
+) -> AuditReport:
     clock = RealClock()
     begun_at = clock.monotonic()
     source = AuditSource(job.tiered_url, job.store_options, job.bootstrap, job.timeout_ms)
@@ -147,17 +178,19 @@ def run_audit(
     records: dict[TopicIdPartition, int] = defaultdict(int)
     manifests: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     broken: list[SegmentReport] = []
-    done = size_bytes = 0
+    done = noted = size_bytes = 0
     whole = (
         each
         for each in _whole(listed, source)
         if world is None or each.partition is None or world.is_there(each.partition)
     )
     while some := list(islice(whole, SEGMENTS_A_TASK * TASKS_A_ROUND * slots)):
-        tasks = [
-            (source, some[at : at + SEGMENTS_A_TASK]) for at in range(0, len(some), SEGMENTS_A_TASK)
-        ]
-        for report in (each for reports in each_of(_check_segments, tasks) for each in reports):
+        reports = _noted(notes, some)
+        noted += len(reports)
+        read = _read(source, [each for each in some if _id(each) not in reports], each_of)
+        if notes is not None and read:
+            notes.note(read)
+        for report in (*reports.values(), *(report for _, report in read)):
             records[report.id.partition] += report.records
             size_bytes += report.size_bytes
             done += 1
@@ -165,7 +198,7 @@ def run_audit(
                 manifests[report.id.partition].append(report.manifest)
             if report.problems:
                 broken.append(report)
-        on_progress(Progress(done, 0, clock.monotonic() - begun_at))
+        on_progress(Progress(done, 0, clock.monotonic() - begun_at, noted))
     if world is not None:
         world.look_again()
     _check_there(job, listed, world)
@@ -187,7 +220,7 @@ def run_audit(
         if each.standing is not Standing.WHOLE
         and not (each.standing.is_loss and each.partition in left)
     ]
-    on_progress(Progress(done, done, clock.monotonic() - begun_at))
+    on_progress(Progress(done, done, clock.monotonic() - begun_at, noted))
     return AuditReport(
         tallies=listed.tallies,
         partitions=sorted(partitions, key=lambda each: _order(each.partition)),
@@ -321,6 +354,34 @@ def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
 
 def _to_read(judged: Iterable[Finding]) -> Iterator[Finding]:
     return (each for each in judged if each.standing is Standing.WHOLE)
+
+
+_Read = list[tuple[StoredSegment, SegmentReport]]
+
+
+def _noted(
+    notes: AuditNotes | None, findings: Sequence[Finding]
+) -> dict[RemoteLogSegmentId, SegmentReport]:
+    """What earlier runs have found in some of these segments."""
+    if notes is None:
+        return {}
+    stored = (each.stored for each in findings if each.stored is not None)
+    found = ((each.id, notes.find(each)) for each in stored)
+    return {id: report for id, report in found if report is not None}
+
+
+def _id(finding: Finding) -> RemoteLogSegmentId | None:
+    return None if finding.stored is None else finding.stored.id
+
+
+def _read(source: AuditSource, findings: Sequence[Finding], each_of: EachOf) -> _Read:
+    tasks = [
+        (source, findings[at : at + SEGMENTS_A_TASK])
+        for at in range(0, len(findings), SEGMENTS_A_TASK)
+    ]
+    reports = each_of(_check_segments, tasks) if tasks else []
+    stored = {each.stored.id: each.stored for each in findings if each.stored is not None}
+    return [(stored[each.id], each) for found in reports for each in found]
 
 
 def _check_segments(task: tuple[AuditSource, Sequence[Finding]]) -> list[SegmentReport]:

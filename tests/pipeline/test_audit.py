@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +23,10 @@ import numpy as np
 from odradek.pipeline import auditing
 from odradek.pipeline.cli.audit import as_json, as_text
 from odradek.pipeline.errors import BadOption, DeniedSegment, PipelineError, StoreUnavailable
+from odradek.pipeline.jobs import audit as audit_job
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
+from odradek.pipeline.jobs.audit_notes import opened_notes
+from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.log_walk import LogWalk
 from odradek.pipeline.store import Store
 from odradek.pipeline.target import target_at
@@ -257,6 +263,102 @@ def test_a_store_that_is_away_is_not_called_broken(
     monkeypatch.setattr(auditing, "store_at", lambda *where: store)
     with pytest.raises(error, match="events-"):
         audited(copy)
+
+
+def _audit_until_killed(job: AuditJob, tasks: int) -> None:
+    """By SIGKILL, with a segment a round; the one that is being read then is not noted."""
+    audit_job.SEGMENTS_A_TASK = audit_job.TASKS_A_ROUND = 1
+    left = [tasks]
+
+    def dying(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return here(act, items)
+
+    run_audit(job, dying, 1)
+
+
+@pytest.mark.parametrize("with_brokers", [True, False])
+def test_an_audit_that_was_killed_goes_on_and_ends_with_the_same_report(
+    broker: Broker, copy: Path, tmp_path: Path, with_brokers: bool
+) -> None:
+    victims = logs(copy)
+    victims[0].write_bytes(victims[0].read_bytes()[:-1])
+    bootstrap = broker.bootstrap if with_brokers else None
+    notes = tmp_path / "notes"
+    job = AuditJob(str(copy), bootstrap, resume=str(notes))
+    expected = run_audit(replace(job, resume=None), here, 2)
+    assert not expected.is_well
+    total = sum(each.segments for each in expected.partitions)
+    for noted in (total // 3, total):
+        process = multiprocessing.get_context("spawn").Process(
+            target=_audit_until_killed, args=(job, noted - _noted(notes))
+        )
+        process.start()
+        process.join(PATIENCE_SECONDS)
+        assert process.exitcode == -signal.SIGKILL
+        with notes.open("ab") as file:
+            file.write(b"0123")  # of a line that was being written
+        assert _noted(notes) == noted
+    read: list[Any] = []
+
+    def counted(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        read.extend(items if act is audit_job._check_segments else ())
+        return here(act, items)
+
+    told: list[Progress] = []
+    assert as_json(run_audit(job, counted, 2, told.append)) == as_json(expected)
+    assert read == []
+    assert (told[-1].done, told[-1].done_before) == (total, total)
+    assert not notes.exists()
+
+
+def _noted(notes: Path) -> int:
+    return notes.read_bytes().count(b"\n") - 1 if notes.exists() else 0
+
+
+def test_what_was_put_since_it_was_noted_is_read_again(copy: Path, tmp_path: Path) -> None:
+    """Also where the notes of it, or all, make no sense any more."""
+    notes = tmp_path / "notes"
+    job = AuditJob(str(copy), resume=str(notes))
+
+    def stopped(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        if act is audit_job._check_partition:
+            raise KeyboardInterrupt
+        return here(act, items)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_audit(job, stopped, 2)
+    lines = notes.read_bytes().splitlines(keepends=True)
+    notes.write_bytes(b"".join([*lines[:2], lines[2][:30] + b"\n", b"nonsense\n", *lines[3:]]))
+    victim = logs(copy)[1]
+    victim.write_bytes(victim.read_bytes()[:-1])
+    report = run_audit(job, here, 2)
+    assert {victim.name in text for text in report.problems} == {True}
+    assert sum(report.records.values()) > 0
+
+
+def test_notes_are_of_one_audit(copy: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with opened_notes(str(notes), "a", has_brokers=True):
+        with pytest.raises(BadOption, match="another audit goes on with"):
+            run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
+    with pytest.raises(
+        BadOption, match=r"no file of this audit: it begins with .*true.* not .*false"
+    ):
+        run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
+    notes.write_text("a letter")
+    with pytest.raises(BadOption, match="is no file of an audit"):
+        run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
+    assert notes.read_text() == "a letter"
+    with pytest.raises(BadOption, match="cannot be written"):
+        run_audit(AuditJob(str(copy), resume=str(tmp_path / "none" / "notes")), here, 1)
+    head = b'{"audit": 1, "store": "a", "brokers": true}\n'
+    notes.write_bytes(head[:9])  # all that a run has left that was killed at once
+    with opened_notes(str(notes), "a", has_brokers=True):
+        pass
+    assert notes.read_bytes() == head
 
 
 def test_a_cluster_without_tiered_topics_is_told(tmp_path: Path) -> None:

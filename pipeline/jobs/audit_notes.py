@@ -1,0 +1,194 @@
+"""What an audit has read, for the run that goes on where one was killed: a file with a line for each segment.
+
+    {"audit": 1, "store": "s3://history/kafka", "brokers": true}
+    4f0c…e2 {"id": …, "batches": …, "records": …, "bytes": …, "problems": […], "manifest": …}
+
+A segment is noted once it was read, under a digest of what the listing says of its objects: one that has others by
+then, or later ones, is read anew. What an attempt to write has left of a line is cut off, and what is no line of ours
+is as if it were not there. The driver keeps 20 bytes of each line, where it is; the line itself is read when the listing
+comes to its segment: a store of 1 PB may have ten million of them.
+
+The file goes when the audit has ended: the next one is about the objects as they are by then.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from odradek.pipeline.auditing import SegmentReport
+from odradek.pipeline.errors import BadOption, FilesUnavailable
+from odradek.protocol.uuids import uuid_to_text
+from odradek.seams.files import File
+from odradek.seams.real_files import RealFiles
+from odradek.storage.tiered.audit import StoredSegment
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.summary import SummaryBuilder, decode
+
+VERSION = 1
+PIECE_BYTES = 4 << 20
+DIGEST_BYTES = 8
+_PLACE = np.dtype([("digest", ">u8"), ("at", "<i8"), ("size", "<i4")])
+
+
+class AuditNotes:
+    """See the module. From one thread."""
+
+    def __init__(self, files: RealFiles, file: File) -> None:
+        self._files = files
+        self._file = file
+        self._places = np.zeros(0, _PLACE)
+        """Of the lines that earlier runs have left, by digest."""
+
+    def find(self, stored: StoredSegment) -> SegmentReport | None:
+        """What was found in the segment by an earlier run; None if it is to be read."""
+        digest = _digest(stored)
+        wanted = int.from_bytes(digest, "big")
+        row = int(np.searchsorted(self._places["digest"], wanted))
+        if row == len(self._places) or int(self._places["digest"][row]) != wanted:
+            return None
+        at, size = int(self._places["at"][row]), int(self._places["size"][row])
+        with _told(self._file):
+            line = self._file.read_at(at, size)
+        return _parsed(line, stored)
+
+    def note(self, read: Iterable[tuple[StoredSegment, SegmentReport]]) -> None:
+        """They have been read. Raises FilesUnavailable."""
+        lines = [_line(stored, report) for stored, report in read]
+        with _told(self._file):
+            self._file.append_v([b"".join(lines)])
+            self._file.sync()
+
+    def end(self) -> None:
+        """The audit has ended, and is to be begun anew."""
+        with _told(self._file):
+            self._files.remove(self._file.path)
+
+    def begin(self, head: bytes) -> None:
+        """Look through what is there, of an audit whose first line is that. Raises BadOption."""
+        if not self._file.size:
+            self._file.append_v([head])
+            return
+        found: list[tuple[int, int, int]] = []
+        at = 0
+        for line in self._lines():
+            if at == 0 and line != head:
+                raise BadOption(
+                    f"{self._file.path} is no file of this audit: it begins with {_shown(line)}, not"
+                    f" {_shown(head)}; give another one, or remove it"
+                )
+            digest = _hex(line)
+            if at and digest is not None:
+                found.append((digest, at, len(line)))
+            at += len(line)
+        if at == 0 and not head.startswith(self._file.read_at(0, self._file.size)):
+            raise BadOption(f"{self._file.path} is no file of an audit: give another one")
+        self._file.truncate(at)
+        if at == 0:
+            self._file.append_v([head])
+        self._places = np.sort(np.array(found, _PLACE), order=["digest", "at"])
+
+    def _lines(self) -> Iterator[bytes]:
+        """Those that are whole."""
+        rest = b""
+        for at in range(0, self._file.size, PIECE_BYTES):
+            rest += self._file.read_at(at, min(PIECE_BYTES, self._file.size - at))
+            *whole, rest = rest.split(b"\n")
+            yield from (line + b"\n" for line in whole)
+
+
+@contextmanager
+def opened_notes(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditNotes]:
+    """The notes in that file of an audit of that store; made if there are none. Raises BadOption for another's, and
+    while another run has it, and FilesUnavailable."""
+    files, at = RealFiles(), PurePosixPath(path)
+    try:
+        lock = files.lock(at)
+    except BlockingIOError:
+        raise BadOption(f"another audit goes on with {path}: wait until it has ended") from None
+    except OSError as error:
+        raise BadOption(f"{path} cannot be written: {error}") from None
+    file = files.open(at, write=True)
+    try:
+        notes = AuditNotes(files, file)
+        head = {"audit": VERSION, "store": store, "brokers": has_brokers}
+        with _told(file):
+            notes.begin(json.dumps(head).encode() + b"\n")
+        yield notes
+    finally:
+        file.close()
+        lock.release()
+
+
+@contextmanager
+def _told(file: File) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FilesUnavailable(f"{file.path} could not be read or written: {error}") from error
+
+
+def _digest(stored: StoredSegment) -> bytes:
+    said = [uuid_to_text(stored.id.partition.topic_id), uuid_to_text(stored.id.id)]
+    for suffix, info in sorted(stored.objects.items()):
+        said.append(f"{suffix} {info.size} {info.modified_ms}")
+    return blake2b("\n".join(said).encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def _line(stored: StoredSegment, report: SegmentReport) -> bytes:
+    manifest = report.manifest
+    fields = {
+        "id": uuid_to_text(stored.id.id),
+        "batches": report.batches,
+        "records": report.records,
+        "bytes": report.size_bytes,
+        "problems": list(report.problems),
+        "manifest": None if manifest is None else _packed(manifest),
+    }
+    return f"{_digest(stored).hex()} {json.dumps(fields)}\n".encode()
+
+
+def _parsed(line: bytes, stored: StoredSegment) -> SegmentReport | None:
+    """None for what is no such line."""
+    try:
+        fields = json.loads(line[2 * DIGEST_BYTES :])
+        if fields["id"] != uuid_to_text(stored.id.id):
+            return None
+        packed = fields["manifest"]
+        return SegmentReport(
+            stored.id,
+            int(fields["batches"]),
+            int(fields["records"]),
+            int(fields["bytes"]),
+            [str(each) for each in fields["problems"]],
+            None if packed is None else _unpacked(packed, stored.id.partition),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _packed(manifest: RemoteLogSegmentMetadata) -> str:
+    """As a summary has it."""
+    return base64.b64encode(SummaryBuilder([manifest]).encode()).decode()
+
+
+def _unpacked(text: str, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:
+    (found,) = decode(base64.b64decode(text)).segments(partition)
+    return found
+
+
+def _hex(line: bytes) -> int | None:
+    try:
+        return int(line[: 2 * DIGEST_BYTES], 16)
+    except ValueError:
+        return None
+
+
+def _shown(line: bytes) -> str:
+    return line[:200].decode(errors="replace").strip()
