@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if args.columns:
         sys.stdout.writelines(_columns(decoding, as_json=args.json))
         return 0
-    teller = Teller("tasks", as_json=False)
+    teller = Teller("tasks", as_json=args.json)
     with teller, session_of(args, "odradek-decode") as spark, watched(spark, teller.progress):
         rows = rows_of(_frame(spark, args, decoding))
     for row in rows:

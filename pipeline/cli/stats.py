@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         top_keys=args.top,
         late_after_ms=_given("--late-after", args.late_after, duration_ms),
     )
-    teller = Teller("tasks", as_json=False)
+    teller = Teller("tasks", as_json=args.json)
     with teller, session_of(args, "odradek-stats") as spark:
         rows = rows_of(stats(spark, job, teller.progress))
     _tell(args.json, rows, lambda: as_text(rows))
@@ -93,11 +93,14 @@ def _check_price(price: float | None, rules: Sequence[Rule]) -> None:
 
 
 def _what_if(args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[Rule]) -> int:
+    from odradek.pipeline.cli.progress import Teller
     from odradek.pipeline.jobs.retention import retention
+    from odradek.pipeline.jobs.watching import watched
     from odradek.seams.clock import RealClock
 
     now_ms = RealClock().wall_ms()
-    with session_of(args, "odradek-stats") as spark:
+    teller = Teller("tasks", as_json=args.json)
+    with teller, session_of(args, "odradek-stats") as spark, watched(spark, teller.progress):
         outcomes = retention(spark, source, rules, now_ms)
     rows = [_outcome(each, args.price) for each in outcomes]
     _tell(args.json, rows, lambda: outcomes_as_text(outcomes, args.price))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 BLOCK = 10_000
+HOUR_US = 3_600_000_000
 BLOCKS_IN_MEMORY_MAX = 5_000_000
 """Where a partition's time stood: so many go to each executor as they are."""
 TOP_KEYS_MAX = 1000
@@ -130,9 +131,7 @@ def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:
     has_time = of_data & (f.col("timestamp") >= f.timestamp_millis(f.lit(0)))
     in_time = has_time & (f.col("timestamp") <= f.current_timestamp())
     total = f.sum("uncompressedBytes") if job.records else f.lit(None).cast("bigint")
-    return batches.groupBy(
-        "topic", "partition", _block(), f.date_trunc("hour", "timestamp").alias("hour")
-    ).agg(
+    return batches.groupBy("topic", "partition", _block(), _hour()).agg(
         f.sum(f.when(of_data, f.col("records")).otherwise(0)).alias("records"),
         f.count(f.lit(1)).alias("batches"),
         f.sum("bytes").alias("bytes"),
@@ -151,6 +150,14 @@ def _block() -> Column:
     from pyspark.sql import functions as f
 
     return f.floor(f.col("offset") / BLOCK).alias("block")
+
+
+def _hour() -> Column:
+    """When it began, in UTC, whatever zone the session is in: those of zones half an hour off begin at other times."""
+    from pyspark.sql import functions as f
+
+    us = f.unix_micros("timestamp")
+    return f.timestamp_micros(us - f.pmod(us, f.lit(HOUR_US))).alias("hour")
 
 
 def _sizes(blocks: DataFrame, groups: list[str]) -> DataFrame:
@@ -184,7 +191,7 @@ def _of_records(
     behind = f.unix_millis("reached") - f.unix_millis("timestamp")
     most = f.expr(f"approx_top_k(hex(key), {int(job.top_keys)}) filter (where key is not null)")
     return (
-        placed.withColumn("hour", f.date_trunc("hour", "timestamp"))
+        placed.withColumn("hour", _hour())
         .groupBy(*groups)
         .agg(
             f.count_if(f.col("key").isNull()).alias("keyless"),

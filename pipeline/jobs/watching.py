@@ -18,10 +18,11 @@ EVERY_SECONDS = 1.0
 
 @contextmanager
 def watched(
-    spark: SparkSession, on_progress: Callable[[Progress], None], every_s: float = EVERY_SECONDS
+    spark: SparkSession, on_progress: Callable[[Progress], None], every_s: float | None = None
 ) -> Iterator[None]:
     """While the block lasts, `on_progress` is told now and then how many tasks were done since it began, from a thread
-    of its own. How many there will be Spark finds out on its way."""
+    of its own. How many there will be Spark finds out on its way. `every_s` is EVERY_SECONDS unless it is given."""
+    pause_s = EVERY_SECONDS if every_s is None else every_s
     tracker, clock = spark.sparkContext.statusTracker(), RealClock()
     before = set(tracker.getJobIdsForGroup())
     begun_at = clock.monotonic()
@@ -30,7 +31,7 @@ def watched(
     """By stage."""
 
     def tell() -> None:
-        while not has_ended.wait(every_s):
+        while not has_ended.wait(pause_s):
             jobs = map(tracker.getJobInfo, set(tracker.getJobIdsForGroup()) - before)
             stages = {number for job in jobs if job is not None for number in job.stageIds}
             for stage in map(tracker.getStageInfo, stages):

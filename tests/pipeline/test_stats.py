@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +16,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.cli import stats as stats_cli
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs import stats as stats_job
+from odradek.pipeline.jobs import watching
 from odradek.pipeline.jobs.retention import Rule, retention
 from odradek.pipeline.jobs.stats import StatsJob, stats
 from odradek.pipeline.options import parse_options
@@ -93,6 +98,47 @@ def test_sizes_keys_and_late_records_by_partition_and_hour(
     (quick,) = stats(spark, StatsJob(source, by="topic", records=False)).collect()
     assert (quick.records, quick.uncompressedBytes, "late" in quick) == (1000, None, False)
     assert quick.bytes == sum(row.bytes for row in found)
+
+
+def test_hours_are_those_of_utc_in_any_zone(
+    spark: SparkSession, broker: Broker, produced: list[tuple[int, int, bytes | None, int]]
+) -> None:
+    zone = "spark.sql.session.timeZone"
+    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
+    spark.conf.set(zone, "Asia/Kolkata")
+    try:
+        found = stats(spark, StatsJob(source, by="hour"))
+        rows = found.selectExpr("partition", "unix_millis(hour)", "keyless").collect()
+    finally:
+        spark.conf.set(zone, "UTC")
+    keyless = Counter(
+        (partition, at // HOUR * HOUR) for partition, _, key, at in produced if not key
+    )
+    assert {(row[0], row[1]): row[2] for row in rows if row[2]} == keyless
+    assert all(row[1] % HOUR == 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "words", [["--by", "hour", "--headers-only"], ["--what-if", "retention.ms=1d"]]
+)
+def test_programs_are_told_how_far_it_is(
+    words: list[str],
+    spark: SparkSession,
+    broker: Broker,
+    produced: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(watching, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(stats_cli, "session_of", lambda args, name: nullcontext(spark))
+    parser = argparse.ArgumentParser()
+    stats_cli.add_arguments(parser)
+    given = ["-t", "events", "--bootstrap", broker.bootstrap, "--json", *words]
+    assert stats_cli.run(parser.parse_args(given)) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [row["progress"] for row in rows if "progress" in row]
+    assert told[-1]["done"] > 0
+    assert {row["topic"] for row in rows[len(told) :]} == {"events"}
 
 
 def test_both_readings_end_where_the_topic_did_when_the_job_began() -> None:
