@@ -31,7 +31,7 @@ from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
 from odradek.pipeline.jobs.turn import Turn
 from odradek.pipeline.jobs.values import Values
-from odradek.pipeline.options import REPORT, Options, Position, parse_options
+from odradek.pipeline.options import REPORT, Options, Position, parse_options, without
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
 from odradek.pipeline.stream_offsets import StreamOffsets
@@ -181,7 +181,7 @@ def _run(
 
     query = (
         spark.readStream.format(NAME)
-        .options(**job.options())
+        .options(**course.options(job.options()))
         .load()
         .writeStream.option("checkpointLocation", job.checkpoint_path)
         .foreachBatch(write)
@@ -268,6 +268,19 @@ class _Course:
                 f"{'; '.join(again.values())}: leave {self._checkpoint.path} with what it has exported,"
                 " and export that one to another place"
             )
+
+    def options(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Of the stream, which Spark asks where it begins until its first batch is done: that is known, once the batch
+        was begun."""
+        if self._checkpoint.last_done() is not None:
+            return dict(given)
+        begin = self._checkpoint.ends(self._checkpoint.last_begun()).begin
+        if begin is None:
+            return dict(given)
+        offsets: dict[str, dict[int, int]] = {}
+        for where in self._query.partitions:
+            offsets.setdefault(where.topic, {})[where.partition] = begin.get(where, 0)
+        return {**without(given, "starting"), "startingoffsets": json.dumps(offsets)}
 
     def has(self, batch: ExportBatch) -> None:
         self._done += batch.offsets

@@ -21,8 +21,10 @@ from odradek.pipeline.jobs.export_batch import BatchWriter
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import parse_options
+from odradek.pipeline.stream import StreamReader
 from tests.pipeline.test_stream_offsets import at, first_end
 from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_reading import FULL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,6 +193,21 @@ def test_where_an_export_has_begun_is_not_asked_again(begins: dict[str, str], sa
             _Course(options, Checkpoint(Kept(), "c"))
         course = _Course(options, Checkpoint(Kept(**done), "c"))
     assert course.progress(0.0, 100).total == 20 - 12 + 3
+
+
+@pytest.mark.parametrize(
+    "begins", [{"startingTimestamp": "5000"}, {"startingOffsets": '{"t":{"0":5}}'}]
+)
+def test_a_first_batch_that_was_begun_begins_where_it_did(begins: dict[str, str]) -> None:
+    """Spark asks once more, until it is done."""
+    leader = VirtualLeader((5, 20), (0, 3))
+    given = {**SOURCE, "subscribe": "t", **begins}
+    begun = Checkpoint(Kept(c_offsets_0=f"v1\n{{}}\n{json.dumps(first_end([7], 12))}"), "c")
+    with leader.reachable():
+        course = _Course(parse_options(given, streaming=True), begun)
+        options = parse_options(course.options(given), streaming=True)
+        assert StreamReader(options, FULL).initialOffset() == at(7, 0)
+    assert course.progress(0.0, 100).total == 20 - 7 + 3
 
 
 def test_dead_letters_stay_where_they_are_until_a_batch_is_done() -> None:
