@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
-from odradek.pipeline.errors import BrokersUnavailable, PipelineError, in_words
+from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, MissingSegment, in_words
 from odradek.pipeline.history import cover
 from odradek.pipeline.log_walk import LogWalk
 from odradek.pipeline.segment_columns import Segments, Stretch
@@ -204,7 +204,7 @@ def check_partition(
     elif len(segments):
         try:
             lineage = source.store().lineage(segments)
-        except PipelineError as error:
+        except (MissingSegment, CorruptSegment) as error:
             problems.append(str(error))
             lineage = list(segments.latest().epochs)
     stretches = list(cover(segments, lineage, 0, 1 << 62))
@@ -212,22 +212,16 @@ def check_partition(
         low = stretches[0].low if low is None else low
         high = max(stretches[-1].high, high or 0)
     gaps = _gaps(stretches, low, high)
-    for key in summaries:
-        with _asked(key):
-            problems += summary_problems(source.store().objects, key, _Known(known))
     if summaries:
-        latest = max(summaries)
-        seen = _seen_by_summary(source.store().objects, latest, partition, known)
-        left = (
-            stretches
-            if len(seen) == len(known)
-            else cover(Segments.of(partition, seen), lineage, 0, 1 << 62)
-        )
-        problems += [
-            f"{latest} lacks what has offsets {begin} to {end - 1}, and readers go by it"
-            for begin, end in _gaps(left, low, high)
-            if (begin, end) not in gaps
-        ]
+        objects = source.store().objects
+        problems += _wrong_in_summaries(objects, summaries, known)
+        seen = _seen_by_summary(objects, max(summaries), partition, known)
+        if len(seen) < len(known):
+            left = cover(Segments.of(partition, seen), lineage, 0, 1 << 62)
+            problems += [
+                f"{max(summaries)} lacks what has offsets {begin} to {end - 1}, and readers go by it"
+                for begin, end in sorted({*_gaps(left, low, high)}.difference(gaps))
+            ]
     used = {each.segment.id.id for each in stretches}
     return PartitionReport(
         partition,
@@ -258,6 +252,17 @@ class _Known:
 
     def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         return self._segments.get(id_)
+
+
+def _wrong_in_summaries(
+    objects: Objects, keys: Iterable[str], known: Iterable[RemoteLogSegmentMetadata]
+) -> list[str]:
+    segments = _Known(known)
+    found = []
+    for key in keys:
+        with _asked(key):
+            found += summary_problems(objects, key, segments)
+    return found
 
 
 def _seen_by_summary(

@@ -242,6 +242,7 @@ class Keeping(VirtualObjects):
     [
         (VirtualObjects, [Fault(FaultKind.FAILS, "*index", ("get",))], StoreUnavailable),
         (VirtualObjects, [Fault(FaultKind.THROTTLED, "*index", ("get",))], StoreUnavailable),
+        (VirtualObjects, [Fault(FaultKind.FAILS, "*.leader_epoch*", ("get",))], StoreUnavailable),
         (Keeping, [], DeniedSegment),
     ],
 )
