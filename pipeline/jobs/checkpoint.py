@@ -82,8 +82,9 @@ class Checkpoint:
 
     def unfinished(self) -> set[int]:
         """The batches of which something may be there already, while they are not done."""
-        pending = self.pending()
-        return self._marked() | (set() if pending is None else {pending})
+        pending, done = self.pending(), self.last_done()
+        marked = {each for each in self._marked() if done is None or each > done}
+        return marked | (set() if pending is None else {pending})
 
     def _mark(self, batch: int) -> str:
         """The file's name that says so."""

@@ -159,6 +159,9 @@ def test_a_batch_that_is_done_is_not_taken_back() -> None:
     checkpoint = Checkpoint(files, "c")
     checkpoint.take_back()
     assert checkpoint.unfinished() == {1}
+    files.put("c/commits/1", "")
+    files.put("c/odradek-again-0-x", "")  # of a driver that came back long after
+    assert checkpoint.unfinished() == set()
 
 
 @pytest.mark.parametrize("says", [True, False])
