@@ -15,7 +15,8 @@ NOT_OURS = "the bench did not start this broker"
 
 
 class GivenAddress:
-    """What `--bootstrap` names. Its process can't be looked at, nor killed, nor be had fresh."""
+    """What `--bootstrap` names. Its process can't be looked at, nor killed, nor be had fresh; its own
+    settings are left alone."""
 
     name = "given"
     default = False
@@ -25,6 +26,7 @@ class GivenAddress:
         Feature.TIERED: NOT_OURS,
         Feature.RESTART: NOT_OURS,
         Feature.TWO_DIRECTORIES: NOT_OURS,
+        Feature.COMPACTION: "a setting of the whole broker would be changed for it",
     }
 
     def __init__(self, bootstrap: str) -> None:

@@ -29,6 +29,7 @@ from odradek.bench.workloads.latency import MAX, P50, P99, P999, SENDER_P99, Str
 
 SMALL_CLIENT = Stream(rate=500, seconds=5.0, record_bytes=100, acks="all")
 BACKGROUND = Metric("beside_mb_per_s", "MB/s", "higher")
+METRICS = (P50, P99, P999, MAX, SENDER_P99, BACKGROUND)
 WARM_UP_S = 0.5
 UNLIMITED = 10**12
 QUEUED = 10_000
@@ -117,7 +118,7 @@ class LatencyBeside:
 
     beside: Beside
     stream: Stream = SMALL_CLIENT
-    metrics: Sequence[Metric] = (P50, P99, P999, MAX, SENDER_P99, BACKGROUND)
+    metrics: Sequence[Metric] = METRICS
     stage: Stage = Stage.SHARED
     default: bool = True
 

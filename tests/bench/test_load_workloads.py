@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,18 @@ from odradek.bench import limits
 from odradek.bench.goals import GOALS
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
-from odradek.bench.model import Limit, Outcome, PeerFailed, Target, Workload, WorkloadFailed
+from odradek.bench.model import (
+    Limit,
+    Outcome,
+    PeerFailed,
+    Target,
+    Workload,
+    WorkloadFailed,
+    why_not,
+)
+from odradek.bench.peers.given import GivenAddress
 from odradek.bench.peers.odradek import Odradek
-from odradek.bench.peers.topics import AdminTopics
+from odradek.bench.peers.topics import AdminTopics, with_cluster
 from odradek.bench.workloads import (
     WORKLOADS,
     compaction,
@@ -38,6 +48,7 @@ from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
 from odradek.bench.workloads.startup import Aftermath, Startup
 from odradek.bench.workloads.throughput import Consume, Produce, Shape
+from odradek.client.admin import ResourceType, describe_configs
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +167,36 @@ def test_compaction(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SEGMENT_BYTES", 1 << 20)
     monkeypatch.setattr(compaction, "QUIET_S", 0.5)
     small = Stream(rate=100, seconds=0.5, record_bytes=100)
-    values = whole(LatencyBeside(Compaction(records=30_000, keys=100), small), target).values
+    (at_work,) = compaction.WORKLOADS
+    workload = replace(at_work, beside=Compaction(records=30_000, keys=100), stream=small)
+    values = whole(workload, target).values
     assert values["beside_mb_per_s"] > 0
+    assert values["beside_s"] < 10
+
+
+def test_the_cleaner_is_left_as_it_was(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_for_all() -> list[str | None]:
+        found = with_cluster(
+            target.bootstrap, lambda cluster: describe_configs(cluster, ResourceType.BROKER, "")
+        )
+        return [each.value for each in found if each.name == compaction.BACKOFF]
+
+    during = []
+
+    def fill(self: Compaction, target: Target, topic: str) -> None:
+        during.append(set_for_all())
+        raise WorkloadFailed("no records")
+
+    monkeypatch.setattr(Compaction, "_fill", fill)
+    with pytest.raises(WorkloadFailed, match="no records"):
+        LatencyBeside(Compaction()).run(target)
+    assert during == [["100"]]
+    assert set_for_all() == []
+
+
+def test_a_broker_that_is_not_ours_keeps_its_settings() -> None:
+    (at_work,) = compaction.WORKLOADS
+    assert why_not(at_work, GivenAddress("127.0.0.1:1")) is not None
 
 
 def test_a_move_beside_records(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
