@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from odradek.bench.goals import CLUSTER_GOALS, GOALS, Goal, standings
 from odradek.bench.page_sections import Section, section_of
 from odradek.bench.results_file import Results
-from odradek.bench.summary import measured_peers, number, ranged, remarks
+from odradek.bench.summary import measured_peers, number, ranged, remarks, titled
 from odradek.bench.table import cell
 
 INTRODUCTION = """\
@@ -167,7 +167,13 @@ def _everything(results: Results) -> Iterator[str]:
                 for peer in peers
             ]
             rows.append(
-                [workload.title, f"`{workload.name}`", f"`{metric.name}`", metric.unit, *cells]
+                [
+                    titled(results, workload),
+                    f"`{workload.name}`",
+                    f"`{metric.name}`",
+                    metric.unit,
+                    *cells,
+                ]
             )
     yield from _table(["workload", "name", "metric", "unit", *peers], rows)
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from odradek.bench.model import Histogram, Metric
 from odradek.bench.results_file import Measured, Results, WorkloadResults
-from odradek.bench.summary import figure, measured_peers, number, remarks, span
+from odradek.bench.summary import figure, measured_peers, number, remarks, span, titled
 from odradek.bench.table import cell, limit_cell
 
 COLOURS = ("#1f6f8b", "#c8553d", "#7a9e7e", "#d9a441", "#6d597a", "#8d99ae")
@@ -128,8 +128,9 @@ def _workload(results: Results, workload: WorkloadResults) -> str:
     plots = [_bars(results, workload, metric) for metric in workload.metrics]
     plots.append(_percentiles(results, workload))
     parameters = ", ".join(f"{key} {value}" for key, value in workload.parameters.items())
+    title = html.escape(titled(results, workload))
     return (
-        f"<h2>{html.escape(workload.title)} <code>{html.escape(workload.name)}</code></h2>"
+        f"<h2>{title} <code>{html.escape(workload.name)}</code></h2>"
         f'<div class="quiet">{html.escape(parameters)}</div>'
         f"{_table(['', 'unit', *peers, 'limit'], rows)}"
         f'<div class="plots">{"".join(plots)}</div>'

@@ -88,6 +88,8 @@ class WorkloadResults:
     metrics: tuple[Metric, ...]
     parameters: Mapping[str, Parameter]
     peers: dict[str, Measured] = field(default_factory=dict)
+    rounds: int | None = None
+    """How many were to count; as many as the run's settings say where it is not told."""
 
     def metric(self, name: str) -> Metric | None:
         return next((each for each in self.metrics if each.name == name), None)
@@ -138,6 +140,11 @@ class Results:
 
     def workload(self, name: str) -> WorkloadResults | None:
         return next((each for each in self.workloads if each.name == name), None)
+
+    def other_rounds(self, workload: WorkloadResults) -> int | None:
+        """How many rounds of a workload were to count, where that is not as many as of most."""
+        usual = self.settings.get("rounds")
+        return None if workload.rounds in (None, usual) else workload.rounds
 
     def limit_of(self, metric: Metric) -> LimitResults | None:
         """The physical limit that a metric is to be seen against, if it was measured, in the same
@@ -264,6 +271,7 @@ def _workload(document: dict[str, Any]) -> WorkloadResults:
         tuple(_metric(each) for each in document["metrics"]),
         document["parameters"],
         {name: _measured(each) for name, each in document["peers"].items()},
+        document.get("rounds"),
     )
 
 

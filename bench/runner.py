@@ -1,10 +1,12 @@
 """The order of a run: peers take turns run by run, what was disturbed is repeated, failures are named.
 
 Within a workload the peers alternate (A B C A B C …), so that what changes on the machine in the
-meantime changes for all. Four parts follow each other: workloads that want a process of their own,
-those that want a cluster, those that share one process a peer (started once, up to the end, so that its memory afterwards means
-something), and those that look at that process last. The first `warm_ups` rounds of shared workloads
-do not count, and last `warm_up_s` a peer at least: a JVM gets the time to compile.
+meantime changes for all. Physical limits come first, then five parts: workloads that want a process of
+their own, those that want a cluster, those that want a tiered one, those that share one process a peer
+(started once, up to the end, so that its memory afterwards means something), and those that look at that
+process last. The first `warm_ups` rounds of shared workloads do not count, so that a JVM may compile; where
+a plan has a `warm_up_s` they last so long on each peer. Workloads that are given something of their own warm
+it up themselves.
 
 A run while which other processes used more than `others_cores_max` of the machine is kept as
 disturbed and repeated, at most `repeats_max` times. A run that raises is a failure in the results;
@@ -16,9 +18,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -95,6 +97,8 @@ class Plan:
     limits: Sequence[Limit]
     directory: Path
     rounds: int = 5
+    rounds_most: Mapping[str, int] = field(default_factory=dict)
+    """Of workloads of these names no more rounds count."""
     warm_ups: int = 1
     warm_up_s: float = 0.0
     """How long a peer is warmed up for a workload, with as many runs as that takes, but one in each of these rounds:
@@ -116,9 +120,17 @@ class Plan:
 
     def runs_of(self, workload: Workload) -> int:
         """How often it is run on a peer."""
+        return self.rounds_of(workload) + self.warm_ups_of(workload)
+
+    def rounds_of(self, workload: Workload) -> int:
+        """How many of its rounds count: of what is looked at last one, a second look would see the same."""
         if workload.stage is Stage.LAST:
             return 1
-        return self.rounds + (self.warm_ups if workload.stage is Stage.SHARED else 0)
+        return min(self.rounds, self.rounds_most.get(workload.name, self.rounds))
+
+    def warm_ups_of(self, workload: Workload) -> int:
+        """How many of its rounds do not: a process of its own is as cold in each."""
+        return self.warm_ups if workload.stage is Stage.SHARED else 0
 
 
 class Runner:
@@ -154,11 +166,11 @@ class Runner:
                 return  # limits and empty tables say nothing
             self._measure_limits()
             for workload in self._plan.of(Stage.FRESH):
-                self._take_turns(workload, self._fresh, warm_ups=0)
+                self._take_turns(workload, self._fresh)
             for workload in self._plan.of(Stage.CLUSTER):
-                self._take_turns(workload, self._cluster, warm_ups=0)
+                self._take_turns(workload, self._cluster)
             for workload in self._plan.of(Stage.TIERED):
-                self._take_turns(workload, self._tiered, warm_ups=0)
+                self._take_turns(workload, self._tiered)
             self._run_shared()
         except KeyboardInterrupt:
             self._results.interrupted = True
@@ -209,10 +221,8 @@ class Runner:
         if not shared and not last:
             return
         with self._standing as standing:
-            for workload in shared:
-                self._take_turns(workload, standing.target, self._plan.warm_ups)
-            for workload in last:  # a second look would see the same
-                self._take_turns(workload, standing.target, warm_ups=0, rounds=1)
+            for workload in (*shared, *last):
+                self._take_turns(workload, standing.target)
 
     @contextmanager
     def _fresh(self, peer: Peer) -> Iterator[Target]:
@@ -248,12 +258,14 @@ class Runner:
 
     # One workload
 
-    def _take_turns(
-        self, workload: Workload, enter: Enter, warm_ups: int, rounds: int | None = None
-    ) -> None:
-        rounds = self._plan.rounds if rounds is None else rounds
+    def _take_turns(self, workload: Workload, enter: Enter) -> None:
+        rounds, warm_ups = self._plan.rounds_of(workload), self._plan.warm_ups_of(workload)
         found = WorkloadResults(
-            workload.name, workload.title, tuple(workload.metrics), dict(workload.parameters)
+            workload.name,
+            workload.title,
+            tuple(workload.metrics),
+            dict(workload.parameters),
+            rounds=rounds,
         )
         self._results.workloads.append(found)
         for peer in self._peers:

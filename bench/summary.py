@@ -63,6 +63,14 @@ def figures(results: Results) -> Iterator[tuple[WorkloadResults, str, Figure]]:
                     yield workload, peer, found
 
 
+def titled(results: Results, workload: WorkloadResults) -> str:
+    """A workload's title, with its rounds where they are other than most have."""
+    rounds = results.other_rounds(workload)
+    if rounds is None:
+        return workload.title
+    return f"{workload.title} ({rounds} round{'s' * (rounds > 1)})"
+
+
 def measured_peers(results: Results) -> list[str]:
     return [peer.name for peer in results.peers if peer.unavailable is None]
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from odradek.bench.model import Metric
 from odradek.bench.results_file import Measured, Results, WorkloadResults
-from odradek.bench.summary import figure, number, ranged
+from odradek.bench.summary import figure, number, ranged, titled
 
 GAP = "  "
 
 
 def workload_lines(results: Results, workload: WorkloadResults) -> Iterator[str]:
     """A workload as lines: its name and title, then a table."""
-    yield f"{workload.name}: {workload.title}"
+    yield f"{workload.name}: {titled(results, workload)}"
     peers = list(workload.peers)
     rows = [["", "unit", *peers, "limit"]]
     for metric in workload.metrics:

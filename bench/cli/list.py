@@ -6,7 +6,7 @@ import argparse
 
 from odradek.bench.limits import LIMITS
 from odradek.bench.peers import PEERS
-from odradek.bench.workloads import WORKLOADS
+from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
 from odradek.broker.cli.output import print_json, print_lines, print_table
 
 
@@ -19,6 +19,7 @@ def run(args: argparse.Namespace) -> int:
                         "name": each.name,
                         "title": each.title,
                         "default": each.default,
+                        "rounds_most": ROUNDS_MOST.get(each.name),
                         "parameters": dict(each.parameters),
                         "metrics": [metric.name for metric in each.metrics],
                     }
@@ -33,9 +34,15 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     print_table(
-        ["WORKLOAD", "", "WHAT", "METRICS"],
+        ["WORKLOAD", "", "ROUNDS", "WHAT", "METRICS"],
         [
-            (each.name, _star(each.default), each.title, ", ".join(m.name for m in each.metrics))
+            (
+                each.name,
+                _star(each.default),
+                ROUNDS_MOST.get(each.name, ""),
+                each.title,
+                ", ".join(m.name for m in each.metrics),
+            )
             for each in WORKLOADS
         ],
     )
@@ -49,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         ["LIMIT", "UNIT", "WHAT"],
         [(each.name, each.metric.unit, each.title) for each in LIMITS],
     )
-    print_lines(["", "* by default"])
+    print_lines(["", "* by default; ROUNDS where no more count unless --rounds says so"])
     return 0
 
 

@@ -75,7 +75,10 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         help="which workloads, by name or shell pattern (default: those that list stars)",
     )
     parser.add_argument(
-        "--rounds", metavar="N", type=int, default=5, help="runs of each that count (default: 5)"
+        "--rounds",
+        metavar="N",
+        type=int,
+        help="runs of each that count (default: 5, of those that list says 3)",
     )
     parser.add_argument(
         "--warm-ups",

@@ -24,11 +24,12 @@ from odradek.bench.results_file import Results, check_writable, save
 from odradek.bench.runner import Plan, Runner
 from odradek.bench.summary import remarks
 from odradek.bench.warm_memory import ALL, warm_memory
-from odradek.bench.workloads import WORKLOADS
+from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.output import print_lines
 
 INTERRUPTED = 130
+ROUNDS = 5
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         workloads = choose_workloads(WORKLOADS, args.workloads)
     except NotKnown as reason:
         raise WrongUsage(str(reason)) from None
-    if args.rounds < 1 or args.warm_ups < 0 or args.repeats < 0:
+    if (args.rounds is not None and args.rounds < 1) or args.warm_ups < 0 or args.repeats < 0:
         raise WrongUsage("--rounds is 1 or more, --warm-ups and --repeats 0 or more")
     _check_outputs(args)
 
@@ -52,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
             workloads,
             _limits(args, workloads),
             Path(directory),
-            rounds=args.rounds,
+            rounds=args.rounds or ROUNDS,
+            rounds_most=ROUNDS_MOST if args.rounds is None else {},
             warm_ups=args.warm_ups,
             repeats_max=args.repeats,
         )

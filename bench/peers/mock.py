@@ -50,6 +50,7 @@ class LibrdkafkaMock:
         Feature.GROUPS: "closes the connection on the newest JoinGroup that it says it serves",
         Feature.TWO_DIRECTORIES: "has no log directories",
         Feature.COMPACTION: "keeps the newest few MB of each partition",
+        Feature.MANY_CONNECTIONS: "takes in six connections a second",
         Feature.KEEPS_RECORDS: "keeps the newest few MB of each partition",
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from odradek.bench.model import Workload
 from odradek.bench.workloads import (
@@ -38,3 +38,35 @@ WORKLOADS: Sequence[Workload] = (
     *tiering.WORKLOADS,
     *rebuild.WORKLOADS,
 )
+
+FEWER = 3
+ROUNDS_MOST: Mapping[str, int] = dict.fromkeys(
+    (
+        # No goal is set for them.
+        "idle-connections-500",
+        "produce-1k-p6",
+        "produce-100b-p1",
+        "produce-100k-p1",
+        "produce-1k-p1-idempotent",
+        "requests-c100",
+        "requests-c1-idle500",
+        "latency-beside-producers-8",
+        "latency-beside-producers-32",
+        "latency-beside-compaction",
+        "group-rebalance-1",
+        "group-rebalance-5",
+        "group-rebalance-50",
+        "recovery-100mb",
+        "recovery-1000mb",
+        "move-1000mb",
+        # Half a minute each on the slowest peer, and far from what they must be, or seldom off by a tenth.
+        "topics-one-by-one",
+        "cluster-startup",
+        "replicated-1k-p6",
+        "fail-over",
+        "fail-over-controller",
+        "rolling-restart",
+    ),
+    FEWER,
+)
+"""How many rounds of these count where nobody says how many: five of each would take two hours and a half."""

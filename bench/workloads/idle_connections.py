@@ -55,7 +55,7 @@ class IdleConnections:
 
     count: int = 500
     metrics: Sequence[Metric] = (MEMORY, CPU)
-    needs: frozenset[Feature] = frozenset({Feature.PROCESS})
+    needs: frozenset[Feature] = frozenset({Feature.PROCESS, Feature.MANY_CONNECTIONS})
     stage: Stage = Stage.FRESH
     default: bool = True
 

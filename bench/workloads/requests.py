@@ -35,6 +35,7 @@ from odradek.protocol.records.records import Record, build_batch
 VALUE_BYTES = 100
 PRODUCE_VERSION = 9  # the newest that all peers serve
 LATEST = -1
+MANY = 100
 SECONDS = 4.0
 WARM_UP_S = 1.0
 
@@ -73,7 +74,6 @@ class Requests:
     depth: int = 1
     idle: int = 0
     metrics: Sequence[Metric] = (RATE, CPU, P50, P99)
-    needs: frozenset[Feature] = frozenset()
     stage: Stage = Stage.SHARED
     default: bool = True
 
@@ -83,6 +83,11 @@ class Requests:
         parts += [f"in-flight{self.depth}"] if self.depth > 1 else []
         parts += [f"idle{self.idle}"] if self.idle else []
         return "-".join(parts)
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        many = self.connections + self.idle >= MANY
+        return frozenset({Feature.MANY_CONNECTIONS} if many else ())
 
     @property
     def title(self) -> str:

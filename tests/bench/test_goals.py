@@ -30,7 +30,7 @@ from odradek.bench.results_file import (
     load,
 )
 from odradek.bench.tables.workloads import WORKLOADS as TABLE_WORKLOADS
-from odradek.bench.workloads import WORKLOADS
+from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
 from tests.bench.fakes import empty_results
 from tests.bench.test_results_file import full_results
 
@@ -52,6 +52,12 @@ def test_every_goal_is_of_something_that_is_measured(goal: Goal) -> None:
 def test_a_run_measures_what_has_a_goal_unless_it_is_asked_for_less() -> None:
     measured_unasked = {each.name for each in WORKLOADS if each.default}
     assert measured_unasked >= {goal.workload for goal in (*GOALS, *CLUSTER_GOALS)}
+
+
+def test_fewer_rounds_are_of_what_is_run_unasked_and_has_no_goal_that_is_near() -> None:
+    assert {each.name for each in WORKLOADS if each.default} >= set(ROUNDS_MOST)
+    with_goal = {goal.workload for goal in GOALS} & set(ROUNDS_MOST)
+    assert with_goal == {"topics-one-by-one"}
 
 
 def measured(values: dict[tuple[str, str, str], float]) -> Results:

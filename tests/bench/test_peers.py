@@ -24,6 +24,7 @@ from odradek.bench.peers.odradek import Odradek
 from odradek.bench.peers.process import Launch, answers_metadata, free_port, running
 from odradek.bench.wire import Wire
 from odradek.bench.workloads.recovery import Recovery
+from odradek.bench.workloads.requests import Requests
 from odradek.bench.workloads.startup import Startup
 from odradek.protocol import apis
 
@@ -119,6 +120,10 @@ def test_what_a_peer_lacks_is_the_reason_for_leaving_a_workload_out() -> None:
     assert why_not(Recovery(1), kept_in_memory) == kept_in_memory.lacks[Feature.RESTART]
     assert why_not(Recovery(1), PEERS["kfake-disk"]) is None
     assert all(why_not(Startup(), peer) is None for peer in PEERS.values())
+    patient = PEERS["librdkafka-mock"]
+    assert why_not(Requests(100), patient) == patient.lacks[Feature.MANY_CONNECTIONS]
+    assert why_not(Requests(1, idle=500), patient) is not None
+    assert why_not(Requests(10), patient) is None
     assert Startup().stage is Stage.FRESH
     several = [peer.name for peer in PEERS.values() if isinstance(peer, ClusterPeer)]
     assert several == [peer.name for peer in PEERS.values() if Feature.CLUSTER not in peer.lacks]

@@ -58,6 +58,7 @@ def full_results(speed: float = 100.0, delay: float = 400.0) -> Results:
                 "kafka": Measured([], [Failure(1, "records were refused")]),
                 "mock": Measured(skipped="it keeps nothing"),
             },
+            rounds=2,
         )
     )
     return results

@@ -20,6 +20,7 @@ from odradek.bench.model import (
 )
 from odradek.bench.results_file import Failure, Results, State
 from odradek.bench.runner import FAILURES_MAX, Plan, Runner
+from odradek.bench.summary import titled
 from tests.bench.fakes import (
     SPEED,
     FakeClusterPeer,
@@ -357,6 +358,28 @@ def test_a_limit_that_fails_is_named(tmp_path: Path) -> None:
     Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
     assert results.limits[0].failure is not None
     assert len(results.limits[0].samples) == 2
+
+
+def test_slow_workloads_have_fewer_rounds_and_say_so(tmp_path: Path, journal: Journal) -> None:
+    workloads = [FakeWorkload("slow", journal), FakeWorkload("w", journal)]
+    plan = Plan(
+        peers_of(journal, "a"),
+        workloads,
+        [],
+        tmp_path,
+        rounds=5,
+        rounds_most={"slow": 3},
+        warm_ups=0,
+    )
+    results = empty_results()
+    results.settings = {"rounds": 5}
+    Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
+    assert [journal.count(f"{each.name} a") for each in workloads] == [3, 5]
+    assert plan.run_count() == 8
+    assert [titled(results, each) for each in results.workloads] == [
+        "the workload slow (3 rounds)",
+        "the workload w",
+    ]
 
 
 def test_the_count_of_runs_is_what_is_run(tmp_path: Path, journal: Journal) -> None:
