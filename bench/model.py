@@ -200,6 +200,8 @@ class Target:
     topics: Topics
     process: ServerProcess | None = None
     cluster: ServerCluster | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What a cluster's nodes are run with, where that is not as `Peer.settings` has it."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -262,7 +264,7 @@ class Peer(Protocol):
         ...
 
     def settings(self) -> Mapping[str, str]:
-        """What it is run with, other than its own defaults: for the output."""
+        """What one of it is run with, other than its own defaults: for the output."""
         ...
 
     def start(self, directory: Path) -> AbstractContextManager[Target]:

@@ -20,6 +20,8 @@ class Section:
     introduction: str
     goals: Sequence[Goal]
     reading: str = ""
+    clusters: bool = False
+    """Whether it is of nothing else."""
 
 
 TABLES = """\
@@ -61,9 +63,9 @@ it; the p99 is of producers with acks=all meanwhile. Every sample is in [{file}]
 """
 
 SECTIONS = {
-    "clusters": Section("Three brokers", CLUSTERS, CLUSTER_GOALS),
-    "tiered": Section("Tiered storage", TIERED, TIERED_GOALS),
-    "rebuild": Section("An emptied broker", REBUILD, REBUILD_GOALS),
+    "clusters": Section("Three brokers", CLUSTERS, CLUSTER_GOALS, clusters=True),
+    "tiered": Section("Tiered storage", TIERED, TIERED_GOALS, clusters=True),
+    "rebuild": Section("An emptied broker", REBUILD, REBUILD_GOALS, clusters=True),
     "tables": Section("Topics as Spark tables", TABLES, TABLE_GOALS, READING_TABLES),
 }
 """By the beginning of a file's name."""

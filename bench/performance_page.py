@@ -7,9 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from odradek.bench.goals import CLUSTER_GOALS, GOALS, Goal, standings
 from odradek.bench.page_sections import Section, section_of
-from odradek.bench.results_file import Results
+from odradek.bench.results_file import PeerRecord, Results
 from odradek.bench.summary import measured_peers, number, ranged, remarks, titled
 from odradek.bench.table import cell
+
+OF_STAGE = {
+    "cluster": "three brokers, controllers too",
+    "tiered": "three brokers and a controller, tiered",
+}
 
 INTRODUCTION = """\
 # Performance
@@ -47,7 +52,7 @@ READING = """\
   itself: it is in the figures of all brokers.
 - Groups and topics are asked for over plain sockets: a client's own pauses are not in them, but for
   `group-assignment-librdkafka`, of which about 50 ms are librdkafka's.
-- `odradek bench run --workloads NAME …` measures one of those in "Everything" alone.
+- `odradek bench run --workloads NAME …` measures one of those in "Everything measured" alone.
 
 ## What it does not say
 
@@ -80,7 +85,7 @@ def performance_page(
             "",
             *_goals(results, [*GOALS, *_those_measured(results, CLUSTER_GOALS)]),
             "",
-            "## Everything",
+            "## Everything measured",
             "",
             *_everything(results),
             "",
@@ -102,31 +107,41 @@ def performance_page(
     )
 
 
-def _circumstances(results: Results) -> Iterator[str]:
+def _circumstances(results: Results, *, clusters_alone: bool = False) -> Iterator[str]:
     machine = ", ".join(f"{key} {value}" for key, value in results.machine.items())
     settings = ", ".join(f"{key} {value}" for key, value in results.settings.items())
     yield f"Measured on {results.started[:10]}: {machine}; {settings}."
     yield ""
     yield from _table(
         ["peer", "", "version", "set other than by default"],
-        [
-            [
-                peer.name,
-                peer.title,
-                peer.version or f"not measured: {peer.unavailable}",
-                ", ".join(f"`{key}={value}`" for key, value in peer.settings.items()),
-            ]
-            for peer in results.peers
-        ],
+        [row for peer in results.peers for row in _peer_rows(peer, clusters_alone)],
     )
     yield ""
+    said = [" ".join(line.split()) for line in results.remarks]
+    if said:
+        yield "\n".join(f"**{line}**\n" for line in said)
+
+
+def _peer_rows(peer: PeerRecord, clusters_alone: bool) -> Iterator[Sequence[str]]:
+    """A row for each way in which a peer was run."""
+    named = [peer.name, peer.title, peer.version or f"not measured: {peer.unavailable}"]
+    if clusters_alone and not peer.clusters:
+        yield [*named, "the results do not say how its clusters were set"]
+    elif not clusters_alone:
+        yield [*named, _set(peer.settings)]
+    for stage, settings in peer.clusters.items():
+        yield [peer.name, OF_STAGE.get(stage, stage), named[-1], _set(settings)]
+
+
+def _set(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"`{key}={value}`" for key, value in settings.items())
 
 
 def _section(section: Section, results: Results, file: str) -> Iterator[str]:
     yield f"## {section.title}"
     yield ""
     yield section.introduction.format(file=file)
-    yield from _circumstances(results)
+    yield from _circumstances(results, clusters_alone=section.clusters)
     yield from _goals(results, section.goals)
     yield ""
     yield from _everything(results)
@@ -196,7 +211,7 @@ def _limits(results: Results) -> Iterator[str]:
 
 
 def _remarks(results: Results) -> Iterator[str]:
-    said = remarks(results)
+    said = remarks(results)[len(results.remarks) :]  # those of the run as a whole come first
     if said:
         yield "To be known about this run:"
         yield ""

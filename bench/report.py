@@ -93,6 +93,11 @@ def _about(results: Results) -> str:
         [peer.name, peer.title, peer.version or "-", ", ".join(_pairs(peer.settings.items()))]
         for peer in results.peers
     ]
+    rows += [
+        [peer.name, f"{peer.title}: {stage}", peer.version or "-", ", ".join(_pairs(each.items()))]
+        for peer in results.peers
+        for stage, each in peer.clusters.items()
+    ]
     return lines[0] + _table(["peer", "", "version", "settings other than its defaults"], rows)
 
 

@@ -97,13 +97,15 @@ class WorkloadResults:
 
 @dataclass(frozen=True)
 class PeerRecord:
-    """A peer as it was measured. `unavailable` says why it was not."""
+    """A peer as it was measured. `unavailable` says why it was not. `settings` are those of one process,
+    `clusters` those of the nodes of clusters, by the name of the stage that has them."""
 
     name: str
     title: str
     version: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     unavailable: str | None = None
+    clusters: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass

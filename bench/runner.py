@@ -305,6 +305,7 @@ class Runner:
             with enter(peer) as target:
                 if watch is None:
                     watch = self._quiet_watch(target)
+                self._note_settings(workload, peer, target)
                 began = self._clock()
                 outcome = workload.run(target)
                 seconds, usage = self._clock() - began, watch.stop()
@@ -329,6 +330,11 @@ class Runner:
             tuple(outcome.notes),
             outcome.histogram,
         )
+
+    def _note_settings(self, workload: Workload, peer: Peer, target: Target) -> None:
+        if target.settings:
+            (record,) = (each for each in self._results.peers if each.name == peer.name)
+            record.clusters[workload.stage.name.lower()] = dict(target.settings)
 
     def _quiet_watch(self, target: Target | None) -> Watch:
         """Begun when the machine is quiet: of those who are up, it is only this one's turn."""

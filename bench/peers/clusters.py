@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from odradek.bench import machine
 from odradek.bench.model import TIER, PeerFailed, Target
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.nodes import NodeFailed, Software
+from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.testing.cluster.blocking import Cluster
 
 BROKERS = 3
@@ -26,6 +27,35 @@ TIERED: Mapping[str, str] = {
     "log.segment.delete.delay.ms": "1000",
 }
 """Remote storage in a directory, looked after each second rather than in half a minute or five."""
+OF_A_NODE = frozenset(
+    (
+        "node.id",
+        "controller.quorum.bootstrap.servers",
+        "listeners",
+        "advertised.listeners",
+        "log.dirs",
+        "rsm.config.dir",
+    )
+)
+"""Settings that are another node's or another run's only by where it is."""
+
+
+class TimedSoftware:
+    """`Software` that notes when the first of its nodes is executed: what formatting takes is no start."""
+
+    def __init__(self, software: Software) -> None:
+        self._software = software
+        self.exec_started_at: float | None = None
+
+    async def format(self, plan: ClusterPlan) -> None:
+        await self._software.format(plan)
+
+    def command(self, node: NodePlan) -> Sequence[str]:
+        """It is asked for when it is executed."""
+        command = self._software.command(node)
+        if self.exec_started_at is None:
+            self.exec_started_at = time.monotonic()
+        return command
 
 
 class ClusterProcess:
@@ -73,34 +103,47 @@ def three_brokers(
     *,
     configs: Mapping[str, str] | None = None,
     controllers: int = 0,
+    further: Mapping[str, str] | None = None,
 ) -> Iterator[Target]:
     """A new cluster in `directory`, killed at the end; the brokers are its controllers unless there are
-    `controllers`. Raises PeerFailed."""
-    began = time.monotonic()
+    `controllers`. `further` settings are not in its nodes' configs. Raises PeerFailed."""
+    timed = TimedSoftware(software)
     try:
         with Cluster(
             brokers=BROKERS,
             controllers=controllers,
             configs=configs,
             data=directory / "cluster",
-            software=software,
+            software=timed,
             proxied=False,
         ) as cluster:
             topics = AdminTopics(cluster.bootstrap, replicas=BROKERS)
-            process = ClusterProcess(cluster, began)
+            assert timed.exec_started_at is not None, "its nodes answer"
+            process = ClusterProcess(cluster, timed.exec_started_at)
+            settings = {**_settings(cluster.running.plan), **(further or {})}
             try:
-                yield Target(peer, cluster.bootstrap, topics, process, cluster)
+                yield Target(peer, cluster.bootstrap, topics, process, cluster, settings)
             finally:
                 cluster.kill([*cluster.brokers, *cluster.controllers])
     except NodeFailed as failed:
         raise PeerFailed(str(failed)) from failed
 
 
+def _settings(plan: ClusterPlan) -> dict[str, str]:
+    """A broker's, without what only says where it is."""
+    found = plan.properties(plan.brokers[0])
+    return {key: text for key, text in found.items() if key not in OF_A_NODE}
+
+
 @contextmanager
-def three_tiered_brokers(peer: str, software: Software, directory: Path) -> Iterator[Target]:
+def three_tiered_brokers(
+    peer: str, software: Software, directory: Path, *, further: Mapping[str, str] | None = None
+) -> Iterator[Target]:
     """As `three_brokers`, under a controller that is nothing else, with remote storage in `TIER`."""
     tier = directory / TIER
     tier.mkdir()
     configs = {**TIERED, "rsm.config.dir": str(tier)}
-    with three_brokers(peer, software, directory, configs=configs, controllers=1) as target:
+    with three_brokers(
+        peer, software, directory, configs=configs, controllers=1, further=further
+    ) as target:
         yield target

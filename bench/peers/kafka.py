@@ -22,6 +22,7 @@ JVM = (
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
+IN_A_JVM = {"JVM": " ".join(JVM)}
 
 # What one node needs, as in its example configuration for one.
 SETTINGS = {
@@ -54,18 +55,20 @@ class Kafka:
         return kafka_version()
 
     def settings(self) -> Mapping[str, str]:
-        return {**SETTINGS, "JVM": " ".join(JVM)}
+        return {**SETTINGS, **IN_A_JVM}
 
     @contextmanager
     def start_cluster(self, directory: Path) -> Iterator[Target]:
         """Three of them, as it is run anywhere: each in a JVM with the heap of its own scripts."""
-        with three_brokers(self.name, KafkaNodes(self._java()), directory) as target:
+        nodes = KafkaNodes(self._java())
+        with three_brokers(self.name, nodes, directory, further=IN_A_JVM) as target:
             yield target
 
     @contextmanager
     def start_tiered(self, directory: Path) -> Iterator[Target]:
         """With its own LocalTieredStorage."""
-        with three_tiered_brokers(self.name, KafkaNodes(self._java()), directory) as target:
+        nodes = KafkaNodes(self._java())
+        with three_tiered_brokers(self.name, nodes, directory, further=IN_A_JVM) as target:
             yield target
 
     def _java(self) -> list[str]:

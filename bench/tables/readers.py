@@ -133,9 +133,13 @@ class Reader:
         try:
             reading.warm_up()
             yield ReaderTarget(
-                self.name, broker.bootstrap, broker.topics, Process(reading), None, reading,
-                broker.process,
-            )  # fmt: skip
+                self.name,
+                broker.bootstrap,
+                broker.topics,
+                Process(reading),
+                reading=reading,
+                broker=broker.process,
+            )
         finally:
             reading.application.stop()
 

@@ -102,7 +102,10 @@ class FakeClusterPeer(FakePeer):
         (directory / "log").write_bytes(b"records")
         self.journal.append(f"start cluster {self.name}")
         try:
-            yield Target(self.name, "127.0.0.1:1", FakeTopics(), FakeProcess(ord(self.name)))
+            process = FakeProcess(ord(self.name))
+            yield Target(
+                self.name, "127.0.0.1:1", FakeTopics(), process, settings={"replicas": "3"}
+            )
         finally:
             self.journal.append(f"stop cluster {self.name}")
 

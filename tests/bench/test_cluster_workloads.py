@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from odradek.bench.load import LoadUnavailable, load_program
 from odradek.bench.model import Target, Workload
 from odradek.bench.peers import PEERS
+from odradek.bench.peers.clusters import OF_A_NODE, TimedSoftware
 from odradek.bench.peers.odradek import Odradek
 from odradek.bench.workloads import clusters
-
-pytestmark = pytest.mark.slow
+from odradek.broker.local_cluster.plan import ClusterPlan, Door, NodePlan, make_plan
+from odradek.seams.network import Address
 
 
 @pytest.fixture
@@ -24,6 +26,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
         yield started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", clusters.WORKLOADS, ids=lambda workload: workload.name)
 def test_every_value_is_there(
     workload: Workload, target: Target, monkeypatch: pytest.MonkeyPatch
@@ -35,8 +38,43 @@ def test_every_value_is_there(
             load_program()
         except LoadUnavailable as lacking:
             pytest.skip(str(lacking))
+    assert target.settings["offsets.topic.replication.factor"] == "3"
+    assert not set(target.settings) & OF_A_NODE
     values = workload.run(target).values
     assert values.keys() == {metric.name for metric in workload.metrics}
     assert all(value >= 0 for value in values.values())
     if isinstance(workload, clusters.FailOver):
         assert values["fail_over_ms"] > 1000, "the leader's session was not over"
+
+
+class SlowToFormat:
+    """Formatting is the last thing that it does."""
+
+    def __init__(self) -> None:
+        self.formatted_at = 0.0
+
+    async def format(self, plan: ClusterPlan) -> None:
+        self.formatted_at = time.monotonic()
+
+    def command(self, node: NodePlan) -> Sequence[str]:
+        return ["true", str(node.node_id)]
+
+
+async def test_a_clusters_start_is_that_of_its_first_process() -> None:
+    addresses = (Address("127.0.0.1", port) for port in range(1000, 1100))
+    plan = make_plan(
+        brokers=2,
+        directory="/nowhere",
+        new_id=lambda: "id",
+        addresses=(Door(each, each) for each in addresses),
+    )
+    software = SlowToFormat()
+    timed = TimedSoftware(software)
+    await timed.format(plan)
+    assert timed.exec_started_at is None
+    commands = [timed.command(plan.nodes[0])]
+    first = timed.exec_started_at
+    commands.append(timed.command(plan.nodes[1]))
+    assert commands == [["true", "1"], ["true", "2"]]
+    assert first is not None
+    assert software.formatted_at <= first == timed.exec_started_at

@@ -129,11 +129,13 @@ def test_the_page_has_the_figures_and_what_is_missing() -> None:
         "| produce, 1 KiB records | `produce-1k` | `mb_per_s` | MB/s | 110 (100\N{EN DASH}120) 55% | FAILED |",
         "not measured: no cargo",
         "produce-1k on kafka FAILED in round 1",
+        "**kafka was started anew after a failure**",
+        "| kafka | three brokers, controllers too | 4.3.0 | `heap=1 GB` |",
         "(../bench/results/0.1.0.json)",
         ">= Kafka",
     ):
         assert expected in text
-    widths = {line.count("|") for line in text.split("## Everything")[1].splitlines()[2:6]}
+    widths = {line.count("|") for line in text.split("## Everything measured")[1].splitlines()[2:6]}
     assert len(widths) == 1
 
 

@@ -33,7 +33,7 @@ def full_results(speed: float = 100.0, delay: float = 400.0) -> Results:
     results.remarks.append("kafka was started anew after a failure")
     results.peers += [
         PeerRecord("odradek", "Odradek", "0.1.0", {"threads": "1"}),
-        PeerRecord("kafka", "Apache Kafka", "4.3.0"),
+        PeerRecord("kafka", "Apache Kafka", "4.3.0", clusters={"cluster": {"heap": "1 GB"}}),
         PeerRecord("mock", "librdkafka's mock cluster", "2.0.2"),
         PeerRecord("nisshi", "nisshi", unavailable="no cargo"),
     ]

@@ -107,6 +107,16 @@ def test_cluster_workloads_have_a_cluster_each_and_only_where_there_can_be_one(
     assert results.workloads[0].peers["b"].skipped == "is one broker"
 
 
+def test_a_clusters_settings_are_noted_beside_those_of_one_process(
+    tmp_path: Path, journal: Journal
+) -> None:
+    workload = FakeWorkload("w", journal, stage=Stage.CLUSTER)
+    results = run(tmp_path, [FakeClusterPeer("a", journal)], [workload])
+    (record,) = results.peers
+    assert record.settings == {"threads": "1"}
+    assert record.clusters == {"cluster": {"replicas": "3"}}
+
+
 def test_what_a_run_of_its_own_wrote_takes_no_room_from_the_next(
     tmp_path: Path, journal: Journal
 ) -> None:
