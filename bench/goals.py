@@ -249,15 +249,21 @@ class Standing:
 
     @property
     def words(self) -> str:
-        """The verdict, and by how much a goal is missed."""
+        """The verdict, and by how much a goal is missed; with a star where others used the machine in all
+        the runs that it is judged by."""
+        star = "*" * any(each is not None and each.disturbed for each in self._judged_by)
         if self.verdict is not Verdict.MISSED:
-            return str(self.verdict.value)
+            return str(self.verdict.value) + star * (self.verdict is not Verdict.UNKNOWN)
         assert self.ours is not None
         assert self.must is not None
-        missed = f"missed: {self.ours.median / self.must:.2f} of what it must be"
+        missed = f"missed{star}: {off(self.ours.median, self.must)} what it must be"
         if self.alone is not None and not self._reaches(self.alone, self.must):
             missed += "; with no broker it is missed, too"
         return missed
+
+    @property
+    def _judged_by(self) -> tuple[Figure | None, ...]:
+        return (self.ours, self.kafka if isinstance(self.goal.must, TimesKafka) else None)
 
     def _reaches(self, value: float, bound: float) -> bool:
         return value >= bound if self.goal.better == "higher" else value <= bound
@@ -268,13 +274,28 @@ class Standing:
 
     def must_words(self) -> str:
         if isinstance(self.goal.must, TimesKafka):
-            factor = "" if self.goal.must.factor == 1 else f"{self.goal.must.factor:g} x "
+            factor = "" if self.goal.must.factor == 1 else f"{_written(self.goal.must.factor)} x "
             value = "" if self.must is None else f" ({number(self.must)})"
             return f"{self.sign} {factor}Kafka{value}"
         return f"{self.sign} {number(self.goal.must)}"
 
     def aim_words(self) -> str:
         return "" if self.goal.aim is None else f"{self.sign} {number(self.goal.aim)}"
+
+
+def off(value: float, bound: float) -> str:
+    """By how much a value misses another one, such as '0.4 % above'."""
+    if not bound:
+        return f"{number(value)} above"
+    percent = (value / bound - 1) * 100
+    return f"{number(abs(percent))} % {'above' if percent > 0 else 'below'}"
+
+
+def _written(factor: float) -> str:
+    """As it is said: 2.5, but 1/3."""
+    if factor < 1 and (1 / factor).is_integer():
+        return f"1/{1 / factor:g}"
+    return f"{factor:g}"
 
 
 def standings(results: Results, goals: Sequence[Goal] = GOALS) -> Iterator[Standing]:

@@ -50,6 +50,8 @@ READING = """\
 - Latency is from the moment at which a record was due to its arrival at a consumer. A record that waits
   behind others counts as late (no coordinated omission). `sender_p99_us` is how late the client was by
   itself: it is in the figures of all brokers.
+- Of `requests-*` a connection's next request goes out when an answer is there (a closed loop): their p50 and p99
+  are of requests that no other was waiting to make, and a broker that stands still is asked less meanwhile.
 - Groups and topics are asked for over plain sockets: a client's own pauses are not in them, but for
   `group-assignment-librdkafka`, of which about 50 ms are librdkafka's.
 - `odradek bench run --workloads NAME …` measures one of those in "Everything measured" alone.
@@ -64,9 +66,10 @@ READING = """\
   answers its listeners, and a log directory that failed comes back by a restart. What a client waits
   for is what `recovery-100mb` and `recovery-1000mb` measure: from a kill -9's restart to the first record
   taken.
-- A JVM gets warmer with hours than with the {warm_ups} uncounted and {rounds} counted rounds it has
-  here. Peers that keep nothing (librdkafka's mock has a few MB of each partition, kfake in memory) stand for
-  the limit of a fake, where they are measured.
+- A JVM gets warmer with hours than with what it has here: on one broker {warm_ups} uncounted and {rounds}
+  counted rounds of most workloads; clusters are new in each run, with some seconds of the same load before
+  what counts (`warm_up_s` in the results). Peers that keep nothing (librdkafka's mock has a few MB of each
+  partition, kfake in memory) stand for the limit of a fake, where they are measured.
 - Figures of two machines can't be compared; those of one, on two days, only if nothing else ran.
 """
 

@@ -15,6 +15,7 @@ from odradek.bench.goals import (
     TIERED_GOALS,
     Goal,
     Verdict,
+    off,
     standings,
 )
 from odradek.bench.instructions import STORED
@@ -26,6 +27,7 @@ from odradek.bench.results_file import (
     Measured,
     Results,
     Sample,
+    State,
     WorkloadResults,
     load,
 )
@@ -85,8 +87,8 @@ def verdict(results: Results, workload: str, metric: str) -> Verdict:
 @pytest.mark.parametrize(
     ("alone", "words"),
     [
-        (0.24, "missed: 1.20 of what it must be"),
-        (0.4, "missed: 1.20 of what it must be; with no broker it is missed, too"),
+        (0.24, "missed: 20.0 % above what it must be"),
+        (0.4, "missed: 20.0 % above what it must be; with no broker it is missed, too"),
     ],
 )
 def test_what_the_machine_alone_does_not_do_is_said(alone: float, words: str) -> None:
@@ -114,6 +116,24 @@ def test_a_rate_must_be_kafkas(ours: float, expected: Verdict) -> None:
 def test_a_time_must_be_short(ours: float, expected: Verdict) -> None:
     where = ("topics-at-once", "seconds")
     assert verdict(measured({(*where, "odradek"): ours}), *where) is expected
+
+
+def test_a_miss_is_said_in_percent_and_a_third_is_a_third() -> None:
+    assert off(3011, 3000) == "0.367 % above"
+    assert off(950, 1000) == "5.00 % below"
+    where = ("replicated-1k-p6", "resident_mb")
+    results = measured({(*where, "odradek"): 100, (*where, "kafka"): 600})
+    found = [each for each in standings(results, CLUSTER_GOALS) if each.ours is not None]
+    assert [each.must_words() for each in found] == ["<= 1/3 x Kafka (200)"]
+
+
+@pytest.mark.parametrize(("peer", "words"), [("odradek", "holds*"), ("kafka", "holds*")])
+def test_what_was_disturbed_in_every_run_is_judged_with_a_star(peer: str, words: str) -> None:
+    where = ("produce-1k-p1", "mb_per_s")
+    results = measured({(*where, "odradek"): 800, (*where, "kafka"): 700})
+    sample = Sample(1, {"mb_per_s": 800.0}, State.DISTURBED)
+    results.workloads[0].peers[peer] = Measured([sample])
+    assert [each.words for each in standings(results) if each.ours is not None] == [words]
 
 
 def test_without_kafka_nobody_knows() -> None:
