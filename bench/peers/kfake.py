@@ -31,6 +31,7 @@ class Kfake:
             Feature.CLUSTER: "all its brokers are one process",
             Feature.TIERED: "has no tiered storage",
             Feature.TWO_DIRECTORIES: "has at most one directory",
+            Feature.COMPACTION: "answers nobody while it compacts, for longer than a client waits",
             **({} if on_disk else {Feature.RESTART: "keeps its records in memory"}),
         }
 

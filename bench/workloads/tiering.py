@@ -10,7 +10,9 @@ most part only in remote storage here. Four measurements follow each other:
 | nothing beside | `off_p99_us` | `on_p99_us`: segments are copied, and removed |
 | a consumer reads the history, over and over | `off_reading_p99_us` | `on_reading_p99_us` |
 
-`on_times` is the second through the first, `reading_times` the fourth through the first.
+`on_times` is the second through the first, `reading_times` the fourth through the first. The brokers, started
+just now, have `WARM_UP_S` of the same stream before; of a peer's runs every other one begins with `on`, so that
+who is measured later, on warmer brokers, is one as often as the other.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +43,7 @@ from odradek.bench.workloads.tiered_topics import LINGER_MS, TieredTopic, tiered
 RATE = 5000
 """Records a second: 5 MB/s."""
 SECONDS = 15.0
+WARM_UP_S = 15.0
 SEGMENT_BYTES = 8 << 20
 LOCAL_BYTES = 4 * SEGMENT_BYTES
 HISTORY_MB = 512
@@ -55,6 +59,8 @@ READ_RATES = (
 )
 
 _numbers = itertools.count(1)
+_runs: Counter[str] = Counter()
+"""By peer."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class ProduceWhileTiering:
             "records_per_s": RATE,
             "linger_ms": LINGER_MS,
             "seconds": SECONDS,
+            "warm_up_s": WARM_UP_S,
             "acks": self.acks,
             "segment_bytes": SEGMENT_BYTES,
             "local_bytes": LOCAL_BYTES,
@@ -101,7 +108,8 @@ class ProduceWhileTiering:
 
     def run(self, target: Target) -> Outcome:
         values: dict[str, float] = {}
-        for kind in ("off", "on"):
+        self._warm_up(target)
+        for kind in order(target.peer):
             name = f"{self.name}-{kind}-{next(_numbers)}"
             local_bytes = LOCAL_BYTES if kind == "on" else None
             with tiered_topic(target, name, SEGMENT_BYTES, local_bytes) as topic:
@@ -115,16 +123,31 @@ class ProduceWhileTiering:
         values["reading_times"] = values["on_reading_p99_us"] / values["off_p99_us"]
         return Outcome(values)
 
-    def _measured(self, target: Target, phase: str, topic: TieredTopic) -> dict[str, float]:
+    def _warm_up(self, target: Target) -> None:
+        name = f"{self.name}-warm-up-{next(_numbers)}"
+        with tiered_topic(target, name, SEGMENT_BYTES, LOCAL_BYTES) as topic:
+            self._stream(target, topic, WARM_UP_S)
+
+    def _stream(self, target: Target, topic: TieredTopic, seconds: float) -> Sequence[int]:
+        """Latencies in ns of the records due in so many seconds."""
         words = ["--acknowledged", "1", "-X", f"linger.ms={LINGER_MS}", "-X", f"acks={self.acks}"]
-        with stream_beside(target, topic.name, RATE, longest_s=2 * SECONDS, words=words) as stream:
+        with stream_beside(target, topic.name, RATE, longest_s=2 * seconds, words=words) as stream:
             began = time.monotonic()
-            time.sleep(SECONDS)
+            time.sleep(seconds)
             ended = time.monotonic()
-        found = stream.result().between(began, ended)
+        return stream.result().between(began, ended)
+
+    def _measured(self, target: Target, phase: str, topic: TieredTopic) -> dict[str, float]:
+        found = self._stream(target, topic, SECONDS)
         return {
             f"{phase}_{part}_us": percentile_us(found, float(part[1:])) for part in ("p50", "p99")
         }
+
+
+def order(peer: str) -> tuple[str, str]:
+    """Of the two topics, in the next run on a peer."""
+    _runs[peer] += 1
+    return ("off", "on") if _runs[peer] % 2 else ("on", "off")
 
 
 class _Reading:

@@ -33,6 +33,7 @@ def test_every_value_is_there(
 ) -> None:
     monkeypatch.setattr(clusters, "SETTLE_S", 0.5)
     monkeypatch.setattr(clusters, "RECORDS", 20_000)
+    monkeypatch.setattr(clusters, "WARM_UP_S", 0.5)
     if isinstance(workload, clusters.ReplicatedProduce):
         try:
             load_program()

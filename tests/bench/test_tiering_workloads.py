@@ -16,7 +16,6 @@ from odradek.bench.model import Target, TieredPeer
 from odradek.bench.peers import PEERS
 from odradek.bench.workloads import rebuild, tiering
 
-pytestmark = pytest.mark.slow
 KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
 MB = 1 << 20
 
@@ -34,8 +33,15 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
         yield started
 
 
+def test_each_kind_of_topic_is_the_first_every_other_time_on_each_peer() -> None:
+    turns = [tiering.order(peer) for _ in range(2) for peer in ("one", "other")]
+    assert turns == [("off", "on")] * 2 + [("on", "off")] * 2
+
+
+@pytest.mark.slow
 def test_produce_while_tiering(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiering, "SECONDS", 2.0)
+    monkeypatch.setattr(tiering, "WARM_UP_S", 0.5)
     monkeypatch.setattr(tiering, "SEGMENT_BYTES", 2 * MB)
     monkeypatch.setattr(tiering, "LOCAL_BYTES", 4 * MB)
     monkeypatch.setattr(tiering, "HISTORY_MB", 20)
@@ -46,6 +52,7 @@ def test_produce_while_tiering(target: Target, monkeypatch: pytest.MonkeyPatch) 
     assert all(value > 0 for value in values.values())
 
 
+@pytest.mark.slow
 def test_rebuild(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "MB_PER_GIB", 60)
     monkeypatch.setattr(rebuild, "SEGMENT_BYTES", 2 * MB)
