@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 CLIENT_BOUND = 0.9
 """From this share of a core on, a thread of the client is what limits the rate."""
 PATIENCE_S = 180.0
+NOT_COMPRESSING = "not compressing"
+"""librdkafka, of a broker that does not say that it takes a codec: it sends records as they are."""
+WARNINGS_MOST = 3
 BROKER_ENDED = 3
 """The load program's exit status where the broker's process ended before it."""
 
@@ -32,10 +37,12 @@ class LoadUnavailable(WorkloadFailed):
 
 @dataclass(frozen=True)
 class Load:
-    """What the load program said, and the broker's CPU seconds in the measured part (if known)."""
+    """What the load program said, the broker's CPU seconds in the measured part (if known), and what
+    librdkafka had to say on the way."""
 
     said: dict[str, Any]
     broker_cpu_s: float | None
+    warnings: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -53,7 +60,7 @@ class Load:
     @property
     def notes(self) -> tuple[str, ...]:
         share, name = self.said["busiest_thread"], self.said["busiest_thread_name"]
-        return (f"the client's thread {name} used {share:.0%} of a core",)
+        return (f"the client's thread {name} used {share:.0%} of a core", *self.warnings)
 
 
 def load_program() -> Path:
@@ -95,27 +102,34 @@ def run_load(
 ) -> Load:
     """Run `odradek-load WORDS…` to its end, and see what CPU `process` uses in the measured part.
 
-    `begun` is given the program when the measured part begins, for whoever has signals for it. Raises
-    WorkloadFailed if it fails, is not done in `timeout_s`, or says that records were refused; PeerFailed
-    as soon as `process` has ended.
+    The program waits at both ends of it while that is looked at. `begun` is given the program when the
+    measured part begins, for whoever has signals for it. Raises WorkloadFailed if it fails, is not done in
+    `timeout_s`, says that records were refused, or sent them other than it was told to; PeerFailed as soon
+    as `process` has ended.
     """
-    with subprocess.Popen(
-        load_command(words, process), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as program:
+    with (
+        tempfile.TemporaryFile("w+") as stderr,  # read by nobody while it runs: a pipe may fill
+        subprocess.Popen(
+            load_command([*words, "--watched", "1"], process),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as program,
+    ):
         overdue = threading.Timer(timeout_s, program.kill)
         overdue.start()
         try:
-            assert program.stdout is not None
-            began = program.stdout.readline()
-            before = process.cpu_seconds() if process and began else None
-            if began:
+            before = _cpu_s_at_event(program, process)
+            if before is not None:
                 begun(program)
-            result = program.stdout.readline()
-            after = process.cpu_seconds() if process and result else None
-            _, errors = program.communicate()
+            after = _cpu_s_at_event(program, process)
+            result, _ = program.communicate()
         finally:
             program.kill()
             overdue.cancel()
+        stderr.seek(0)
+        errors = stderr.read()
     if program.returncode == BROKER_ENDED and process is not None:
         raise PeerFailed(f"its process ended under load\n{process.log()}")
     if program.returncode != 0 or not result:
@@ -125,5 +139,20 @@ def run_load(
     said = json.loads(result)
     if said.get("failed"):
         raise WorkloadFailed(f"{said['failed']} records failed, the first with: {said['error']}")
-    used = None if before is None or after is None else after - before
-    return Load(said, used)
+    if NOT_COMPRESSING in errors:
+        raise WorkloadFailed(f"the client did not compress: {errors.strip().splitlines()[0]}")
+    used = None if process is None or before is None or after is None else after - before
+    return Load(said, used, tuple(errors.strip().splitlines()[:WARNINGS_MOST]))
+
+
+def _cpu_s_at_event(program: subprocess.Popen[str], process: ServerProcess | None) -> float | None:
+    """Wait for the program's next event, and let it go on; None if it ended instead."""
+    assert program.stdin is not None
+    assert program.stdout is not None
+    if not program.stdout.readline():
+        return None
+    cpu_s = process.cpu_seconds() if process else 0.0
+    with suppress(BrokenPipeError):  # it has just been killed: what it says last is nothing
+        program.stdin.write("\n")
+        program.stdin.flush()
+    return cpu_s

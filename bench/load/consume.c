@@ -47,7 +47,7 @@ int run_consume(const struct options *options)
     rd_kafka_topic_partition_list_t *assignment = beginnings(client, options);
     rd_kafka_queue_t *queue = rd_kafka_queue_get_consumer(client);
 
-    usage_begin(&usage);
+    usage_begin(&usage, options);
     double end = now() + options->seconds;
     rd_kafka_assign(client, assignment);
     while (records < options->count && now() < end) {
@@ -62,7 +62,7 @@ int run_consume(const struct options *options)
             rd_kafka_message_destroy(messages[i]);
         }
     }
-    usage_end(&usage);
+    usage_end(&usage, options);
 
     printf("{\"records\": %ld, \"bytes\": %.0f, \"failed\": %ld, \"error\": \"%s\"", records, bytes,
            failed, error);

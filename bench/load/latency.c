@@ -30,6 +30,9 @@
 #define WARM_UP_PAUSE_NS 2000000LL
 #define FIRST_RECORD_SECONDS 20
 #define LAST_RECORDS_SECONDS 60
+/* As many as librdkafka lets: while the broker stands still, a stream goes on. */
+#define QUEUED_RECORDS "10000000"
+#define QUEUED_KBYTES "2097151"
 #define A_SECOND 1000000000LL
 
 /* What a record begins with; in a warm-up record `due_ns` is 0. */
@@ -148,16 +151,22 @@ static rd_kafka_t *open_producer(void)
             linger = options->properties[i] + 10;
     set_conf(conf, "linger.ms", linger);
     set_conf(conf, "socket.nagle.disable", "true");
+    set_conf(conf, "queue.buffering.max.messages", QUEUED_RECORDS);
+    set_conf(conf, "queue.buffering.max.kbytes", QUEUED_KBYTES);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     return new_client(RD_KAFKA_PRODUCER, conf);
 }
 
-static void send_record(rd_kafka_topic_t *topic, char *record, struct stamp stamp)
+static void send_record(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record,
+                        struct stamp stamp)
 {
     memcpy(record, &stamp, sizeof stamp);
-    if (rd_kafka_produce(topic, (int32_t)(stamp.number % options->partitions), RD_KAFKA_MSG_F_COPY,
-                         record, options->size, NULL, 0, NULL))
-        die("a record can't be sent: %s", rd_kafka_err2str(rd_kafka_last_error()));
+    while (rd_kafka_produce(topic, (int32_t)(stamp.number % options->partitions), RD_KAFKA_MSG_F_COPY,
+                            record, options->size, NULL, 0, NULL)) {
+        if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL)
+            die("a record can't be sent: %s", rd_kafka_err2str(rd_kafka_last_error()));
+        rd_kafka_poll(producer, 1); /* it becomes late, as all that follow it */
+    }
 }
 
 /* Until records come through, and for `warm_up` seconds more: connections, the partitions' state
@@ -169,12 +178,12 @@ static void warm_up(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
     for (; !first_came; stamp.number++) {
         if (now_ns() > end)
             die("no record came through in %d s %s", FIRST_RECORD_SECONDS, first_error);
-        send_record(topic, record, stamp);
+        send_record(producer, topic, record, stamp);
         hear_now(producer, 100);
     }
     end = now_ns() + (long long)(options->warm_up * A_SECOND);
     for (; now_ns() < end; stamp.number++) {
-        send_record(topic, record, stamp);
+        send_record(producer, topic, record, stamp);
         hear_now(producer, 0);
         sleep_until(now_ns() + WARM_UP_PAUSE_NS);
     }
@@ -199,7 +208,7 @@ static long send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *re
             break;
         sleep_until(due);
         lateness_ns[i] = now_ns() - due;
-        send_record(topic, record, (struct stamp){due, i});
+        send_record(producer, topic, record, (struct stamp){due, i});
         hear_now(producer, 0);
     }
     rd_kafka_flush(producer, LAST_RECORDS_SECONDS * 1000);
@@ -241,9 +250,9 @@ int run_latency(const struct options *given)
         pthread_create(&consuming, NULL, consume, open_consumer());
     rd_kafka_topic_t *topic = rd_kafka_topic_new(producer, options->topic, NULL);
     warm_up(producer, topic, record);
-    usage_begin(&usage);
+    usage_begin(&usage, options);
     long sent = send_at_rate(producer, topic, record);
-    usage_end(&usage);
+    usage_end(&usage, options);
     stopping = 1;
     pthread_join(consuming, NULL);
     write_output(sent);

@@ -4,9 +4,10 @@
  * produce.c, consume.c and latency.c drive librdkafka, requests.c writes prebuilt request bytes to
  * plain sockets. support.c has what they share.
  *
- * On stdout: the line {"event": "begin"} when the measured part starts, so that whoever watches the
- * broker's CPU knows when to look, and one JSON object when it is over. Failures are one line on
- * stderr and exit code 2; BROKER_ENDED if the process that `broker` names ended first.
+ * On stdout: the line {"event": "begin"} before the measured part, {"event": "end"} after it, and one
+ * JSON object. With `watched` each event waits for a byte on stdin, or its end: whoever watches the
+ * broker's CPU looks while nothing is asked of it. Failures are one line on stderr and exit code 2;
+ * BROKER_ENDED if the process that `broker` names ended first.
  */
 #ifndef ODRADEK_LOAD_H
 #define ODRADEK_LOAD_H
@@ -28,6 +29,7 @@ struct options {
     long from_end;            /* latency: if not 0, what the partition held before is not read */
     long acknowledged;        /* latency: if not 0, up to the acknowledgement; nothing is read */
     long keys;                /* produce: so many different keys, taken at random; 0: none */
+    long watched;             /* if not 0, the measured part begins and ends when stdin says so */
     int partitions;
     int connections;
     int depth;                /* requests: how many are on their way on each connection */
@@ -62,8 +64,9 @@ struct usage {
     } threads[MAX_THREADS];
 };
 
-void usage_begin(struct usage *usage); /* also prints the begin line */
-void usage_end(struct usage *usage);
+/* Both also print their line, and wait for whoever watches. */
+void usage_begin(struct usage *usage, const struct options *options);
+void usage_end(struct usage *usage, const struct options *options);
 void usage_print(const struct usage *usage); /* as members of a JSON object, with a comma first */
 
 double now(void);       /* CLOCK_MONOTONIC, seconds */

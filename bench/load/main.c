@@ -23,7 +23,8 @@ static const char USAGE[] =
     "                             [--size BYTES] [--partitions N] [--seconds S] [--warm-up S]\n"
     "                             [--from-end 1] [--acknowledged 1] [-X KEY=VALUE]...\n"
     "       odradek-load version\n"
-    "each with [--broker PID]: ends at once if that process ends\n";
+    "each with [--broker PID]: ends at once if that process ends\n"
+    "     and [--watched 1]: begins and ends what is measured when stdin says so\n";
 
 static const struct option LONG_OPTIONS[] = {
     {"bootstrap", required_argument, NULL, 'b'},   {"topic", required_argument, NULL, 't'},
@@ -34,6 +35,7 @@ static const struct option LONG_OPTIONS[] = {
     {"rate", required_argument, NULL, 'a'},        {"output", required_argument, NULL, 'o'},
     {"keys", required_argument, NULL, 'k'},        {"from-end", required_argument, NULL, 'e'},
     {"broker", required_argument, NULL, 'B'},      {"acknowledged", required_argument, NULL, 'A'},
+    {"watched", required_argument, NULL, 'W'},
     {NULL, 0, NULL, 0},
 };
 
@@ -57,6 +59,7 @@ static void parse(int count, char **words, struct options *options)
         case 'e': options->from_end = atol(optarg); break;
         case 'o': options->output_file = optarg; break;
         case 'A': options->acknowledged = atol(optarg); break;
+        case 'W': options->watched = atol(optarg); break;
         case 'B': options->broker = atoi(optarg); break;
         case 'X':
             if (options->property_count == MAX_PROPERTIES)

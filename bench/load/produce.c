@@ -131,11 +131,11 @@ static void *produce(void *argument)
     send_for(producer, options->warm_up, options->warm_up > 0 ? options->count : 0);
     producer->sent = 0;
     if (pthread_barrier_wait(&together) == PTHREAD_BARRIER_SERIAL_THREAD)
-        usage_begin(&usage);
+        usage_begin(&usage, options);
     pthread_barrier_wait(&together);
     send_for(producer, options->seconds, options->count / options->connections);
     if (pthread_barrier_wait(&together) == PTHREAD_BARRIER_SERIAL_THREAD)
-        usage_end(&usage);
+        usage_end(&usage, options);
     pthread_barrier_wait(&together);
     return NULL;
 }

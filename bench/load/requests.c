@@ -1,7 +1,8 @@
 /* requests: sends the same prebuilt request again and again, as fast as answers come back.
  *
  * `depth` requests are on their way on each connection; an answer is followed by the next request.
- * Answers come in order and are not looked into. One thread, epoll, blocking writes (a request is
+ * Answers come in order and are not looked into. What is on its way when the measured part begins or
+ * ends is waited for, so that `answered` is all that the broker ever took. One thread, epoll, blocking writes (a request is
  * small, so that what is on its way fits the socket's buffer).
  */
 #include "load.h"
@@ -21,6 +22,9 @@
 #define MAX_DEPTH 1024
 #define RECEIVE_BYTES 65536
 #define EVENTS 128
+#define LAST_ANSWERS_SECONDS 30
+
+static long on_their_way; /* requests, on all connections */
 
 struct connection {
     int socket;
@@ -101,6 +105,7 @@ static void send_request(struct connection *connection, const char *request, siz
     connection->sent_at[connection->sent++ % MAX_DEPTH] = now_ns();
     if (write(connection->socket, request, size) != (ssize_t)size)
         die("write: %s", strerror(errno));
+    on_their_way++;
 }
 
 /* Takes what has arrived; the number of whole answers in it. */
@@ -127,6 +132,7 @@ static long take_answers(struct connection *connection)
             break;
         at += length + 4;
         answers++;
+        on_their_way--;
         histogram[bucket_of((uint64_t)(arrived_at -
                                        connection->sent_at[connection->answered++ % MAX_DEPTH]))]++;
     }
@@ -135,20 +141,37 @@ static long take_answers(struct connection *connection)
     return answers;
 }
 
-/* Answers counted until `end`. */
+/* Answers until `end`, each followed by a request; where there is none to send, until all have come. */
 static long exchange(int poll, double end, const char *request, size_t size)
 {
     struct epoll_event events[EVENTS];
     long done = 0;
-    while (now() < end) {
+    while (now() < end && (request || on_their_way)) {
         int ready = epoll_wait(poll, events, EVENTS, 100);
         for (int i = 0; i < ready; i++) {
             struct connection *connection = events[i].data.ptr;
             for (long answers = take_answers(connection); answers > 0; answers--, done++)
-                send_request(connection, request, size);
+                if (request)
+                    send_request(connection, request, size);
         }
     }
     return done;
+}
+
+static long take_the_last(int poll)
+{
+    long done = exchange(poll, now() + LAST_ANSWERS_SECONDS, NULL, 0);
+    if (on_their_way)
+        die("%ld requests are not answered after %d s", on_their_way, LAST_ANSWERS_SECONDS);
+    return done;
+}
+
+static void send_first(struct connection *connections, const struct options *options,
+                       const char *request, size_t size)
+{
+    for (int i = 0; i < options->connections; i++)
+        for (int j = 0; j < options->depth; j++)
+            send_request(&connections[i], request, size);
 }
 
 int run_requests(const struct options *options)
@@ -165,20 +188,21 @@ int run_requests(const struct options *options)
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &connections[i]};
         epoll_ctl(poll, EPOLL_CTL_ADD, connections[i].socket, &event);
     }
-    for (int i = 0; i < options->connections; i++)
-        for (int j = 0; j < options->depth; j++)
-            send_request(&connections[i], request, size);
 
-    exchange(poll, now() + options->warm_up, request, size);
+    send_first(connections, options, request, size);
+    long others = exchange(poll, now() + options->warm_up, request, size) + take_the_last(poll);
     memset(histogram, 0, sizeof histogram);
-    usage_begin(&usage);
+    usage_begin(&usage, options);
+    send_first(connections, options, request, size);
     long done = exchange(poll, usage.began + options->seconds, request, size);
-    usage_end(&usage);
-
+    usage_end(&usage, options);
     if (!done)
         die("no answer in %.1f s", options->seconds);
-    printf("{\"requests\": %ld, \"p50_us\": %.1f, \"p99_us\": %.1f", done,
-           percentile(done, 0.5) / 1e3, percentile(done, 0.99) / 1e3);
+    double p50 = percentile(done, 0.5), p99 = percentile(done, 0.99);
+    others += take_the_last(poll);
+
+    printf("{\"requests\": %ld, \"answered\": %ld, \"p50_us\": %.1f, \"p99_us\": %.1f", done,
+           done + others, p50 / 1e3, p99 / 1e3);
     usage_print(&usage);
     puts("}");
     return 0;

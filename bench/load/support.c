@@ -1,12 +1,14 @@
 #include "load.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define TEXT_BYTES (8u << 20)
 
@@ -101,21 +103,30 @@ static void compare(struct usage *usage, int id)
     }
 }
 
-void usage_begin(struct usage *usage)
+static void say_event(const char *name, const struct options *options)
+{
+    char byte;
+    printf("{\"event\": \"%s\"}\n", name);
+    fflush(stdout);
+    while (options->watched && read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR)
+        ;
+}
+
+void usage_begin(struct usage *usage, const struct options *options)
 {
     memset(usage, 0, sizeof *usage);
+    say_event("begin", options);
     each_thread(usage, remember);
-    puts("{\"event\": \"begin\"}");
-    fflush(stdout);
     usage->cpu_began = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
     usage->began = now();
 }
 
-void usage_end(struct usage *usage)
+void usage_end(struct usage *usage, const struct options *options)
 {
     usage->seconds = now() - usage->began;
     usage->cpu_seconds = clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - usage->cpu_began;
     each_thread(usage, compare);
+    say_event("end", options);
 }
 
 void usage_print(const struct usage *usage)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -92,23 +93,28 @@ class Producers:
                 "-X", "acks=1",
                 "-X", f"queue.buffering.max.messages={QUEUED}",
             ]  # fmt: skip
-            with subprocess.Popen(
-                load_command(words, target.process),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            ) as program:
+            with (
+                tempfile.TemporaryFile("w+") as stderr,
+                subprocess.Popen(
+                    load_command(words, target.process),
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    text=True,
+                ) as program,
+            ):
                 try:
                     assert program.stdout is not None
                     program.stdout.readline()  # it has begun
                     yield found
                     program.terminate()  # it says what it has done
-                    out, errors = program.communicate(timeout=PATIENCE_S)
+                    out, _ = program.communicate(timeout=PATIENCE_S)
                 finally:
                     program.kill()
+                stderr.seek(0)
+                errors = stderr.read()
         if program.returncode != 0:
             raise WorkloadFailed(f"the load beside: {errors.strip()}")
-        said = json.loads(out)
+        said = json.loads(out.splitlines()[-1])
         found[BACKGROUND.name] = said["bytes"] / said["seconds"] / 1e6
 
 

@@ -114,12 +114,13 @@ class Requests:
             return self._run(target, topic)
 
     def _run(self, target: Target, topic: str) -> Outcome:
+        host, port = target.address
         with tempfile.TemporaryDirectory() as directory:
             request = Path(directory) / "request"
             request.write_bytes(produce_request(topic))
             load = run_load(
                 [
-                    "requests", "--bootstrap", target.bootstrap, "--request", str(request),
+                    "requests", "--bootstrap", f"{host}:{port}", "--request", str(request),
                     "--connections", str(self.connections),
                     "--depth", str(self.depth),
                     "--seconds", str(SECONDS),
@@ -128,7 +129,7 @@ class Requests:
                 target.process,
             )  # fmt: skip
         requests = load.said["requests"]
-        _check_appended(target, topic, requests)
+        _check_appended(target, topic, load.said["answered"])
         values = {
             RATE.name: requests / load.seconds,
             P50.name: load.said["p50_us"],
@@ -152,7 +153,7 @@ def _check_appended(target: Target, topic: str, requests: int) -> None:
         answer = wire.ask(LIST_OFFSETS, asked)
     found = answer.topics[0].partitions[0]
     must_be_none(found.error_code, f"the end of {topic}")
-    if found.offset < requests:
+    if found.offset != requests:
         raise WorkloadFailed(
             f"{requests} requests were answered, and {found.offset} records are there"
         )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from odradek.bench import limits
+from odradek.bench import limits, load
 from odradek.bench.goals import GOALS
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
@@ -49,6 +54,7 @@ from odradek.bench.workloads.requests import Requests
 from odradek.bench.workloads.startup import Aftermath, Startup
 from odradek.bench.workloads.throughput import Consume, Produce, Shape
 from odradek.client.admin import ResourceType, describe_configs
+from tests.bench.fakes import FakeProcess
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +112,23 @@ def test_requests(target: Target, workload: Requests) -> None:
     values = whole(workload, target).values
     assert values["requests_per_s"] > 10
     assert values["p50_us"] <= values["p99_us"]
+
+
+def test_each_answer_is_a_record(target: Target) -> None:
+    """Those of the warm-up too, and those that were on their way at the end."""
+    found = []
+
+    def check(target: Target, topic: str, requests: int) -> None:
+        found.append(requests)
+        real(target, topic, requests)
+        with pytest.raises(WorkloadFailed):
+            real(target, topic, requests - 1)
+
+    real = requests._check_appended
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "_check_appended", check)
+        Requests(3, depth=4).run(target)
+    assert found[0] > 0
 
 
 def test_answers_that_refuse_are_no_answers(
@@ -219,6 +242,86 @@ def test_a_load_that_can_not_begin_says_why(target: Target) -> None:
         run_load(["consume", "--bootstrap", target.bootstrap, "--topic", "no-such-topic"])
     with pytest.raises(WorkloadFailed, match="usage:"):
         run_load(["produce"])
+
+
+FAKE_LOAD = """\
+#!{python}
+import sys, time
+sys.stderr.write({warning!r} * {times})
+for event in ("begin", "end"):
+    print('{{"event": "' + event + '"}}', flush=True)
+    sys.stdin.readline()
+    print(time.monotonic(), file=open({moments!r}, "a"))
+print('{{"seconds": 1, "busiest_thread": 0, "busiest_thread_name": ""}}')
+"""
+
+
+@pytest.fixture
+def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """A load program that says so many times so much on stderr; where it writes when it was let go on."""
+
+    def write(warning: str, times: int = 1) -> Path:
+        program, moments = tmp_path / "load", tmp_path / "moments"
+        text = FAKE_LOAD.format(
+            python=sys.executable, warning=warning, times=times, moments=str(moments)
+        )
+        program.write_text(text)
+        program.chmod(0o755)
+        monkeypatch.setattr(load, "load_program", lambda: program)
+        return moments
+
+    return write
+
+
+class Watched(FakeProcess):
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_at: list[float] = []
+
+    def cpu_seconds(self) -> float:
+        self.looked_at.append(time.monotonic())
+        return float(len(self.looked_at))
+
+
+def test_the_load_waits_while_the_brokers_cpu_is_looked_at(
+    pretend: Callable[..., Path],
+) -> None:
+    moments, process = pretend(""), Watched()
+    assert run_load([], process).broker_cpu_s == 1.0
+    let_go_at = [float(line) for line in moments.read_text().split()]
+    assert [a < b for a, b in zip(process.looked_at, let_go_at, strict=True)] == [True, True]
+
+
+def test_what_the_client_warns_of_is_kept_however_much_it_is(
+    pretend: Callable[..., Path],
+) -> None:
+    pretend("no route\n", times=100_000)
+    assert run_load([]).notes[1:] == ("no route",) * 3
+
+
+def test_a_client_that_does_not_compress_is_a_failure(pretend: Callable[..., Path]) -> None:
+    pretend("Broker does not support compression type lz4: not compressing batch\n")
+    with pytest.raises(WorkloadFailed, match="did not compress: Broker does not support"):
+        run_load([])
+
+
+def test_a_stream_outlasts_a_broker_that_stands_still(target: Target) -> None:
+    """Its records wait in the client, and are late: so many that a usual queue would have been full."""
+    assert target.process is not None
+    with target.topic("standing-still") as topic:
+
+        def stand_still(program: subprocess.Popen[str]) -> None:
+            pid = target.known_process.pid
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
+
+        with tempfile.NamedTemporaryFile() as output:
+            words = [
+                *("latency", "--bootstrap", target.bootstrap, "--topic", topic, "--size", "100"),
+                *("--rate", "100000", "--seconds", "2", "--output", output.name),
+            ]
+            said = run_load(words, target.process, begun=stand_still).said
+    assert said["received"] == said["sent"] == 200_000
 
 
 def test_a_load_ends_with_its_broker(target: Target) -> None:
