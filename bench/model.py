@@ -33,6 +33,7 @@ class Feature(enum.Enum):
     CREATE_TOPICS = "the CreateTopics API"
     GROUPS = "consumer groups"
     TWO_DIRECTORIES = "two log directories, and moves between them"
+    LZ4 = "records in lz4, as librdkafka finds out"
     MANY_CONNECTIONS = "a hundred connections at once"
     COMPACTION = "compaction, and the sizes of its logs told while it runs"
     CLUSTER = "a cluster of three brokers, each a process that can be killed"

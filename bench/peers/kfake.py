@@ -30,6 +30,7 @@ class Kfake:
         self.lacks: Mapping[Feature, str] = {
             Feature.CLUSTER: "all its brokers are one process",
             Feature.TIERED: "has no tiered storage",
+            Feature.LZ4: "is not taken for one that takes lz4 by librdkafka, which sends it none",
             Feature.TWO_DIRECTORIES: "has at most one directory",
             Feature.COMPACTION: "answers nobody while it compacts, for longer than a client waits",
             **({} if on_disk else {Feature.RESTART: "keeps its records in memory"}),

@@ -25,16 +25,16 @@ from odradek.bench.model import (
     Target,
     WorkloadFailed,
 )
-from odradek.bench.wire import CLIENT_ID, Wire, must_be_none
+from odradek.bench.reading_back import end_offset
+from odradek.bench.wire import CLIENT_ID, Wire
 from odradek.bench.workloads.idle_connections import idle_connections
 from odradek.protocol import messages
-from odradek.protocol.apis import LIST_OFFSETS, PRODUCE
+from odradek.protocol.apis import PRODUCE
 from odradek.protocol.framing import request_header
 from odradek.protocol.records.records import Record, build_batch
 
 VALUE_BYTES = 100
 PRODUCE_VERSION = 9  # the newest that all peers serve
-LATEST = -1
 MANY = 100
 SECONDS = 4.0
 WARM_UP_S = 1.0
@@ -142,21 +142,10 @@ class Requests:
 
 def _check_appended(target: Target, topic: str, requests: int) -> None:
     """An answer that refuses is an answer too, and sooner there. Raises WorkloadFailed."""
-    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
-    asked = {
-        "replica_id": -1,
-        "isolation_level": 0,
-        "topics": [{"name": topic, "partitions": [partition]}],
-        "timeout": 30_000,
-    }
     with Wire(target.address) as wire:
-        answer = wire.ask(LIST_OFFSETS, asked)
-    found = answer.topics[0].partitions[0]
-    must_be_none(found.error_code, f"the end of {topic}")
-    if found.offset != requests:
-        raise WorkloadFailed(
-            f"{requests} requests were answered, and {found.offset} records are there"
-        )
+        end = end_offset(wire, topic)
+    if end != requests:
+        raise WorkloadFailed(f"{requests} requests were answered, and {end} records are there")
 
 
 WORKLOADS = (

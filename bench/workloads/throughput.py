@@ -4,6 +4,9 @@ A run makes a topic of its own, and removes it. A `Produce` run writes for a mom
 (a JVM compiles, librdkafka opens its connections), then writes a fixed amount of data, or for
 `SECONDS_MAX`. A `Consume` run writes the same, unmeasured, and reads it once, from the page cache.
 
+What is to be compressed is looked at when it was written: librdkafka sends records as they are to a broker that
+does not show, in the way that it looks for, that it takes their codec.
+
 MB are 10^6 bytes of the records' values before compression, and so is the GB in CPU seconds per GB.
 """
 
@@ -15,6 +18,8 @@ from dataclasses import dataclass
 
 from odradek.bench.load import Load, run_load
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.reading_back import last_codec
+from odradek.bench.wire import Wire
 
 SECONDS_MAX = 20.0
 WARM_UP_S = 0.5
@@ -75,8 +80,21 @@ class Shape:
             "idempotent": self.idempotent,
         }
 
+    @property
+    def needs(self) -> frozenset[Feature]:
+        return frozenset({Feature.LZ4} if self.compression == "lz4" else ())
+
     def produce(self, target: Target, topic: str, warm_up_s: float) -> Load:
-        """Write the records."""
+        """Write the records. WorkloadFailed if they are in another codec."""
+        load = self._produce(target, topic, warm_up_s)
+        if self.compression != "none":
+            with Wire(target.address) as wire:
+                codec = last_codec(wire, topic)
+            if codec != self.compression:
+                raise WorkloadFailed(f"the records are in {codec}, not in {self.compression}")
+        return load
+
+    def _produce(self, target: Target, topic: str, warm_up_s: float) -> Load:
         return run_load(
             [
                 "produce", "--bootstrap", target.bootstrap, "--topic", topic,
@@ -99,8 +117,11 @@ class Produce:
 
     shape: Shape
     metrics: Sequence[Metric] = (WRITTEN, BROKER_CPU, CLIENT_CPU)
-    needs: frozenset[Feature] = frozenset()
     stage: Stage = Stage.SHARED
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        return self.shape.needs
 
     @property
     def name(self) -> str:
@@ -129,8 +150,11 @@ class Consume:
 
     shape: Shape
     metrics: Sequence[Metric] = (READ, BROKER_CPU, CLIENT_CPU)
-    needs: frozenset[Feature] = frozenset({Feature.KEEPS_RECORDS})
     stage: Stage = Stage.SHARED
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        return self.shape.needs | {Feature.KEEPS_RECORDS}
 
     @property
     def name(self) -> str:

@@ -103,6 +103,15 @@ def test_throughput(target: Target, workload: Produce | Consume) -> None:
     assert values["broker_cpu_s_per_gb"] > 0 or "acks0" in workload.name
 
 
+def test_records_that_were_not_compressed_are_a_failure(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Shape()._produce
+    monkeypatch.setattr(Shape, "_produce", lambda shape, *given: plain(*given))
+    with pytest.raises(WorkloadFailed, match="the records are in none, not in lz4"):
+        Produce(Shape(compression="lz4")).run(target)
+
+
 @pytest.mark.parametrize(
     "workload",
     [Requests(1), Requests(10, depth=4), Requests(1, idle=20)],

@@ -1,0 +1,66 @@
+"""What a partition holds, asked for over a plain socket: where it ends, and in which codec its end is."""
+
+from __future__ import annotations
+
+from odradek.bench.model import WorkloadFailed
+from odradek.bench.wire import Wire, must_be_none
+from odradek.protocol.apis import FETCH, LIST_OFFSETS
+from odradek.protocol.records.batch import COMPRESSION_MASK
+
+LATEST = -1
+NAMED_TOPICS = 12
+"""The last version of Fetch that names topics."""
+BATCH_BYTES = 1 << 20
+TIMEOUT_MS = 30_000
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_ATTRIBUTES = slice(21, 23)
+
+
+def end_offset(wire: Wire, topic: str) -> int:
+    """Of the topic's first partition, as are all here. Raises WorkloadFailed."""
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
+    answer = wire.ask(
+        LIST_OFFSETS,
+        {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": topic, "partitions": [partition]}],
+            "timeout": TIMEOUT_MS,
+        },
+    )
+    found = answer.topics[0].partitions[0]
+    must_be_none(found.error_code, f"the end of {topic}")
+    return int(found.offset)
+
+
+def last_codec(wire: Wire, topic: str) -> str:
+    """Of the batch that has the last record. Raises WorkloadFailed."""
+    partition = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": end_offset(wire, topic) - 1,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": BATCH_BYTES,
+    }
+    answer = wire.ask(
+        FETCH,
+        {
+            "replica_id": -1,
+            "max_wait": TIMEOUT_MS,
+            "min_bytes": 1,
+            "max_bytes": BATCH_BYTES,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [{"topic": topic, "partitions": [partition]}],
+            "forgotten_topics_data": [],
+        },
+        at_most=NAMED_TOPICS,
+    )
+    found = answer.responses[0].partitions[0]
+    must_be_none(found.error_code, f"the last batch of {topic}")
+    attributes = bytes(found.records or b"")[_ATTRIBUTES]
+    if len(attributes) < 2:
+        raise WorkloadFailed(f"the last batch of {topic} is not there")
+    return CODECS[int.from_bytes(attributes, "big") & COMPRESSION_MASK]
