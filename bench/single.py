@@ -52,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="the workloads' names")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the peer is not left behind
+    if args.directory is not None:
+        args.directory = args.directory.resolve()  # the peer has a working directory of its own
     workloads = {workload.name: workload for workload in WORKLOADS}
     if args.list:
         print(*(f"{name:32} {workload.title}" for name, workload in workloads.items()), sep="\n")

@@ -7,10 +7,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 from odradek.bench import machine
 from odradek.bench.choice import NotKnown, choose_limits, choose_peers, choose_workloads
@@ -20,7 +21,7 @@ from odradek.bench.model import Limit, Peer, Workload
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.given import GivenAddress
 from odradek.bench.progress import TerminalProgress
-from odradek.bench.results_file import Results, check_writable, save
+from odradek.bench.results_file import Results, WorkloadResults, check_writable, save
 from odradek.bench.runner import Plan, Runner
 from odradek.bench.summary import remarks
 from odradek.bench.warm_memory import ALL, warm_memory
@@ -42,8 +43,28 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage("--rounds is 1 or more, --warm-ups and --repeats 0 or more")
     _check_outputs(args)
 
+    found: list[Results] = []
+    try:
+        _measure(args, peers, workloads, found)
+    except BaseException:  # whatever it was: what was measured is not lost by it
+        _keep(args, found)
+        raise
+    (results,) = found
+    return _end(args, results)
+
+
+def _measure(
+    args: argparse.Namespace,
+    peers: Sequence[Peer],
+    workloads: Sequence[Workload],
+    found: list[Results],
+) -> None:
+    """Puts the results into `found` before there is anything in them."""
     with (
-        tempfile.TemporaryDirectory(dir=args.directory, prefix="odradek-bench-") as directory,
+        tempfile.TemporaryDirectory(
+            dir=None if args.directory is None else Path(args.directory).resolve(),
+            prefix="odradek-bench-",
+        ) as directory,
         _like_ctrl_c(signal.SIGTERM),
         _like_ctrl_c(signal.SIGHUP),
         warm_memory(_warm_bytes(args)),
@@ -59,13 +80,33 @@ def run(args: argparse.Namespace) -> int:
             repeats_max=args.repeats,
         )
         results = _empty_results(plan)
+        found.append(results)
         results.remarks += _left_out(WORKLOADS, workloads, "workloads")
         if args.bootstrap is None:
             results.remarks += _left_out(list(PEERS.values()), peers, "peers")
-        progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
+        progress = KeptProgress(args, sys.stdout, sys.stderr, plan.run_count())
         Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
         progress.clear()
-    return _end(args, results)
+
+
+class KeptProgress(TerminalProgress):
+    """With what is measured so far in the file that is asked for: whoever kills us loses one workload."""
+
+    def __init__(self, args: argparse.Namespace, out: TextIO, err: TextIO, runs: int) -> None:
+        super().__init__(out, err, runs)
+        self._args = args
+
+    def measured(self, workload: WorkloadResults, results: Results) -> None:
+        if self._args.out is not None:
+            with suppress(OSError):  # it is said in the end, and they are put elsewhere
+                save(results, Path(self._args.out))
+        super().measured(workload, results)
+
+
+def _keep(args: argparse.Namespace, found: Sequence[Results]) -> None:
+    if args.out is not None:
+        for results in found:
+            _save(results, Path(args.out))
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
@@ -86,7 +127,11 @@ def _peers(args: argparse.Namespace) -> Sequence[Peer]:
     if args.bootstrap is not None:
         if args.peers is not None:
             raise WrongUsage("--bootstrap measures what runs there: no --peers beside it")
-        host, _, port = args.bootstrap.split(",")[0].rpartition(":")
+        if "," in args.bootstrap:
+            raise WrongUsage(
+                "--bootstrap takes one broker: the bench asks no others of its cluster"
+            )
+        host, _, port = args.bootstrap.rpartition(":")
         if not host or not port.isdecimal():
             raise WrongUsage(f"--bootstrap takes HOST:PORT, not {args.bootstrap!r}")
         return [GivenAddress(args.bootstrap)]
@@ -168,14 +213,13 @@ def _save(results: Results, path: Path) -> None:
 
 
 def _end(args: argparse.Namespace, results: Results) -> int:
-    """Write what was asked for; the exit code."""
-    print_lines(f"! {line}" for line in remarks(results))
-    if args.out is not None:
-        _save(results, Path(args.out))
+    """Write what was asked for, then say what there is to know; the exit code."""
+    _keep(args, [results])
     if args.report is not None:
         from odradek.bench.report import page
 
         Path(args.report).write_text(page(results), encoding="utf-8")
+    print_lines(f"! {line}" for line in remarks(results))
     if results.interrupted:
         return INTERRUPTED
     asked = args.peers is not None or args.bootstrap is not None

@@ -9,6 +9,8 @@ from pathlib import Path
 from odradek.bench.model import Feature, PeerUnavailable, Target
 from odradek.bench.peers.process import answers_metadata
 from odradek.bench.peers.topics import AdminTopics
+from odradek.bench.wire import Wire
+from odradek.protocol import apis
 
 ANSWER_S = 5.0
 NOT_OURS = "the bench did not start this broker"
@@ -34,9 +36,16 @@ class GivenAddress:
         self.title = bootstrap
 
     def obtain(self) -> None:
-        """Raises PeerUnavailable if nobody answers."""
-        if not answers_metadata(self._target().address, ANSWER_S):
+        """Raises PeerUnavailable if nobody answers, or there are others, who would be asked for nothing."""
+        address = self._target().address
+        if not answers_metadata(address, ANSWER_S):
             raise PeerUnavailable(f"nobody answers at {self.bootstrap}")
+        with Wire(address) as wire:
+            brokers = len(wire.ask(apis.METADATA, {"topics": []}).brokers)
+        if brokers > 1:
+            raise PeerUnavailable(
+                f"{self.bootstrap} is one of {brokers} brokers, and the bench measures one by itself"
+            )
 
     def version(self) -> str:
         return "unknown"

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ import pytest
 from odradek.bench import machine
 from odradek.bench.cli.main import COMMANDS
 from odradek.bench.peers import PEERS
+from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import load, save
 from odradek.bench.workloads import WORKLOADS, topics
 from odradek.broker.cli.main import main
-from odradek.testing import Broker
+from odradek.testing import Broker, Cluster
 from tests.bench.test_results_file import full_results
 
 
@@ -200,15 +202,13 @@ def test_results_that_can_no_longer_be_written_are_put_elsewhere(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     out = tmp_path / "out" / "found.json"
-    monkeypatch.setattr(
-        machine, "settle", lambda bystanders: shutil.rmtree(out.parent, ignore_errors=True)
-    )
     run_module = importlib.import_module("odradek.bench.cli.run")
     real = run_module.Runner.run
 
     def run_and_block(runner: object) -> None:
         """The run itself, and then a file where the results' directory was."""
         real(runner)
+        shutil.rmtree(out.parent)
         out.parent.touch()
 
     monkeypatch.setattr(run_module.Runner, "run", run_and_block)
@@ -222,6 +222,52 @@ def test_results_that_can_no_longer_be_written_are_put_elsewhere(
     assert len(load(kept).workloads) == 1
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("when", ["while a workload is run", "between two", "while it is shown"])
+def test_results_outlast_what_ends_a_run(
+    when: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "TOPICS", 2)
+    out = tmp_path / "found.json"
+    run_module = importlib.import_module("odradek.bench.cli.run")
+
+    def gone(*_: object) -> None:
+        raise RuntimeError("the terminal is gone")
+
+    if when == "while a workload is run":
+        monkeypatch.setattr(TerminalProgress, "ran", gone)
+    elif when == "between two":
+        monkeypatch.setattr(TerminalProgress, "measured", gone)
+    else:
+        monkeypatch.setattr(run_module, "print_lines", gone)
+    with Broker() as broker:
+        words = ["--bootstrap", broker.bootstrap, "--workloads", "topics-at-once", "--rounds", "1"]
+        with suppress(RuntimeError):
+            main(["bench", "run", *words, "--warm-ups", "0", "--out", str(out)])
+    (workload,) = load(out).workloads
+    assert len(workload.peers["given"].samples) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_data_may_lie_in_a_relative_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "TOPICS", 2)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    words = ["--peers", "odradek", "--workloads", "topics-at-once", "--rounds", "1"]
+    words += ["--warm-ups", "0", "--warm-memory", "0", "--directory", "data"]
+    assert main(["bench", "run", *words]) == 0
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_broker_of_a_cluster_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(brokers=2, proxied=False) as cluster:
+        words = ["--bootstrap", cluster.address(1), "--workloads", "topics-at-once"]
+        assert main(["bench", "run", *words]) == 1
+    assert "is one of 2 brokers" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -230,6 +276,7 @@ def test_results_that_can_no_longer_be_written_are_put_elsewhere(
         (["--rounds", "0"], "--rounds is 1 or more"),
         (["--bootstrap", "127.0.0.1:1", "--peers", "kafka"], "no --peers beside it"),
         (["--bootstrap", "somewhere"], "--bootstrap takes HOST:PORT"),
+        (["--bootstrap", "127.0.0.1:1,127.0.0.1:2"], "--bootstrap takes one broker"),
     ],
 )
 def test_what_can_not_be_run_is_wrong_usage(
