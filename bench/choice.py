@@ -35,5 +35,5 @@ def choose_workloads(known: Sequence[Workload], patterns: Sequence[str] | None) 
 
 def choose_limits(known: Sequence[Limit], workloads: Sequence[Workload]) -> list[Limit]:
     """The limits that a metric of these workloads is to be seen against."""
-    wanted = {metric.limit for workload in workloads for metric in workload.metrics}
+    wanted = {metric.limit_name for workload in workloads for metric in workload.metrics}
     return [each for each in known if each.name in wanted]

@@ -1,26 +1,32 @@
 """What the machine can do with no broker in between: every throughput is seen against one of these.
 
 Two processes, as with a broker and its client: the other one (`_be_client`, forked) only feeds or drains
-a loopback connection. What the broker's side does is the least that a broker could do: `recv_into`
-one buffer and `write` it, `sendfile` a file that is in the page cache, answer a byte with a byte. No
-protocol, no checks; in Python, whose part in calls of a megabyte is nothing.
+a loopback connection, or is the client that asks brokers, `odradek-load`. What the broker's side does is the
+least that a broker could do: `recv_into` one buffer and `write` it, `sendfile` a file that is in the page
+cache, answer a few bytes with as many. No protocol, no checks; in Python, whose part in calls of a megabyte is
+nothing.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from odradek.bench.model import Limit, LimitResult, Metric
+from odradek.bench.load import run_load
+from odradek.bench.model import Limit, LimitResult, Metric, WorkloadFailed
 
 SIZE_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 PING_PONG_S = 2.0
+PING = (1).to_bytes(4, "big") + b"!"
+"""As a request and as an answer: its length, and a byte."""
+COME_S = 30.0
 PASSES = 3
 """How often a file is sent: once is too short to time."""
 
@@ -42,32 +48,34 @@ def _drain(connection: socket.socket) -> None:
         pass
 
 
-def _ping(connection: socket.socket) -> None:
-    try:
-        while True:
-            connection.sendall(b"?")
-            if not connection.recv(1):
-                return
-    except OSError:  # the other side has seen enough
-        return
-
-
 @contextmanager
 def _connected(client: Client) -> Iterator[socket.socket]:
     """Our end of a loopback connection, at whose other end `client` runs in a process of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        _send_unpaced(server)
-        address = server.getsockname()
+    with _listening() as server:
         child = os.fork()
         if child == 0:
-            _be_client(address, client)
-        ours, _ = server.accept()
-    try:
-        with ours:
-            ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            yield ours
-    finally:
-        os.waitpid(child, 0)
+            _be_client(server.getsockname(), client)
+        try:
+            with _accepted(server) as ours:
+                yield ours
+        finally:
+            os.waitpid(child, 0)
+
+
+@contextmanager
+def _listening() -> Iterator[socket.socket]:
+    """For one client, who has so much time to come: OSError if it does not."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        _send_unpaced(server)
+        server.settimeout(COME_S)
+        yield server
+
+
+def _accepted(server: socket.socket) -> socket.socket:
+    ours, _ = server.accept()
+    ours.settimeout(None)
+    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours
 
 
 def _send_unpaced(connection: socket.socket) -> None:
@@ -121,9 +129,14 @@ class SocketToFile:
         buffer = memoryview(bytearray(CHUNK_BYTES))
         with _new_file(directory) as file, _connected(_feed) as connection:
             clock = _Clock.start()
+            received = 0
             while count := connection.recv_into(buffer):
                 os.write(file, buffer[:count])
-            return clock.result(SIZE_BYTES)
+                received += count
+            result = clock.result(SIZE_BYTES)
+        if received < SIZE_BYTES:
+            raise WorkloadFailed(f"{received} of {SIZE_BYTES} bytes came")
+        return result
 
 
 @dataclass(frozen=True)
@@ -145,27 +158,57 @@ class Sendfile:
             return clock.result(PASSES * SIZE_BYTES)
 
 
+class _Answering(threading.Thread):
+    """A broker that answers each request by as few bytes, in a thread whose CPU is its own."""
+
+    def __init__(self, server: socket.socket) -> None:
+        super().__init__(name="answering")
+        self._server = server
+        self.answers = 0
+        self.cpu_s = 0.0
+
+    def run(self) -> None:
+        with suppress(OSError), _accepted(self._server) as connection:  # nobody came, or it went
+            while connection.recv(len(PING)):
+                connection.sendall(PING)
+                self.answers += 1
+        self.cpu_s = time.thread_time()
+
+
 @dataclass(frozen=True)
 class PingPong:
-    """A byte there and a byte back, one at a time."""
+    """A few bytes there and back, one request at a time, from the client that asks the brokers."""
 
     name: str = "ping-pong"
-    title: str = "loopback round trips of one byte"
+    title: str = f"loopback round trips of {len(PING)} bytes"
     metric: Metric = ROUND_TRIP
 
     def measure(self, directory: Path) -> LimitResult:
-        rounds = 0
-        with _connected(_ping) as connection:
-            clock = _Clock.start()
-            end = clock.began + PING_PONG_S
-            while time.monotonic() < end:
-                connection.recv(1)
-                connection.sendall(b"!")
-                rounds += 1
-            elapsed, cpu = clock.passed()
+        request = directory / "ping"
+        request.write_bytes(PING)
+        with _listening() as server:
+            answering = _Answering(server)
+            answering.start()
+            host, port = server.getsockname()
+            try:
+                load = run_load(
+                    [
+                        "requests", "--bootstrap", f"{host}:{port}", "--request", str(request),
+                        "--seconds", str(PING_PONG_S),
+                        "--warm-up", str(PING_PONG_S / 10),
+                    ]
+                )  # fmt: skip
+            finally:
+                with suppress(OSError):
+                    server.shutdown(socket.SHUT_RDWR)  # nobody comes any more
+                answering.join()
+                request.unlink()
         return LimitResult(
-            elapsed / rounds * 1e6,
-            {"requests_per_s": rounds / elapsed, "cpu_us": cpu / rounds * 1e6},
+            load.said["p50_us"],
+            {
+                "requests_per_s": load.said["requests"] / load.seconds,
+                "cpu_us": answering.cpu_s / answering.answers * 1e6,
+            },
         )
 
 

@@ -54,14 +54,20 @@ class Stage(enum.Enum):
 class Metric:
     """Something a workload measures.
 
-    `limit` names the physical limit (`Limit.name`) that the value is to be seen against: its
-    fraction is value / limit where higher is better, limit / value where lower is.
+    `limit` names the physical limit that the value is to be seen against: `NAME`, or `NAME:FIGURE` for
+    one of the further figures that its measurements give. The fraction is value / limit where higher is
+    better, limit / value where lower is.
     """
 
     name: str
     unit: str
     better: Better
     limit: str | None = None
+
+    @property
+    def limit_name(self) -> str | None:
+        """The limit's (`Limit.name`)."""
+        return None if self.limit is None else self.limit.partition(":")[0]
 
 
 @dataclass(frozen=True)

@@ -183,9 +183,8 @@ def _bars(results: Results, workload: WorkloadResults, metric: Metric) -> str:
             va="center",
             fontsize=8,
         )
-    limit = results.limit_of(metric)
-    if limit is not None:
-        bound = statistics.median(value for value, _ in limit.samples)
+    bound = results.bound_of(metric)
+    if bound is not None:
         axes.axvline(bound, color=PALE, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(shown)), [name for name, _ in shown])
     axes.invert_yaxis()

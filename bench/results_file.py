@@ -148,12 +148,13 @@ class Results:
         usual = self.settings.get("rounds")
         return None if workload.rounds in (None, usual) else workload.rounds
 
-    def limit_of(self, metric: Metric) -> LimitResults | None:
-        """The physical limit that a metric is to be seen against, if it was measured, in the same
-        unit."""
+    def bound_of(self, metric: Metric) -> float | None:
+        """What the physical limit that a metric is to be seen against came to, if it was measured, and in
+        the same unit where it is not a further figure."""
+        name, _, further = (metric.limit or "").partition(":")
         for limit in self.limits:
-            if limit.name == metric.limit and limit.metric.unit == metric.unit and limit.samples:
-                return limit
+            if limit.name == name and (further or limit.metric.unit == metric.unit):
+                return limit.median(further or limit.metric.name)
         return None
 
     def has_failures(self) -> bool:

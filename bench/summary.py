@@ -44,10 +44,9 @@ def figure(results: Results, metric: Metric, measured: Measured) -> Figure | Non
 
 
 def _fraction(results: Results, metric: Metric, median: float) -> float | None:
-    limit = results.limit_of(metric)
-    if limit is None:
+    bound = results.bound_of(metric)
+    if bound is None:
         return None
-    bound = statistics.median(value for value, _ in limit.samples)
     if metric.better == "higher":
         return median / bound if bound else None
     return bound / median if median else None

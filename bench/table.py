@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 
 from odradek.bench.model import Metric
@@ -37,10 +36,8 @@ def cell(results: Results, metric: Metric, measured: Measured) -> str:
 
 
 def limit_cell(results: Results, metric: Metric) -> str:
-    limit = results.limit_of(metric)
-    if limit is None:
-        return ""
-    return f"{number(statistics.median(value for value, _ in limit.samples))} ({limit.name})"
+    bound = results.bound_of(metric)
+    return "" if bound is None else f"{number(bound)} ({metric.limit_name})"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

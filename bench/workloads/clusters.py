@@ -40,7 +40,7 @@ JVMs compile for as long as that; what is written more would be on its way to th
 READY = Metric("ready_ms", "ms", "lower")
 RESIDENT = Metric("resident_mb", "MB", "lower")
 IDLE_CPU = Metric("idle_cpu", "% of a core", "lower")
-WRITTEN = Metric("mb_per_s", "MB/s", "higher")
+WRITTEN = Metric("mb_per_s", "MB/s", "higher", limit="socket-to-file")
 BROKER_CPU = Metric("broker_cpu_s_per_gb", "s/GB", "lower")
 FAIL_OVER = Metric("fail_over_ms", "ms", "lower")
 LONGEST = Metric("longest_gap_ms", "ms", "lower")

@@ -20,7 +20,7 @@ from threading import Event
 from odradek.bench.load import run_load
 from odradek.bench.model import Feature, Metric, Parameter, PeerFailed, Target, WorkloadFailed
 from odradek.bench.peers.topics import with_cluster
-from odradek.bench.workloads.beside import BACKGROUND, METRICS, LatencyBeside
+from odradek.bench.workloads.beside import BACKGROUND, LATENCIES, LatencyBeside
 from odradek.client import admin, log_dir_admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ResourceType
 from odradek.client.consumer import TopicPartition
@@ -162,4 +162,4 @@ def _alter(target: Target, type: ResourceType, name: str, *changes: ConfigChange
     )
 
 
-WORKLOADS = (LatencyBeside(Compaction(), metrics=(*METRICS, CLEANING)),)
+WORKLOADS = (LatencyBeside(Compaction(), metrics=(*LATENCIES, BACKGROUND, CLEANING)),)

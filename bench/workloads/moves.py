@@ -59,9 +59,9 @@ LONGEST_S = 900.0
 LOOK_EVERY_S = 0.05
 
 MOVE_S = Metric("move_s", "s", "lower")
-MOVED = Metric("move_mb_per_s", "MB/s", "higher")
+MOVED = Metric("move_mb_per_s", "MB/s", "higher", limit="sequential-write")
 COPIED = Metric("cp_mb_per_s", "MB/s", "higher")
-SYNCED = Metric("cp_sync_mb_per_s", "MB/s", "higher")
+SYNCED = Metric("cp_sync_mb_per_s", "MB/s", "higher", limit="sequential-write")
 BEFORE = Metric("p99_before_us", "µs", "lower")
 BESIDE_CP = Metric("p99_cp_us", "µs", "lower")
 DURING = Metric("p99_during_us", "µs", "lower")

@@ -40,8 +40,11 @@ SECONDS = 4.0
 WARM_UP_S = 1.0
 
 RATE = Metric("requests_per_s", "1/s", "higher")
+ALONE_RATE = Metric("requests_per_s", "1/s", "higher", limit="ping-pong:requests_per_s")
 CPU = Metric("broker_cpu_us", "µs/request", "lower")
-P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
+P50 = Metric("p50_us", "µs", "lower")
+ALONE_P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
+"""Of a request that waits for none before it."""
 P99 = Metric("p99_us", "µs", "lower")
 
 _numbers = itertools.count(1)
@@ -73,7 +76,6 @@ class Requests:
     connections: int = 1
     depth: int = 1
     idle: int = 0
-    metrics: Sequence[Metric] = (RATE, CPU, P50, P99)
     stage: Stage = Stage.SHARED
     default: bool = True
 
@@ -83,6 +85,12 @@ class Requests:
         parts += [f"in-flight{self.depth}"] if self.depth > 1 else []
         parts += [f"idle{self.idle}"] if self.idle else []
         return "-".join(parts)
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        if self.connections == self.depth == 1:
+            return (ALONE_RATE, CPU, ALONE_P50, P99)
+        return (RATE, CPU, P50, P99)
 
     @property
     def needs(self) -> frozenset[Feature]:

@@ -28,6 +28,8 @@ BROKER_CPU = Metric("broker_cpu_s_per_gb", "s/GB", "lower")
 CLIENT_CPU = Metric("client_cpu_s_per_gb", "s/GB", "lower")
 WRITTEN = Metric("mb_per_s", "MB/s", "higher", limit="socket-to-file")
 READ = Metric("mb_per_s", "MB/s", "higher", limit="sendfile")
+PACKED = Metric("mb_per_s", "MB/s", "higher")
+"""Of records that go over the wire as fewer bytes than they are: the wire's limit is none of theirs."""
 
 # Size of a record -> its name, and the records of one run: about 1 GB, for small ones some seconds
 SIZES: Mapping[int, tuple[str, int]] = {
@@ -84,6 +86,10 @@ class Shape:
     def needs(self) -> frozenset[Feature]:
         return frozenset({Feature.LZ4} if self.compression == "lz4" else ())
 
+    def rate(self, plain: Metric) -> Metric:
+        """`plain`, if the records are."""
+        return plain if self.compression == "none" else PACKED
+
     def produce(self, target: Target, topic: str, warm_up_s: float) -> Load:
         """Write the records. WorkloadFailed if they are in another codec."""
         load = self._produce(target, topic, warm_up_s)
@@ -116,8 +122,11 @@ class Produce:
     """Write records of one shape."""
 
     shape: Shape
-    metrics: Sequence[Metric] = (WRITTEN, BROKER_CPU, CLIENT_CPU)
     stage: Stage = Stage.SHARED
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        return (self.shape.rate(WRITTEN), BROKER_CPU, CLIENT_CPU)
 
     @property
     def needs(self) -> frozenset[Feature]:
@@ -149,8 +158,11 @@ class Consume:
     """Read records of one shape, that were written just before."""
 
     shape: Shape
-    metrics: Sequence[Metric] = (READ, BROKER_CPU, CLIENT_CPU)
     stage: Stage = Stage.SHARED
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        return (self.shape.rate(READ), BROKER_CPU, CLIENT_CPU)
 
     @property
     def needs(self) -> frozenset[Feature]:

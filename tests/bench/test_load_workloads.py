@@ -359,10 +359,42 @@ def test_limits(limit: Limit, tmp_path: Path) -> None:
     assert result.value > 0
     assert all(value > 0 for value in result.details.values())
     assert list(tmp_path.iterdir()) == []
+    further = {
+        metric.limit.partition(":")[2]
+        for workload in WORKLOADS
+        for metric in workload.metrics
+        if metric.limit is not None and metric.limit_name == limit.name
+    }
+    assert further - {""} <= {*result.details}
     asked = {each.alone.figure for each in GOALS if each.alone and each.alone.limit == limit.name}
     assert asked <= {limit.metric.name, *result.details}
 
 
 def test_limits_that_metrics_name_exist() -> None:
-    named = {metric.limit for workload in WORKLOADS for metric in workload.metrics} - {None}
-    assert named <= {limit.name for limit in LIMITS}
+    """And each limit is some metric's."""
+    named = {metric.limit_name for workload in WORKLOADS for metric in workload.metrics} - {None}
+    assert named == {limit.name for limit in LIMITS}
+
+
+def test_what_is_compressed_or_waits_has_no_limit() -> None:
+    plain, packed = Produce(Shape()), Produce(Shape(compression="lz4"))
+    assert [each.metrics[0].limit for each in (plain, packed)] == ["socket-to-file", None]
+    assert {each.limit for each in Requests(1, depth=32).metrics} == {None}
+    assert {each.limit for each in Requests(10).metrics} == {None}
+
+
+def test_bytes_that_did_not_come_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_feed", lambda connection: connection.sendall(b"half"))
+    with pytest.raises(WorkloadFailed, match="4 of 33554432 bytes came"):
+        limits.SocketToFile().measure(tmp_path)
+
+
+def test_a_client_that_never_comes_is_waited_for_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COME_S", 0.2)
+    monkeypatch.setattr(limits, "_be_client", lambda address, client: os._exit(1))
+    with pytest.raises(TimeoutError):
+        limits.SocketToFile().measure(tmp_path)

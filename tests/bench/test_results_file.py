@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench.model import Histogram
+from odradek.bench.model import Histogram, Metric
 from odradek.bench.results_file import (
     Failure,
     InvalidResults,
@@ -133,6 +133,16 @@ def test_a_figure_is_the_median_of_what_counts_beside_its_limit() -> None:
     assert found is not None
     assert (found.median, found.low, found.high, found.runs) == (110.0, 100.0, 120.0, 2)
     assert found.fraction == pytest.approx(0.55)
+
+
+def test_a_figure_may_be_seen_against_a_further_one_of_a_limit() -> None:
+    results = full_results()
+    rate = Metric(SPEED.name, "1/s", "higher", limit="sendfile:cpu_s")
+    found = figure(results, rate, results.workloads[0].peers["odradek"])
+    assert found is not None
+    assert found.fraction == 110.0
+    other = Metric(SPEED.name, "1/s", "higher", limit="sendfile")
+    assert results.bound_of(other) is None, "it is in another unit"
 
 
 def test_nothing_is_missing_in_silence() -> None:
