@@ -48,6 +48,36 @@ def test_topics_are_made_and_removed(
     assert [topic.name for topic in left if topic.name.startswith("topics-")] == []
 
 
+def test_topics_that_can_not_be_deleted_are_a_failure(target: Target) -> None:
+    with (
+        Wire(target.address) as wire,
+        pytest.raises(WorkloadFailed, match="deleting never-made: unknown_topic"),
+    ):
+        topics._delete(wire, ["never-made"])
+
+
+def test_what_went_wrong_with_topics_is_not_hidden_by_their_removal(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(wire: Wire, names: object) -> None:
+        raise WorkloadFailed("they have no leader")
+
+    monkeypatch.setattr(topics, "TOPICS", 3)
+    monkeypatch.setattr(topics, "_wait_for_leaders", refuse)
+    real = topics._delete
+
+    def delete_twice(wire: Wire, names: list[str]) -> None:
+        real(wire, names)
+        real(wire, names)
+
+    monkeypatch.setattr(topics, "_delete", delete_twice)
+    with pytest.raises(WorkloadFailed, match="they have no leader"):
+        topics.CreateTopics("unled", "", 3).run(target)
+    with Wire(target.address) as wire:
+        left = wire.ask(apis.METADATA, {"topics": None}).topics
+    assert [topic.name for topic in left if topic.name.startswith("unled-")] == []
+
+
 @pytest.mark.parametrize(
     "workload",
     [
