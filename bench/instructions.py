@@ -37,16 +37,16 @@ class CannotCount(Exception):
 
 @dataclass(frozen=True)
 class Difference:
-    """A case's count beside the stored one (None where none is stored)."""
+    """A case's count beside the stored one (None where none is stored, or where it is no case any more)."""
 
     case: str
     stored: int | None
-    counted: int
+    counted: int | None
 
     @property
     def part(self) -> float | None:
         """By which part it grew (0.05: by a twentieth)."""
-        return None if not self.stored else self.counted / self.stored - 1
+        return self.counted / self.stored - 1 if self.stored and self.counted is not None else None
 
     @property
     def is_off(self) -> bool:
@@ -153,4 +153,5 @@ def store(counts: Mapping[str, int], path: Path = STORED) -> None:
 
 
 def differences(counts: Mapping[str, int], stored: Mapping[str, int]) -> list[Difference]:
-    return [Difference(case, stored.get(case), counted) for case, counted in counts.items()]
+    cases = dict.fromkeys((*counts, *stored))
+    return [Difference(case, stored.get(case), counts.get(case)) for case in cases]

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
             [
                 (
                     each.case,
-                    each.counted,
+                    "gone" if each.counted is None else each.counted,
                     each.stored,
                     each.part is not None and f"{each.part:+.1%}",
                 )
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     off = [each.case for each in found if each.is_off]
     if off:
         raise CommandFailed(
-            f"off by more than {instructions.TOLERANCE:.0%}, or not stored: {', '.join(off)}; "
+            f"off by more than {instructions.TOLERANCE:.0%}, not stored or gone: {', '.join(off)}; "
             "if that is meant, odradek bench instructions --update"
         )
     return 0

@@ -40,9 +40,9 @@ def test_missing_dumps_are_noticed() -> None:
 def test_a_twentieth_is_tolerated_either_way() -> None:
     found = differences(
         {"same": 104, "worse": 106, "better": 94, "new": 1},
-        {"same": 100, "worse": 100, "better": 100},
+        {"same": 100, "worse": 100, "better": 100, "gone": 100},
     )
-    assert [each.case for each in found if each.is_off] == ["worse", "better", "new"]
+    assert [each.case for each in found if each.is_off] == ["worse", "better", "new", "gone"]
     assert found[1] == Difference("worse", 100, 106)
 
 
@@ -73,5 +73,5 @@ def test_the_request_path_costs_what_is_stored() -> None:
         pytest.skip(f"no counts are stored for {interpreter()}")
     off = [each for each in differences(count(), stored) if each.is_off]
     assert not off, "\n".join(
-        f"{each.case}: {each.stored:,} stored, {each.counted:,} counted" for each in off
+        f"{each.case}: {each.stored} stored, {each.counted} counted" for each in off
     )
