@@ -1,7 +1,8 @@
 """Two runs against each other: what got worse by more than a tolerance.
 
 Medians are compared, workload by workload and metric by metric, for one peer (Odradek, unless told
-otherwise). A metric that the old run had and the new one failed to give is a regression too; one that
+otherwise). Where the runs of then and of now have values in common, that is noise, however far the medians are
+apart; and what only helps to understand (`Metric.diagnostic`) is shown, and judged by nobody. A metric that the old run had and the new one failed to give is a regression too; one that
 the new run did not try is only named, as is one of a workload that asked for something else then. Where
 the machines or the clients differ, so may the figures: that is said.
 """
@@ -23,6 +24,10 @@ class Verdict(enum.Enum):
     REGRESSION = "WORSE"
     IMPROVEMENT = "better"
     SAME = "same"
+    NOISE = "noise"
+    """The medians differ, and the ranges overlap."""
+    ASIDE = "aside"
+    """It is diagnostic."""
     FAILED = "FAILED"
     """The old run has a figure, the new one tried and has none."""
     NOT_RUN = "not run"
@@ -71,12 +76,18 @@ def _changes(
         before = figure(old, metric, measured)
         if before is None:
             continue
-        after = None if now_measured is None else figure(new, metric, now_measured)
+        metric_now = metric if now is None else now.metric(metric.name) or metric
+        after = None if now_measured is None else figure(new, metric_now, now_measured)
         if now is not None and now.parameters != workload.parameters:
             yield Change(workload.name, metric, before, after, None, Verdict.ANOTHER)
         elif after is not None:
             worse = worse_by(metric, before.median, after.median)
-            yield Change(workload.name, metric, before, after, worse, _verdict(worse, tolerance))
+            verdict = _verdict(worse, tolerance)
+            if after.metric.diagnostic or metric.diagnostic:
+                verdict = Verdict.ASIDE
+            elif verdict is not Verdict.SAME and _overlap(before, after):
+                verdict = Verdict.NOISE
+            yield Change(workload.name, metric, before, after, worse, verdict)
         else:
             tried = now_measured is not None and (
                 now_measured.failures or (now_measured.samples and not new.interrupted)
@@ -97,6 +108,10 @@ def _verdict(worse: float, tolerance: float) -> Verdict:
     if worse > tolerance:
         return Verdict.REGRESSION
     return Verdict.IMPROVEMENT if worse < -tolerance else Verdict.SAME
+
+
+def _overlap(before: Figure, after: Figure) -> bool:
+    return before.low <= after.high and after.low <= before.high
 
 
 def other_machine(old: Results, new: Results) -> list[str]:

@@ -56,13 +56,15 @@ class Metric:
 
     `limit` names the physical limit that the value is to be seen against: `NAME`, or `NAME:FIGURE` for
     one of the further figures that its measurements give. The fraction is value / limit where higher is
-    better, limit / value where lower is.
+    better, limit / value where lower is. What is `diagnostic` helps to understand the others, and is no aim
+    by itself: the client's own part, or the worst of thousands.
     """
 
     name: str
     unit: str
     better: Better
     limit: str | None = None
+    diagnostic: bool = False
 
     @property
     def limit_name(self) -> str | None:

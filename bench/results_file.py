@@ -299,4 +299,10 @@ def _sample(document: dict[str, Any]) -> Sample:
 
 def _metric(document: dict[str, Any]) -> Metric:
     better: Better = "higher" if document["better"] == "higher" else "lower"
-    return Metric(document["name"], document["unit"], better, document["limit"])
+    return Metric(
+        document["name"],
+        document["unit"],
+        better,
+        document["limit"],
+        bool(document.get("diagnostic")),
+    )

@@ -62,7 +62,8 @@ def _summary(changes: list[Change], tolerance: float) -> str:
     return (
         f"{len(changes)} figures: {counts[Verdict.REGRESSION]} worse by more than {tolerance:g} %, "
         f"{counts[Verdict.FAILED]} failed, {counts[Verdict.IMPROVEMENT]} better, "
-        f"{counts[Verdict.SAME]} the same, {counts[Verdict.NOT_RUN]} not run, "
+        f"{counts[Verdict.SAME]} the same, {counts[Verdict.NOISE]} within the range of their runs, "
+        f"{counts[Verdict.ASIDE]} aside, {counts[Verdict.NOT_RUN]} not run, "
         f"{counts[Verdict.ANOTHER]} of another workload"
     )
 

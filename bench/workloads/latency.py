@@ -33,8 +33,8 @@ from odradek.bench.model import (
 P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
 P99 = Metric("p99_us", "µs", "lower")
 P999 = Metric("p999_us", "µs", "lower")
-MAX = Metric("max_us", "µs", "lower")
-SENDER_P99 = Metric("sender_p99_us", "µs", "lower")
+MAX = Metric("max_us", "µs", "lower", diagnostic=True)
+SENDER_P99 = Metric("sender_p99_us", "µs", "lower", diagnostic=True)
 LATENCIES = (P50, P99, P999, MAX, SENDER_P99)
 
 LONGEST_NS = 60_000_000_000

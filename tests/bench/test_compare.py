@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from odradek.bench.compare import Verdict, compare, other_machine, worse_by
@@ -20,8 +22,10 @@ def verdicts(old: Results, new: Results) -> dict[str, Verdict]:
     [
         (100, 400, Verdict.SAME, Verdict.SAME),
         (91, 439, Verdict.SAME, Verdict.SAME),
-        (89, 441, Verdict.REGRESSION, Verdict.REGRESSION),
-        (111, 359, Verdict.IMPROVEMENT, Verdict.IMPROVEMENT),
+        (89, 441, Verdict.NOISE, Verdict.REGRESSION),
+        (83, 441, Verdict.REGRESSION, Verdict.REGRESSION),
+        (111, 359, Verdict.NOISE, Verdict.IMPROVEMENT),
+        (121, 359, Verdict.IMPROVEMENT, Verdict.IMPROVEMENT),
     ],
 )
 def test_more_speed_and_less_delay_are_better(
@@ -29,6 +33,17 @@ def test_more_speed_and_less_delay_are_better(
 ) -> None:
     found = verdicts(full_results(), full_results(speed, delay))
     assert found == {SPEED.name: speed_verdict, DELAY.name: delay_verdict}
+
+
+@pytest.mark.parametrize("which", ["old", "new"])
+def test_what_only_helps_to_understand_is_no_regression(which: str) -> None:
+    """An old file does not say of what that is true."""
+    old, new = full_results(), full_results(delay=4000)
+    (workload,) = (old if which == "old" else new).workloads
+    workload.metrics = (SPEED, replace(DELAY, diagnostic=True))
+    assert verdicts(old, new)[DELAY.name] is Verdict.ASIDE
+    assert not Verdict.ASIDE.is_regression
+    assert not Verdict.NOISE.is_regression
 
 
 def test_what_fails_now_is_a_regression() -> None:
