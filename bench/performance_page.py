@@ -121,9 +121,11 @@ def _circumstances(results: Results, *, clusters_alone: bool = False) -> Iterato
         [row for peer in results.peers for row in _peer_rows(peer, clusters_alone)],
     )
     yield ""
-    said = [" ".join(line.split()) for line in results.remarks]
-    if said:
-        yield "\n".join(f"**{line}**\n" for line in said)
+    if results.remarks:
+        yield "**To be known about this run as a whole:**"
+        yield ""
+        yield from (f"- {' '.join(line.split())}" for line in results.remarks)
+        yield ""
 
 
 def _peer_rows(peer: PeerRecord, clusters_alone: bool) -> Iterator[Sequence[str]]:
@@ -217,7 +219,7 @@ def _limits(results: Results) -> Iterator[str]:
 def _remarks(results: Results) -> Iterator[str]:
     said = remarks(results)[len(results.remarks) :]  # those of the run as a whole come first
     if said:
-        yield "To be known about this run:"
+        yield "To be known about the workloads of this run:"
         yield ""
         yield from (f"- {' '.join(line.split())}" for line in said)
         yield ""

@@ -149,7 +149,7 @@ def test_the_page_has_the_figures_and_what_is_missing() -> None:
         "| produce, 1 KiB records | `produce-1k` | `mb_per_s` | MB/s | 110 (100\N{EN DASH}120) 55% | FAILED |",
         "not measured: no cargo",
         "produce-1k on kafka FAILED in round 1",
-        "**kafka was started anew after a failure**",
+        "**To be known about this run as a whole:**\n\n- kafka was started anew after a failure\n",
         "| kafka | three brokers, controllers too | 4.3.0 | `heap=1 GB` |",
         "(../bench/results/0.1.0.json)",
         ">= Kafka",
