@@ -1,10 +1,11 @@
-"""The request path, rehearsed without sockets in a process of its own, for counting its instructions.
+"""The request path, rehearsed in a process of its own, for counting its instructions.
 
 A whole broker runs over real files, on a clock that stands still so that nothing happens in the
 background; `ClientConnection` is given requests by a connection that copies them out of memory and
 drops the answers. What is counted is therefore ours, from the frame to the answer and back to the
 next frame, with the interpreter under it, and without what the kernel and trio's wait for a socket
-cost (`limits.py` and the workloads over real sockets know that).
+cost (`limits.py` and the workloads over real sockets know that). One case goes over loopback, a
+`TcpConnection` and the `TcpSelector`, from a client in the same loop, whose part is in it.
 
     python -m odradek.bench.hot_path DIRECTORY
 
@@ -19,6 +20,7 @@ import gc
 import json
 import os
 import random
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,12 +40,12 @@ from odradek.replication.partition.partition import Partition
 from odradek.seams import Seams
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice
-from odradek.seams.network import Address
+from odradek.seams.network import Address, Selector
 from odradek.seams.processes import ProcessWorkers
 from odradek.seams.real import open_real_objects
 from odradek.seams.real_files import RealFiles
-from odradek.seams.selector import EachAlone
-from odradek.seams.tcp import TcpNetwork
+from odradek.seams.selector import EachAlone, TcpSelector
+from odradek.seams.tcp import TcpConnection, TcpNetwork
 from odradek.seams.threads import ThreadOffload
 from odradek.testing.virtual_clock import VirtualClock
 
@@ -53,6 +55,7 @@ PRODUCE_VERSION = 12
 FETCH_VERSION = 12
 METADATA_VERSION = 12
 MAX_BYTES = 1 << 20
+ANSWER_BYTES = 1 << 16
 NEXT_OFFSET = 0x1122334455667788
 """Stands in a request for the end of the log, which is put in its place each time."""
 
@@ -71,6 +74,7 @@ class Case:
     good: Callable[[Any], bool]
     waits: bool = False
     """Whether it asks for the record that is appended once it waits for it."""
+    over_sockets: bool = False
 
     def request(self) -> bytes:
         head = request_header(self.api, self.version, 1, CLIENT_ID)
@@ -133,6 +137,16 @@ CASES = (
         lambda: _produce(_records(1, 100)),
         400,
         _was_produced,
+    ),
+    Case(
+        "produce-100B-socket",
+        "the same over loopback, with its client and what the loop does in between",
+        apis.PRODUCE,
+        PRODUCE_VERSION,
+        lambda: _produce(_records(1, 100)),
+        400,
+        _was_produced,
+        over_sockets=True,
     ),
     Case(
         "produce-1MB",
@@ -254,27 +268,57 @@ class Waiting(Rehearsal):
                 self._due.answer()  # as a connection does
 
 
+class Asking:
+    """A client at the other end of a connection, that asks the same again once it was answered."""
+
+    def __init__(self, request: bytes, times: int) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self._socket = socket.create_connection(server.getsockname())
+            ours, _ = server.accept()
+        self._socket.setblocking(False)
+        self.connection = TcpConnection(ours, Address("127.0.0.1", 1))
+        self._request = request
+        self._times = times
+        self.answers = 0
+        self.last: list[Buffer] = []
+
+    async def ask(self) -> None:
+        with self._socket:
+            for _ in range(self._times):
+                self._socket.send(self._request)
+                await trio.lowlevel.wait_readable(self._socket)
+                self.last = [self._socket.recv(ANSWER_BYTES)]
+                self.answers += 1
+
+
 class NotAnswered(Exception):
     """The broker did not answer as it should: there is nothing to count."""
 
 
 async def rehearse(broker: Broker, case: Case, times: int) -> None:
     """Have the broker answer a case so many times on one connection; NotAnswered if it doesn't."""
-    connection = Rehearsal(case.request(), times)
+    selector: Selector = EachAlone()
+    peer: Rehearsal | Asking = Rehearsal(case.request(), times)
     if case.waits:
         partition = await broker.partitions.get(TOPIC, None, 0)
-        connection = Waiting(case.request(), times, partition, broker.due_fetches)
-    client = ClientConnection(connection, broker.endpoints[0], broker, EachAlone())
+        peer = Waiting(case.request(), times, partition, broker.due_fetches)
+    elif case.over_sockets:
+        peer, selector = Asking(case.request(), times), TcpSelector()
+    connection = peer.connection if isinstance(peer, Asking) else peer
+    client = ClientConnection(connection, broker.endpoints[0], broker, selector)
     async with trio.open_nursery() as nursery:
-        if isinstance(connection, Waiting):
-            nursery.start_soon(connection.append_when_asked)
+        nursery.start_soon(selector.run)
+        if isinstance(peer, Waiting):
+            nursery.start_soon(peer.append_when_asked)
+        if isinstance(peer, Asking):
+            nursery.start_soon(peer.ask)
         _mark()
         await client.talk()
         _mark()
         nursery.cancel_scope.cancel()
-    if connection.answers != times:
-        raise NotAnswered(f"{case.name}: {connection.answers} answers to {times} requests")
-    answer = memoryview(b"".join(_bytes_of(connection.last)))[4:]
+    if peer.answers != times:
+        raise NotAnswered(f"{case.name}: {peer.answers} answers to {times} requests")
+    answer = memoryview(b"".join(_bytes_of(peer.last)))[4:]
     _, start = read_response_header(case.api, case.version, answer)
     values = messages.read_response(case.api.key, case.version, answer, start)
     if not case.good(values):
