@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import TypeVar
+from uuid import UUID
 
 from odradek.client.batch_reader import BatchReader, FetchedBatches
 from odradek.client.consumer import (
@@ -78,6 +79,17 @@ class Brokers:
 
         return self._ask("offsets", ask) if wanted else {}
 
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of who leads them: all that there is by now was written in these, or before. Of brokers that
+        say it (Kafka 2.0)."""
+
+        async def ask() -> dict[TopicPartition, int]:
+            found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
+            return {where: each.leader_epoch for where, each in found.items()}
+
+        epochs = self._ask("who leads", ask)
+        return {where: epoch for where, epoch in epochs.items() if epoch >= 0}
+
     def local_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where brokers' own logs begin (KIP-405): all below is in the remote tier, or nowhere."""
         return {
@@ -128,12 +140,20 @@ class Brokers:
         return [*found, EpochStart(ordered[-1] + 1, start)] if ordered else []
 
     def fetch(
-        self, where: TopicPartition, offset: int, *, read_committed: bool, max_bytes: int
+        self,
+        where: TopicPartition,
+        offset: int,
+        *,
+        topic_id: UUID | None,
+        read_committed: bool,
+        max_bytes: int,
     ) -> FetchedBatches:
-        """Batches from `offset` on. Raises KafkaError OFFSET_OUT_OF_RANGE."""
+        """Batches from `offset` on. Raises KafkaError OFFSET_OUT_OF_RANGE, and INCONSISTENT_TOPIC_ID where the
+        topic is another one by now."""
         reader = BatchReader(
             self._cluster,
             where,
+            topic_id=topic_id,
             isolation=_isolation(read_committed),
             max_bytes=max_bytes,
             unavailable_s=self._cluster.timeout_s,
@@ -144,7 +164,7 @@ class Brokers:
         try:
             return self._loop.call(question)
         except KafkaError as error:
-            if error.code == ErrorCode.offset_out_of_range:
+            if error.code in (ErrorCode.offset_out_of_range, ErrorCode.inconsistent_topic_id):
                 raise
             raise refused(f"{self._bootstrap} did not say {what}", error) from error
         except ClientError as error:

@@ -8,8 +8,9 @@ segments a task is made with a few operations on columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from uuid import UUID
 
 import numpy as np
 
@@ -31,12 +32,16 @@ RECORD_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class BrokerRange:
-    """Offsets of a partition that are fetched from whoever leads it: from `low` on, before `high`."""
+    """Offsets of a partition that are fetched from whoever leads it: from `low` on, before `high`. They are
+    offsets of this topic, and of what was written in this leader epoch or before, as far as brokers know either:
+    of others by then, they mean other records."""
 
     topic: str
     partition: int
     low: int
     high: int
+    topic_id: UUID | None = None
+    leader_epoch: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -123,7 +128,7 @@ def _cut(
     count = piece.high - piece.low
     into = min(max(-(-piece.size_bytes // limit), -(-count // records), 1), count)
     bounds = [piece.low + count * number // into for number in range(into + 1)]
-    return [BrokerRange(piece.topic, piece.partition, low, high) for low, high in pairwise(bounds)]
+    return [replace(piece, low=low, high=high) for low, high in pairwise(bounds)]
 
 
 class _Packer:

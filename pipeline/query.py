@@ -264,12 +264,33 @@ class Query:
             if where in tiered:
                 self._plan_partition(plan, where, low, high, filtered)
             elif where in left:
-                plan.pieces.append(BrokerRange(*where, low, high))
+                plan.pieces.append(self._at_brokers(where, low, high))
             self._plan_lost(plan, where, filtered, high, INT64_MAX)
             self._stored.forget(where)  # the plan has what is needed of it
         if self._store is not None:
             plan.pieces = self._narrowed(self._store, plan.pieces, filtered)
+        plan.pieces = self._with_epochs(plan.pieces)
         return plan
+
+    def _at_brokers(self, where: TopicPartition, low: int, high: int) -> BrokerRange:
+        id = self.partitions.get(where)
+        return BrokerRange(*where, low, high, None if id is None else id.topic_id)
+
+    def _with_epochs(self, pieces: list[Piece]) -> list[Piece]:
+        """Leaders are asked for theirs once all else is known: no offset that is read was written later."""
+        asked = {TopicPartition(e.topic, e.partition) for e in pieces if isinstance(e, BrokerRange)}
+        if self._brokers is None or not asked:
+            return pieces
+        epochs = self._brokers.leader_epochs(sorted(asked))
+
+        def with_epoch(piece: Piece) -> Piece:
+            if not isinstance(piece, BrokerRange):
+                return piece
+            return replace(
+                piece, leader_epoch=epochs.get(TopicPartition(piece.topic, piece.partition))
+            )
+
+        return [with_epoch(piece) for piece in pieces]
 
     def _between_times(
         self, ranges: Ranges, filtered: Filtered
@@ -390,7 +411,7 @@ class Query:
     def _gap(self, where: TopicPartition, low: int, high: int) -> BrokerRange | Lost:
         """What the store lacks."""
         if self._brokers is not None:
-            return BrokerRange(*where, low, high)
+            return self._at_brokers(where, low, high)
         covered = self._stored.covered
         for start, error in self._stored.unreadable(where):
             if start < high and (start >= low or not len(covered(where, start, low))):

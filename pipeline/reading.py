@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from odradek.pipeline.decoding.arrow_schema import GAPS, arrow_schema
 from odradek.pipeline.decoding.batches import decoder_of
+from odradek.pipeline.decoding.headers import find_batches
 from odradek.pipeline.decoding.schema import GAP, RECORDS
 from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import (
@@ -26,7 +29,7 @@ from odradek.pipeline.errors import (
 from odradek.pipeline.options import REPORT
 from odradek.pipeline.planning import BrokerRange, Lost, each_piece
 from odradek.pipeline.segment_columns import PackedStretches, Stretch, Stretches
-from odradek.protocol.errors import KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.tiered.custom_metadata import is_dense
 
 if TYPE_CHECKING:
@@ -172,13 +175,15 @@ def _read_store(reading: Reading, piece: Stretch, wanted: Wanted) -> Iterator[pa
     except MissingSegment as error:
         if not _is_gone(reading, piece):
             raise
-        loss = DataLoss(f"retention took them since the query was planned: {error}")
+        loss = DataLoss(
+            f"retention took them, or their topic went, since the query was planned: {error}"
+        )
         loss.key, loss.unread_from = error.key, error.unread_from
         raise loss from None
 
 
 def _is_gone(reading: Reading, piece: Stretch) -> bool:
-    """Whether the log begins behind it now; what nobody can say is not so."""
+    """Whether the log begins behind it now, or the topic is gone; what nobody can say is not so."""
     if reading.bootstrap is None:
         return False
     from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
@@ -186,6 +191,9 @@ def _is_gone(reading: Reading, piece: Stretch) -> bool:
     where = TopicPartition(*_where(piece))
     try:
         brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
+        topic = brokers.topics().get(where.topic)
+        if topic is None or topic.topic_id not in (None, piece.segment.partition.topic_id):
+            return True
         return brokers.offsets({where: EARLIEST})[where] >= piece.high
     except BrokersUnavailable:
         return False
@@ -197,8 +205,33 @@ def _lost(piece: Lost) -> Unread:
     return error
 
 
+def _gone(piece: BrokerRange, offset: int, why: str | None = None) -> DataLoss:
+    """From there on, before the end of the piece."""
+    text = f"offsets {offset} to {piece.high - 1} of {piece.topic}-{piece.partition} are gone"
+    loss = DataLoss(text if why is None else f"{text}: {why}")
+    loss.unread_from = offset
+    return loss
+
+
+def _of_its_epochs(
+    piece: BrokerRange, offset: int, records: memoryview
+) -> tuple[memoryview, int | None]:
+    """The batches before the first that was written, at an offset of the piece, by a later leader than the one
+    it was planned with; and that one's epoch. A log is cut off only when its leader changes, and what is there
+    afterwards has the new one's epoch."""
+    if piece.leader_epoch is None:
+        return records, None
+    batches, _, _ = find_batches(records, 0, len(records))
+    is_of_it = (batches["last_offset"] >= offset) & (batches["base_offset"] < piece.high)
+    later = np.flatnonzero(is_of_it & (batches["leader_epoch"] > piece.leader_epoch))
+    if not len(later):
+        return records, None
+    first = batches[later[0]]
+    return records[: first["position"]], int(first["leader_epoch"])
+
+
 def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    from odradek.pipeline.brokers import EARLIEST, LATER, TopicPartition, brokers_at
+    from odradek.pipeline.brokers import EARLIEST, LATER, LATEST, TopicPartition, brokers_at
 
     assert reading.bootstrap is not None
     brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
@@ -209,27 +242,39 @@ def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterat
             fetched = brokers.fetch(
                 where,
                 offset,
+                topic_id=piece.topic_id,
                 read_committed=reading.read_committed,
                 max_bytes=reading.fetch_max_bytes,
             )
-        except KafkaError:
+        except KafkaError as error:
+            if error.code is ErrorCode.inconsistent_topic_id:
+                raise _gone(piece, offset, error.message) from None
             first = brokers.offsets({where: EARLIEST})[where]
             goes_on = first if offset < first < piece.high else None
-            last = (goes_on or piece.high) - 1
-            loss = DataLoss(f"offsets {offset} to {last} of {where} are gone")
-            loss.unread_from, loss.goes_on_at = offset, goes_on
+            loss = _gone(replace(piece, high=goes_on or piece.high), offset)
+            loss.goes_on_at = goes_on
             raise loss from None
         gone = [Aborted(producer, first, INT64_MAX) for producer, first in fetched.aborted]
         decoder = decoder_of(
             replace(wanted, low=offset, aborted=gone), f"{where}, fetched at {offset}"
         )
+        records, epoch = _of_its_epochs(piece, offset, memoryview(fetched.records))
         try:
-            yield from decoder.feed(fetched.records)
+            yield from decoder.feed(records)
         except UnreadableSegment as error:
             error.unread_from = decoder.next_offset
             raise
+        if epoch is not None:
+            text = (
+                f"they were cut off the log, which has others there of leader epoch {epoch} (the query was"
+                f" planned in epoch {piece.leader_epoch})"
+            )
+            raise _gone(piece, decoder.next_offset, text)
         idle = idle + 1 if decoder.next_offset == offset else 0
         if idle > IDLE_FETCHES_MAX:
+            end = brokers.offsets({where: LATEST})[where]
+            if end <= offset:
+                raise _gone(piece, offset, f"the log ends at offset {end} now")
             raise BrokersUnavailable(
                 f"{reading.bootstrap} gave nothing of {where} from offset {offset} on, asked {idle} times:"
                 f" {LATER}"

@@ -24,7 +24,7 @@ from odradek.pipeline.history import cover
 from odradek.pipeline.options import Options
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store import Beginning, Store
-from odradek.protocol.errors import KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.object_names import parse_key
@@ -202,9 +202,18 @@ class StoredPartitions:
         return segments.packed(), self._brokers.lineage(where, segments.epochs())
 
     def _aborted_across(self, brokers: Brokers, where: TopicPartition, end: int) -> list[Aborted]:
+        id = self._ids[where]
         try:
-            fetched = brokers.fetch(where, end, read_committed=True, max_bytes=1)
-        except KafkaError:
+            fetched = brokers.fetch(
+                where,
+                end,
+                topic_id=None if id is None else id.topic_id,
+                read_committed=True,
+                max_bytes=1,
+            )
+        except KafkaError as error:
+            if error.code is ErrorCode.inconsistent_topic_id:
+                raise DataLoss(f"{error.message}: run the query again") from None
             if end > brokers.offsets({where: LATEST})[where]:
                 return []  # the store reaches further than the log does now: all of it is decided
             text = f"{where} has lost offset {end} while a query was planned: run it again"

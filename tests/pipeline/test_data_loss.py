@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -61,6 +62,46 @@ def test_data_loss_ends_a_query_that_does_not_allow_it() -> None:
     leader = Moving((0, 20))
     with leader.reachable(), pytest.raises(DataLoss, match="offsets 5 to 11 of t-0 are gone"):
         read(replace(REPORTING, fail_on_data_loss=True), [BrokerRange("t", 0, 0, 20)])
+
+
+def after_planning(leader: VirtualLeader, piece: BrokerRange) -> None:
+    """Planned offsets are told as lost once, and what other records have them now is not read."""
+    with leader.reachable():
+        with pytest.raises(DataLoss, match=f"offsets {piece.low} to .* are gone: "):
+            read(replace(REPORTING, fail_on_data_loss=True), [piece])
+        assert read(REPORTING, [piece]) == ([], [(piece.low, piece.high - 1, None)])
+
+
+def test_a_topic_that_was_made_again_before_it_is_read_is_data_loss() -> None:
+    leader = VirtualLeader((0, 20))
+    with leader.reachable():
+        asked = query(World(), leader)
+        (piece,) = asked.plan(asked.ranges()).pieces
+    leader.topic_id = UUID(int=2)
+    assert isinstance(piece, BrokerRange)
+    after_planning(leader, piece)
+
+
+def test_a_log_that_was_cut_off_and_grew_again_before_it_is_read_is_data_loss() -> None:
+    """Another leader has written from offset 7 on: what is behind the piece is no matter."""
+    leader = VirtualLeader((0, 20))
+    with leader.reachable():
+        asked = query(World(), leader)
+        (piece,) = asked.plan(asked.ranges()).pieces
+        assert isinstance(piece, BrokerRange)
+        leader.logs[ONLY] = Held(0, 20, epoch=1, written_from=7)
+        assert read(REPORTING, [piece]) == ([*range(7)], [(7, 19, None)])
+        assert read(REPORTING, [replace(piece, high=7)]) == ([*range(7)], [])
+    after_planning(leader, replace(piece, low=7))
+
+
+def test_a_log_that_was_cut_off_where_reading_goes_on_is_data_loss() -> None:
+    leader = VirtualLeader((0, 5))
+    piece = BrokerRange("t", 0, 0, 20)
+    with leader.reachable():
+        assert read(REPORTING, [piece]) == ([*range(5)], [(5, 19, None)])
+        with pytest.raises(DataLoss, match="offsets 5 to 19 of t-0 are gone: the log ends at"):
+            read(replace(REPORTING, fail_on_data_loss=True), [piece])
 
 
 def test_a_leader_that_gives_nothing_is_named() -> None:
@@ -129,3 +170,5 @@ def test_a_segment_that_retention_takes_before_it_is_read_is_data_loss(tmp_path:
         leader.logs[ONLY].start = 29
         with pytest.raises(MissingSegment):
             read(reading, [gone])
+        leader.topic_id = UUID(int=2)
+        assert read(reading, [gone]) == ([], []), "what another topic has does not count"

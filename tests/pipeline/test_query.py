@@ -42,7 +42,7 @@ from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, partition_direc
 from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_store import WHERE, World, segment
-from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_leader import TOPIC_ID, VirtualLeader
 from tests.pipeline.virtual_reading import FULL
 
 ONLY = TopicPartition("t", 0)
@@ -54,6 +54,11 @@ def query(world: World, leader: VirtualLeader | None = None, **options: Any) -> 
         given["kafka.bootstrap.servers"] = "unused:9092"
     named = {name.lower(): str(value) for name, value in given.items() if value is not None}
     return Query(parse_options(named, streaming=False), store=world.store)
+
+
+def broker_range(low: int, high: int, partition: int = 0) -> BrokerRange:
+    """As it is planned with a `VirtualLeader`."""
+    return BrokerRange("t", partition, low, high, TOPIC_ID, 0)
 
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
@@ -224,7 +229,7 @@ def test_a_manifest_that_cannot_be_read_is_named_or_is_a_gap(
         assert part.key == key
     with leader.reachable():
         pieces = query(world, leader, onCorruptSegment="skip").plan({ONLY: (0, 30)}).pieces
-    assert pieces[1] == BrokerRange("t", 0, 10, 20)
+    assert pieces[1] == broker_range(10, 20)
 
 
 def test_what_may_have_ended_in_a_gap_is_not_given_out() -> None:
@@ -253,7 +258,7 @@ def test_an_end_that_brokers_cannot_give_out_yet_is_data_loss(committed: bool) -
         left = query(World(), leader, **asked, failOnDataLoss=False)
         assert left.ranges() == {ONLY: (0, end)}
         read, lost = left.plan({ONLY: (0, end)}).pieces
-        assert (read, lost.low, lost.high) == (BrokerRange("t", 0, 0, end), end, 12)
+        assert (read, lost.low, lost.high) == (broker_range(0, end), end, 12)
         for ending in ({}, {"endingOffsets": '{"t":{"0":-1}}'}):
             assert query(World(), leader, **isolation, **ending).ranges() == {ONLY: (0, end)}
 
@@ -285,7 +290,7 @@ def test_the_store_is_not_asked_for_what_lies_behind_it(known: int | None) -> No
         for low, asks in ((9, True), (10, known is None)):
             world.asked()
             pieces = query(world, leader).plan({ONLY: (low, 40)}).pieces
-            assert pieces[-1] == BrokerRange("t", 0, 10, 40)
+            assert pieces[-1] == broker_range(10, 40)
             assert len(pieces) == (2 if low < 10 else 1)
             assert bool(world.requests("list", "get")) == asks
 
@@ -480,8 +485,10 @@ def test_leaders_are_asked_for_what_is_of_a_filters_times() -> None:
         return query.plan(query.ranges()).pieces
 
     with leader.reachable():
-        assert planned(1020, 1030) == [BrokerRange("t", 0, 20, 100), BrokerRange("t", 2, 25, 30)]
+        assert planned(1020, 1030) == [
+            broker_range(20, 100), broker_range(25, 30, 2)
+        ]  # fmt: skip
         assert planned(1020, 1026, maxlateness="1") == [
-            BrokerRange("t", 0, 20, 27), BrokerRange("t", 2, 25, 27)
+            broker_range(20, 27), broker_range(25, 27, 2)
         ]  # fmt: skip
         assert [each.low for each in planned(-5, 1020)] == [0, 0, 25]

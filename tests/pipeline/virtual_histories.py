@@ -286,8 +286,9 @@ class History:
         await trio.sleep(self.chance.uniform(0, 2.5))
         self.world.wires.heal()
 
-    async def _elect_uncleanly(self) -> None:
-        """The one that was away leads, without what the other wrote and copied alone (two replicas)."""
+    async def _elect_uncleanly(self, before: Look | None = None) -> None:
+        """The one that was away leads, without what the other wrote and copied alone (two replicas). `before`
+        that somebody may look."""
         await self._until_whole()
         leader = self._leader()
         other = REPLICAS[1 - REPLICAS.index(leader)]
@@ -297,6 +298,8 @@ class History:
             with suppress(KafkaError, ClientError):
                 await self._produce()
             await trio.sleep(0.4)
+        if before is not None:
+            await before(self)
         await self._cluster.kill(leader)
         await self._cluster.start(other)
         await trio.sleep(4.0)

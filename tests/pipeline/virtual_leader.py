@@ -25,6 +25,10 @@ class OutOfRange(KafkaError):
     code = ErrorCode.offset_out_of_range
 
 
+class AnotherTopic(KafkaError):
+    code = ErrorCode.inconsistent_topic_id
+
+
 @dataclass
 class Held:
     """A partition's offsets: from the first on, before the second."""
@@ -37,6 +41,9 @@ class Held:
     """Behind the last offset that the store has; None where the leader does not know."""
     local_start: int | None = None
     """Where the leader's own log begins; None where all of it is there."""
+    epoch: int = 0
+    """The leader's; of this one are all records from `written_from` on."""
+    written_from: int = 0
 
     def readable(self, *, committed: bool) -> int:
         return self.end if self.undecided is None or not committed else self.undecided
@@ -83,9 +90,20 @@ class VirtualLeader(Brokers):
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
         return [EpochStart(0, 0)]
 
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {where: self.logs[where].epoch for where in partitions}
+
     def fetch(
-        self, where: TopicPartition, offset: int, *, read_committed: bool, max_bytes: int
+        self,
+        where: TopicPartition,
+        offset: int,
+        *,
+        topic_id: UUID | None,
+        read_committed: bool,
+        max_bytes: int,
     ) -> FetchedBatches:
+        if topic_id is not None and topic_id != self.topic_id:
+            raise AnotherTopic(f"{where.topic} was deleted and made again")
         held = self.logs[where]
         end = held.readable(committed=read_committed)
         if not held.start <= offset <= held.end:
@@ -94,8 +112,15 @@ class VirtualLeader(Brokers):
             Record(each, 1000 + each, None, b"value %d" % each)
             for each in range(offset, min(offset + RECORDS_A_FETCH, end))
         ]
-        data = bytes(build_batch(records, base_offset=offset)) if records else b""
-        return FetchedBatches(data, (), end, held.start)
+        parts = [
+            bytes(build_batch(part, base_offset=part[0].offset, leader_epoch=epoch))
+            for part, epoch in (
+                ([each for each in records if each.offset < held.written_from], 0),
+                ([each for each in records if each.offset >= held.written_from], held.epoch),
+            )
+            if part
+        ]
+        return FetchedBatches(b"".join(parts), (), end, held.start)
 
     @contextmanager
     def reachable(self) -> Iterator[None]:

@@ -1,0 +1,98 @@
+"""Reading a partition of one topic, and of no other that has its name by then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from odradek.client.batch_reader import BatchReader
+from odradek.client.consumer import TopicPartition
+from odradek.client.metadata import Cluster, open_cluster
+from odradek.protocol.apis import FETCH, METADATA, Api
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.tcp import TcpNetwork
+from tests.client.scripted_broker import Asked, ScriptedBroker, scripted_broker
+
+T0 = TopicPartition("t", 0)
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+@asynccontextmanager
+async def broker(
+    ids: list[UUID], versions: Mapping[Api, tuple[int, int]] | None = None
+) -> AsyncIterator[tuple[ScriptedBroker, Cluster]]:
+    """One whose topic "t" has the first of these ids, and the others after as many fetches."""
+
+    def script(asked: Asked) -> Any:
+        if asked.api is METADATA:
+            answer = found.metadata(asked)
+            for topic in answer["topics"]:
+                topic["topic_id"] = ids[0]
+            return answer
+        if asked.api is not FETCH:
+            return None
+        (topic,) = asked.body.topics
+        is_known = asked.version <= 12 or topic.topic_id == ids[0]
+        if len(ids) > 1:
+            ids.pop(0)
+        row = {
+            "partition_index": 0,
+            "error_code": ErrorCode.none if is_known else ErrorCode.unknown_topic_id,
+            "high_watermark": 7,
+            "last_stable_offset": 7,
+            "log_start_offset": 0,
+            "aborted_transactions": None,
+            "preferred_read_replica": -1,
+            "records": b"",
+        }
+        place = {"topic": "t", "topic_id": getattr(topic, "topic_id", None)}
+        return {"responses": [{**place, "partitions": [row]}]}
+
+    async with scripted_broker(script, topics={"t": 1}, versions=versions or {}) as found:
+        async with open_cluster(TcpNetwork(), [found.address], timeout_s=5.0) as cluster:
+            yield found, cluster
+
+
+OLDER = {FETCH: (4, 12)}
+
+
+@pytest.mark.parametrize("versions", [{}, OLDER], ids=["now", "before Kafka 3.1"])
+async def test_a_topic_is_read_by_its_id(versions: Mapping[Api, tuple[int, int]]) -> None:
+    async with broker([OLD], versions) as (found, cluster):
+        reader = BatchReader(cluster, T0, topic_id=OLD)
+        for _ in range(2):
+            assert (await reader.fetch(3, max_wait_s=0.0)).end_offset == 7
+        (asked, _) = found.asked(FETCH)
+    if versions:
+        assert (asked.version, asked.body.topics[0].topic) == (12, "t")
+    else:
+        assert (asked.version, asked.body.topics[0].topic_id) == (18, OLD)
+
+
+@pytest.mark.parametrize("versions", [{}, OLDER], ids=["now", "before Kafka 3.1"])
+async def test_nothing_is_read_of_another_topic_of_the_name(
+    versions: Mapping[Api, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made while the first fetch is answered, or before the second."""
+    monkeypatch.setattr("odradek.client.batch_reader.MADE_AGAIN_S", 0.1)
+    for ids, fetches in (([OLD, NEW], 1), ([OLD, OLD, NEW], 2)):
+        async with broker(ids, versions) as (_, cluster):
+            reader = BatchReader(cluster, T0, topic_id=OLD)
+            for _ in range(fetches - 1 if versions else fetches):
+                assert (await reader.fetch(3, max_wait_s=0.0)).end_offset == 7
+            with pytest.raises(KafkaError, match="t was deleted and made again") as raised:
+                await reader.fetch(3, max_wait_s=0.0)
+            assert raised.value.code is ErrorCode.inconsistent_topic_id
+
+
+async def test_a_broker_that_has_yet_to_hear_of_a_topic_is_asked_again() -> None:
+    async with broker([OLD, NEW]) as (_, cluster):
+        await cluster.topic("t")
+        reader = BatchReader(cluster, T0)
+        await reader.fetch(3, max_wait_s=0.0)
+        named = BatchReader(cluster, T0, topic_id=NEW)
+        assert (await named.fetch(3, max_wait_s=0.0)).end_offset == 7

@@ -1,0 +1,80 @@
+"""A query is planned, and then other records have the offsets that it means: none of these is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.pipeline.errors import DataLoss
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.source import BatchReader
+from odradek.testing import Broker
+from tests.pipeline.made_again import made_again
+from tests.pipeline.test_virtual_histories import Rows, by_offset, consume
+from tests.pipeline.virtual_histories import TOPIC, History
+from tests.pipeline.virtual_reading import FULL, VirtualSource, rows_of
+
+
+def test_of_a_topic_that_was_made_again_nothing_is_read() -> None:
+    with Broker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        (made,) = admin.create_topics([NewTopic("events", 1)]).values()
+        made.result(30)
+        _produce(broker, b"old", 30)
+        given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
+        for lenient in (False, True):
+            given["failondataloss"] = str(not lenient)
+            reader = BatchReader(parse_options(given, streaming=False), FULL)
+            tasks = list(reader.partitions())
+            assert len(rows_of(reader, tasks[0])) == 30
+            made_again(broker, "events", 1)
+            _produce(broker, b"new", 40)
+            if lenient:
+                assert [rows_of(reader, task) for task in tasks] == [[]]
+                continue
+            with pytest.raises(DataLoss, match="events was deleted and made again"):
+                rows_of(reader, tasks[0])
+            made_again(broker, "events", 1)
+            _produce(broker, b"old", 30)
+
+
+def _produce(broker: Broker, value: bytes, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for _ in range(count):
+        producer.produce("events", value=value, partition=0)
+    producer.flush()
+
+
+def test_what_an_unclean_leader_has_written_is_not_what_was_planned() -> None:
+    """Records were cut off, and there are others at their offsets before the tasks run."""
+    others: list[tuple[int, int]] = []
+
+    async def look(history: History) -> None:
+        source = VirtualSource(history.world, history.cluster, TOPIC)
+        given = source.options(failOnDataLoss=False, **{"tiered.url": None})
+        reader = BatchReader(parse_options(given, streaming=False), FULL)
+        before: Rows = {}
+        tasks: list[Any] = []
+
+        async def plan(history: History) -> None:
+            tasks.extend(await source.aside(reader.partitions))
+            before.update(await consume(history, committed=False))
+
+        await history._elect_uncleanly(plan)
+        for _ in range(20):
+            await history._produce()
+        found = by_offset(await source.rows(reader, tasks, history.chance))
+        after = await consume(history, committed=False)
+        assert all(row == before[where] for where, row in found.items())
+        there = before.keys() & after.keys()
+        assert found.keys() == {where for where in there if before[where] == after[where]}
+        others.extend(where for where in there if before[where] != after[where])
+
+    async def nothing(history: History) -> None:
+        pass
+
+    History(0, nodes=3, deletes=False, unclean=True).play(nothing, look, steps=4)
+    assert others
