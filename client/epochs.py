@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+import trio
+
 from odradek.client.consumer import TopicPartition
-from odradek.client.errors import check
+from odradek.client.errors import ClientError, check
 from odradek.client.metadata import Cluster
 from odradek.protocol.apis import OFFSET_FOR_LEADER_EPOCH
+from odradek.protocol.errors import KafkaError
 from odradek.seams.values import value_class
 
 CONSUMER = -1
+AT_ONCE = 32
+"""Epochs that are asked for before the first of them is answered: a request has one of a partition."""
 
 
 @value_class
@@ -44,4 +49,22 @@ async def epoch_ends(
         check(found.error_code, about=f"the epochs of {where}")
         return EpochEnd(found.leader_epoch, found.end_offset)
 
-    return {epoch: await cluster.retrying(partial(ask, epoch)) for epoch in epochs}
+    found: dict[int, EpochEnd] = {}
+    failures: list[KafkaError | ClientError] = []
+    limit = trio.CapacityLimiter(AT_ONCE)
+
+    async def look_up(epoch: int) -> None:
+        async with limit:
+            if failures:
+                return
+            try:
+                found[epoch] = await cluster.retrying(partial(ask, epoch))
+            except (KafkaError, ClientError) as error:
+                failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for epoch in epochs:
+            nursery.start_soon(look_up, epoch)
+    if failures:
+        raise failures[0]
+    return found

@@ -8,7 +8,7 @@ for: what became of later records, nobody there knows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -258,15 +258,17 @@ class Query:
             left = self._between_times(left, filtered)
         tiered = self._not_behind_the_store(left)
         self._stored.look_up(list(tiered))
+        planned = self._plan_stored(tiered, filtered)
         for where in sorted({*left, *self._lost}):
             low, high = left.get(where, ranges.get(where, (0, 0)))
             self._plan_lost(plan, where, filtered, 0, high)
             if where in tiered:
-                self._plan_partition(plan, where, low, high, filtered)
+                of_it = next(planned)
+                plan.pieces += of_it.pieces
+                plan.aborted |= of_it.aborted
             elif where in left:
                 plan.pieces.append(self._at_brokers(where, low, high))
             self._plan_lost(plan, where, filtered, high, INT64_MAX)
-            self._stored.forget(where)  # the plan has what is needed of it
         if self._store is not None:
             plan.pieces = self._narrowed(self._store, plan.pieces, filtered)
         plan.pieces = self._with_epochs(plan.pieces)
@@ -354,6 +356,19 @@ class Query:
             low, high = filtered.offsets(*where, lost.low, lost.high)
             if low < high and since <= low < until:
                 plan.pieces.append(replace(lost, low=low, high=high))
+
+    def _plan_stored(self, ranges: Ranges, filtered: Filtered) -> Iterator[Plan]:
+        """Of each partition in their order. Several at once where the store is asked how transactions ended."""
+
+        def planned(where: TopicPartition) -> Plan:
+            plan = Plan()
+            self._plan_partition(plan, where, *ranges[where], filtered)
+            self._stored.forget(where)  # the plan has what is needed of it
+            return plan
+
+        if self._store is not None and self._options.leaves_out_aborted:
+            return iter(self._store.at_once(planned, sorted(ranges)))
+        return map(planned, sorted(ranges))
 
     def _plan_partition(
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered

@@ -157,9 +157,11 @@ async def receive(connection: Connection, size: int) -> bytes:
 
 
 @asynccontextmanager
-async def scripted_broker(script: Script, **more: Any) -> AsyncIterator[ScriptedBroker]:
+async def scripted_broker(
+    script: Script, *, kind: type[ScriptedBroker] = ScriptedBroker, **more: Any
+) -> AsyncIterator[ScriptedBroker]:
     """The broker, listening on a free port."""
-    broker = ScriptedBroker(script, **more)
+    broker = kind(script, **more)
     (listener,) = await TcpNetwork().listen("127.0.0.1", 0)
     broker.address = listener.address
     async with trio.open_nursery() as nursery:

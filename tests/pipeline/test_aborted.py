@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
+from uuid import UUID
 
+from odradek.pipeline.decoding.wanted import Aborted
 from odradek.pipeline.errors import PipelineError
 from odradek.storage.log.transaction_index import ENTRY, VERSION
+from odradek.storage.tiered.metadata import RemoteLogSegmentId
 from odradek.storage.tiered.object_names import segment_key
 from odradek.storage.tiered.remote_storage import IndexType
+from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_query import (
     COMMITTED,
     HOW,
@@ -16,9 +21,10 @@ from tests.pipeline.test_query import (
     listing_transactions,
     nothing_denied,
     query,
+    snapshot,
     unreadable,
 )
-from tests.pipeline.test_store import World, segment
+from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
 
 __all__ = ["nothing_denied"]  # a fixture for each test here, too
@@ -48,6 +54,34 @@ class Asked(VirtualLeader):
     def fetch(self, where: Any, offset: int, **options: Any) -> Any:
         self.fetched.append(offset)
         return super().fetch(where, offset, **options)
+
+
+class Together(VirtualObjects):
+    """Nobody is given one of two transaction indexes before both were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(page_objects=10)
+        self._both = Barrier(2, timeout=10)
+
+    def get(self, key: str) -> Any:
+        if key.endswith(IndexType.TRANSACTION.value):
+            self._both.wait()
+        return super().get(key)
+
+
+def test_transaction_indexes_of_several_partitions_are_read_at_once() -> None:
+    world = World(objects=Together())
+    for number in (0, 1):
+        id = RemoteLogSegmentId(replace(WHERE, partition=number), UUID(int=number))
+        found = replace(segment(number, 0, 9), id=id, txn_index_empty=False)
+        world.has(found)
+        snapshot(world, found)
+        entry = ENTRY.pack(VERSION, number, number, 9, 9)
+        world.objects.put(segment_key(found, IndexType.TRANSACTION.value), [entry])
+    asked = query(world, **COMMITTED)
+    assert asked.plan(asked.ranges()).aborted == {
+        ("t", number): [Aborted(number, number, 9)] for number in (0, 1)
+    }
 
 
 def test_leaders_are_asked_how_transactions_ended_as_far_as_that_matters() -> None:
