@@ -75,6 +75,7 @@ class Reads:
         check_schema(schema, options)
 
     def _tasks(self, plan: Plan, filtered: Filtered = Filtered()) -> list[ReadTask]:  # noqa: B008
+        from odradek.pipeline.aborted import AbortedByTask
         from odradek.pipeline.planning import (
             HEADERS_TASK_BYTES,
             LOOKED_INTO_MAX,
@@ -94,7 +95,8 @@ class Reads:
             min_tasks=max(options.min_partitions or 1, -(-looked_into // LOOKED_INTO_MAX)),
             max_records=options.max_records_per_partition,
         )
-        return [ReadTask(pieces, _of(plan.aborted, pieces)) for pieces in tasks]
+        aborted = AbortedByTask(plan.aborted)
+        return [ReadTask(pieces, aborted.of(pieces)) for pieces in tasks]
 
     def _wanted(self, filtered: Filtered) -> Wanted:
         """Of any partition."""
@@ -174,27 +176,6 @@ class BatchReader(Reads, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, self._filtered)
-
-
-def _of(
-    aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[Piece]
-) -> dict[tuple[str, int], list[Aborted]]:
-    """What concerns these pieces."""
-    from odradek.pipeline.segment_columns import PackedStretches
-
-    read: dict[tuple[str, int], list[PackedStretches]] = {}
-    for piece in pieces if aborted else ():
-        if isinstance(piece, PackedStretches):
-            where = (piece.partition.topic, piece.partition.partition)
-            read.setdefault(where, []).append(piece)
-    return {
-        where: [
-            each
-            for each in aborted.get(where, ())
-            if any(each.reaches_into(one.low, one.high) for one in mine)
-        ]
-        for where, mine in read.items()
-    }
 
 
 def register(spark: Any) -> None:

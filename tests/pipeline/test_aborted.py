@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from threading import Barrier
 from typing import Any
 from uuid import UUID
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.pipeline.aborted import AbortedOffsets
 from odradek.pipeline.decoding.wanted import Aborted
 from odradek.pipeline.errors import PipelineError
 from odradek.storage.log.transaction_index import ENTRY, VERSION
@@ -54,6 +60,36 @@ class Asked(VirtualLeader):
     def fetch(self, where: Any, offset: int, **options: Any) -> Any:
         self.fetched.append(offset)
         return super().fetch(where, offset, **options)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
+
+
+@given(SPANS, SPANS)
+def test_a_task_has_the_transactions_that_reach_into_it(
+    aborted: list[tuple[int, int]], read: list[tuple[int, int]]
+) -> None:
+    """And each once, however many of its pieces they reach into."""
+    all = [Aborted(n, min(each), max(each)) for n, each in enumerate(aborted)]
+    ranges = [(min(each), max(each)) for each in read]
+    expected = {each for each in all for low, high in ranges if each.reaches_into(low, high)}
+    found = AbortedOffsets(all).of(ranges)
+    assert len(found) == len(expected)
+    assert set(found) == expected
+
+
+@pytest.mark.parametrize("is_one_long", [False, True])
+def test_twenty_thousand_tasks_of_a_hundred_thousand_transactions_are_planned_in_seconds(
+    is_one_long: bool,
+) -> None:
+    """One by one it would be 2e9 comparisons in Python, which is a quarter of an hour."""
+    all = [Aborted(7, first, first + 5) for first in range(0, 1_000_000, 10)]
+    if is_one_long:
+        all.insert(0, Aborted(8, 0, 1_000_000))
+    found, began = AbortedOffsets(all), time.process_time()
+    counts = [len(found.of([(low, low + 50)])) for low in range(0, 1_000_000, 50)]
+    assert set(counts) == {5 + is_one_long}
+    assert time.process_time() - began < 60
 
 
 class Together(VirtualObjects):
