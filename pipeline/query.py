@@ -210,7 +210,8 @@ class Query:
             where: position.timestamp_ms if times is None else _given(times, where, "a timestamp")
             for where in partitions
         }
-        found = self._at_times({where: at for where, at in wanted.items() if at is not None})
+        asked = {where: at for where, at in wanted.items() if at is not None}
+        found = self._at_times(asked, is_end=is_end)
         latest = self._limits(partitions, LATEST)
         for where, offset in found.items():
             if offset >= 0:
@@ -237,13 +238,16 @@ class Query:
         self, partitions: Sequence[TopicPartition], which: int
     ) -> dict[TopicPartition, int]:
         if self._brokers is None:
-            return self._stored.limits(partitions, which)
+            committed = self._options.read_committed
+            return self._stored.limits(partitions, which, committed=committed)
         wanted = dict.fromkeys(partitions, which)
         return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
 
-    def _at_times(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _at_times(
+        self, wanted: Mapping[TopicPartition, int], *, is_end: bool = False
+    ) -> dict[TopicPartition, int]:
         if self._brokers is None:
-            return self._stored.first_as_late(wanted)
+            return self._stored.first_as_late(wanted, is_end=is_end)
         return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
 
     # What of it is where
@@ -379,8 +383,7 @@ class Query:
         if len(late):
             stretches = stretches[: late[0] + 1]
             high = stretches.high
-        unproven = self._stored.unproven(where)
-        doubts = [] if unproven is None else [unproven]
+        doubts = self._stored.doubts(where)
         read = stretches[stretches.may_be_as_late(filtered.since_ms)]
         if self._options.leaves_out_aborted and len(read):
             aborted = self._stored.aborted(where, read.low, read.high, doubts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.pipeline")
 
+SNAPSHOTS_MAX = 8
+"""So many segments are asked which transactions were open at their ends, where the last one does not tell."""
+
 
 class StoredPartitions:
     """See the module. Synchronous. `ids` are the partitions, as the store calls them; None for one that it
@@ -58,6 +62,8 @@ class StoredPartitions:
         """Packed: there may be millions of them."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
         self._unproven: dict[TopicPartition, Doubt] = {}
+        self._undecided: dict[TopicPartition, dict[int, Doubt]] = {}
+        """By where they end."""
         self._known_ends: dict[TopicPartition, Stretches] = {}
         self._unreadable: dict[TopicPartition, list[UnreadableSegment]] = {}
         """Manifests, where they end no query."""
@@ -95,14 +101,39 @@ class StoredPartitions:
         rows = stretches.rows.copy()
         for _, _, before in stretches.gaps(low, high):
             if before:
-                (last,) = stretches[before - 1 : before]
-                first = store.undecided_from(last.segment)
+                first = self._undecided_from(where, stretches[:before])
                 rows["high"][:before] = np.minimum(rows["high"][:before], first)
         return replace(stretches, rows=rows[rows["low"] < rows["high"]])
 
-    def unproven(self, where: TopicPartition) -> Doubt | None:
-        """What its leader epochs do not reach back to, without the object that had them."""
-        return self._unproven.get(where)
+    def doubts(self, where: TopicPartition) -> list[Doubt]:
+        """What its leader epochs do not reach back to, and what may be of transactions that were open where
+        nobody can look, each without the object that told it."""
+        unproven = self._unproven.get(where)
+        found = [] if unproven is None else [unproven]
+        return [*found, *self._undecided.get(where, {}).values()]
+
+    def _undecided_from(self, where: TopicPartition, stretches: Stretches) -> int:
+        """The first offset of a transaction that was open where they end; the offset behind them if there is none.
+        Where what told it can't be read, and ends no query, what the segments before it tell is certain, and the
+        rest is in doubt. Raises UnreadableSegment."""
+        assert self._store is not None
+        (last,) = stretches[-1:]
+        if last.high in self._undecided.get(where, ()):
+            return last.high
+        try:
+            return self._store.undecided_from(last.segment)
+        except UnreadableSegment as error:
+            if self._options.corrupt_segments == "fail":
+                raise
+            before = self.covered(where, 0, last.low)
+            certain = before.low if len(before) else last.low
+            for each in reversed(list(before[-SNAPSHOTS_MAX:])):
+                with suppress(UnreadableSegment):
+                    certain = self._store.undecided_from(each.segment)
+                    break
+            doubts = self._undecided.setdefault(where, {})
+            doubts[last.high] = Doubt(min(certain, last.low), last.high, error)
+            return last.high
 
     def unreadable(self, where: TopicPartition) -> list[tuple[int, UnreadableSegment]]:
         """Manifests that were passed over, and where their segments begin."""
@@ -126,9 +157,11 @@ class StoredPartitions:
 
     # Without brokers
 
-    def limits(self, partitions: Sequence[TopicPartition], which: int) -> dict[TopicPartition, int]:
+    def limits(
+        self, partitions: Sequence[TopicPartition], which: int, *, committed: bool
+    ) -> dict[TopicPartition, int]:
         """Where they begin (EARLIEST) or end (LATEST), as far as that can be read."""
-        store, committed = self._store, self._options.read_committed
+        store = self._store
         assert store is not None
 
         def limit(where: TopicPartition) -> int:
@@ -138,35 +171,62 @@ class StoredPartitions:
             if which == EARLIEST:
                 unproven = self._unproven.get(where)
                 return stretches.low if unproven is None else unproven.low
-            return store.undecided_from(stretches.last.segment) if committed else stretches.high
+            return self._undecided_from(where, self._ends(where)) if committed else stretches.high
 
         self.look_up(partitions)
         return dict(zip(partitions, store.at_once(limit, partitions), strict=True))
 
-    def first_as_late(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The first offset of each with at least that timestamp (ms); -1 for none."""
+    def first_as_late(
+        self, wanted: Mapping[TopicPartition, int], *, is_end: bool
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each with at least that timestamp (ms); -1 for none. Where a segment that may have
+        it can't be read, and ends no query, it is read, or asked for, and told as a gap: a read begins with it, or
+        does not end with it."""
         assert self._store is not None
         self.look_up(list(wanted))
-        found = self._store.at_once(lambda each: self._first_at(*each), list(wanted.items()))
+        found = self._store.at_once(
+            lambda each: self._first_at(*each, is_end=is_end), list(wanted.items())
+        )
         return dict(zip(wanted, found, strict=True))
 
-    def _first_at(self, where: TopicPartition, at_ms: int) -> int:
+    def _first_at(self, where: TopicPartition, at_ms: int, *, is_end: bool) -> int:
         from odradek.pipeline.decoding.wanted import Wanted
         from odradek.pipeline.segments import narrowed_to_time, read_stretch
 
         assert self._store is not None
         storage = self._store.storage
         stretches = self.covered(where, 0, 1 << 62)
-        if where in self._unproven:
-            raise self._unproven[where].error
+        fails = self._options.corrupt_segments == "fail"
+        unproven = self._unproven.get(where)
+        if unproven is not None:
+            if fails:
+                raise unproven.error
+            doubtful = self._in_doubt(where, unproven, at_ms)
+            if doubtful is not None and not is_end:
+                return doubtful
+            stretches = stretches.without(unproven.low, unproven.high)
         wanted = Wanted(*where, ("offset",), since_ms=at_ms)
         for each in stretches[stretches.rows["newest"] >= at_ms]:
-            narrow = narrowed_to_time(storage, each, at_ms)
-            for stretch in (narrow, each) if narrow is not each else (each,):
-                for table in read_stretch(storage, stretch, wanted):
-                    if table.num_rows:
-                        return int(table.column(0)[0].as_py())
+            try:
+                narrow = narrowed_to_time(storage, each, at_ms)
+                for stretch in (narrow, each) if narrow is not each else (each,):
+                    for table in read_stretch(storage, stretch, wanted):
+                        if table.num_rows:
+                            return int(table.column(0)[0].as_py())
+            except UnreadableSegment:
+                if fails:
+                    raise
+                if not is_end:
+                    return each.low
         return -1
+
+    def _in_doubt(self, where: TopicPartition, doubt: Doubt, at_ms: int) -> int | None:
+        """The first offset in doubt of a segment that has something as late."""
+        id = self._ids[where]
+        assert id is not None
+        rows = Segments.summarised(id, decode(self._segments[where])).rows
+        late = rows[(rows["start"] < doubt.high) & (rows["newest"] >= at_ms)]
+        return max(doubt.low, int(late["start"].min())) if len(late) else None
 
     # What is asked of the store, and of brokers
 

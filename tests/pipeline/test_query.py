@@ -38,7 +38,12 @@ from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, partition_directory, segment_key
+from odradek.storage.tiered.object_names import (
+    LOG_SUFFIX,
+    MANIFEST_SUFFIX,
+    partition_directory,
+    segment_key,
+)
 from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_store import WHERE, World, segment
@@ -424,6 +429,56 @@ def test_leader_epochs_that_nobody_has_concern_what_lies_before(
     leader = VirtualLeader((0, 30))
     with leader.reachable():
         assert query(world, leader).plan({ONLY: (0, 5)}).pieces, "brokers have them"
+
+
+@HOW
+def test_a_snapshot_that_cannot_be_read_is_a_gap_where_the_store_is_all_there_is(
+    how: str, kind: type[PipelineError]
+) -> None:
+    """That of the last of three; a transaction is open from offset 14 on where the one before it ends."""
+    world, segments = listing_transactions(3)
+    snapshot(world, segments[1], 14)
+    key = unreadable(world, segments[2], IndexType.PRODUCER_SNAPSHOT, how)
+    with pytest.raises(kind, match=key):
+        query(world, **COMMITTED).ranges()
+    asked = query(world, onCorruptSegment="report", **COMMITTED)
+    assert asked.ranges() == {ONLY: (0, 30)}
+    before, lost = asked.plan(asked.ranges()).pieces
+    assert isinstance(lost, Lost)
+    assert (before.low, before.high, lost.low, lost.high, lost.key) == (0, 14, 14, 30, key)
+    unreadable(world, segments[1], IndexType.PRODUCER_SNAPSHOT, how)
+    unreadable(world, segments[0], IndexType.PRODUCER_SNAPSHOT, how)
+    asked = query(world, onCorruptSegment="skip", **COMMITTED)
+    (lost,) = asked.plan(asked.ranges()).pieces
+    assert (lost.low, lost.high) == (0, 30)
+
+
+def test_a_time_is_looked_up_past_what_cannot_be_read() -> None:
+    """A log of the second of three: of the segments' last records each is a ms later than the one before."""
+    world = World(objects=Denying())
+    segments = [segment(number, 10 * number, 10 * number + 9) for number in range(3)]
+    world.has(*segments)
+    for each in segments:
+        world.objects.delete(segment_key(each, LOG_SUFFIX))
+    for named in ({"startingTimestamp": 1001}, {"endingTimestamp": 1001}):
+        with pytest.raises(MissingSegment, match=segment_key(segments[1], LOG_SUFFIX)):
+            query(world, **named).ranges()
+    report: Any = {"onCorruptSegment": "report"}
+    assert query(world, **report, startingTimestamp=1001).ranges() == {ONLY: (10, 30)}
+    assert query(world, **report, endingTimestamp=1001).ranges() == {ONLY: (0, 30)}
+
+
+def test_a_time_is_looked_up_past_leader_epochs_that_nobody_has() -> None:
+    world = World()
+    segments = [segment(1, 0, 9), segment(2, 10, 19), segment(3, 20, 29, 2)]
+    world.has(*segments)
+    for each in segments:
+        world.objects.delete(segment_key(each, LOG_SUFFIX))
+    unreadable(world, segments[2], IndexType.LEADER_EPOCH, "corrupt")
+    report: Any = {"onCorruptSegment": "report"}
+    assert query(world, **report, startingTimestamp=1002).ranges() == {ONLY: (10, 30)}
+    assert query(world, **report, startingTimestamp=1003).ranges() == {ONLY: (20, 30)}
+    assert query(world, **report, endingTimestamp=1000).ranges() == {ONLY: (0, 30)}
 
 
 def test_gaps_are_reported_where_there_is_a_column_for_them() -> None:
