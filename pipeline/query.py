@@ -8,6 +8,7 @@ for: what became of later records, nobody there knows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,6 +32,8 @@ from odradek.storage.tiered.metadata import TopicIdPartition
 
 if TYPE_CHECKING:
     from odradek.pipeline.brokers import Brokers
+
+log = logging.getLogger("odradek.pipeline")
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """Offsets from the first on, before the second."""
@@ -157,8 +160,31 @@ class Query:
         # The ends first: what comes between the two questions is behind a start that is where the log ends.
         ends = self.resolve(partitions, options.ending, is_end=True)
         starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
+        self._check_named_starts(starts, ends)
         asked = {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
         return self.left(self._decided(asked))
+
+    def _check_named_starts(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> None:
+        """An offset that was one of a log which ends before it now is not the same as nothing new. Raises
+        DataLoss."""
+        if self._options.starting is None or self._options.starting.offsets is None:
+            return
+        behind = [where for where, start in starts.items() if start > ends[where]]
+        for where, end in self._log_ends(behind).items():
+            if starts[where] <= end:  # it is behind an end that was named, or is not decided yet
+                continue
+            text = f"{_ends_at(where, end, False)}, and what is read begins at {starts[where]}"
+            if self._options.fail_on_data_loss:
+                raise DataLoss(f"{text} (failOnDataLoss=false reads nothing of it)")
+            log.error("%s: nothing of it is read", text)
+
+    def _log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Whatever is decided of it."""
+        if self._brokers is None:
+            return self._stored.limits(partitions, LATEST, committed=False)
+        return self._brokers.offsets(dict.fromkeys(partitions, LATEST))
 
     def left(self, asked: Ranges) -> dict[TopicPartition, tuple[int, int]]:
         """What there is of these offsets now; the plan tells of those before. Raises DataLoss."""
