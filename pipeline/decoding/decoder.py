@@ -55,6 +55,8 @@ OFFSET_BYTES = 16
 OFFSETS_AT_ONCE = GROUP_BYTES // OFFSET_BYTES
 _FIRST_OFFSET_BYTES = 8
 """That a batch begins with."""
+_RECORD_BYTES_MIN = 7
+"""What a record takes that has nothing."""
 
 COMPRESSION, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 _CRC_START = 21
@@ -347,11 +349,13 @@ class Decoder:
         wanted = self.wanted
         has = {name: name in wanted.columns for name in TYPES}
         counts = batches["count"]
+        # One below 0 would make room for fewer records than the others have; of these none takes fewer bytes.
+        wrong = (counts < 0) | (counts.astype(np.int64) * _RECORD_BYTES_MIN > ends - starts)
+        if wrong.any():
+            yield from self._columns_before(
+                int(np.argmax(wrong)), kernels.BAD_COUNT, data, batches, starts, ends
+            )
         rows, size = int(counts.sum(dtype=np.int64)), int((ends - starts).sum())
-        is_none = counts < 0  # which would make room for fewer records than the others have
-        if is_none.any() or rows * 7 > size:
-            position = int(batches["position"][int(np.argmax(is_none))])
-            raise self._corrupt(kernels.WRONG[kernels.BAD_COUNT], position)
         keys = BinaryColumn(rows, size, has["key"])
         values = BinaryColumn(rows, size, has["value"])
         headers = HeadersColumn(rows, size, has["headers"])
@@ -363,7 +367,7 @@ class Decoder:
             offsets, timestamps, kinds, *keys.arrays, *values.arrays, *headers.arrays,
         )  # fmt: skip
         if error:
-            raise self._corrupt(kernels.WRONG[error], int(batches["position"][which]))
+            yield from self._columns_before(int(which), error, data, batches, starts, ends)
         columns: dict[str, Any] = {
             "offset": offsets[:kept],
             "timestamp": timestamps[:kept],
@@ -376,6 +380,17 @@ class Decoder:
         if has["headers"]:
             columns["headers"] = headers.column(kept, header_count)
         yield from self._tables(kept, columns)
+
+    def _columns_before(
+        self, which: int, error: int, data: Any, batches: Any, starts: Any, ends: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Of the batches before the one that is wrong. Raises CorruptSegment."""
+        from odradek.pipeline.decoding import kernels
+
+        if which:
+            yield from self._columns(data, batches[:which], starts[:which], ends[:which])
+            self._have_seen(batches[:which])
+        raise self._corrupt(kernels.WRONG[error], int(batches["position"][which]))
 
     def _tables(self, rows: int, columns: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         """One, unless the topic's name would take too much room in it."""

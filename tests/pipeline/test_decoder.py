@@ -273,6 +273,32 @@ def test_a_batch_of_less_than_no_records_takes_no_room_from_others(before: int) 
         decoded([b"".join([*log, bytes(broken)])], Wanted("t", 3, ALL))
 
 
+def _wrong_count(batch: bytearray) -> bytes:
+    batch[57:61] = (2**31 - 1).to_bytes(4, "big")
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+@pytest.mark.parametrize("how", ["count", "records"])
+def test_what_lies_before_a_batch_that_makes_no_sense_is_decoded(how: str, codec: int) -> None:
+    """Though its CRC is right. It is that batch that is told, and not the first that was decoded with it."""
+    records = [Record(-1, 5_000, b"k", b"v")] * 5
+    log = [
+        bytes(build_batch(records, base_offset=5 * number, compression=codec))
+        for number in range(20)
+    ]
+    made = build_batch(records, base_offset=100, compression=codec if how == "count" else 0)
+    broken = _wrong_count(made) if how == "count" else bytes(_with_body(made, b"\xff" * 100, 5))
+    decoder, offsets = Decoder(Wanted("t", 3, ALL), "a segment"), list[int]()
+    tables = decoder.feed(b"".join([*log, broken, *log]))
+    with pytest.raises(CorruptSegment, match=f"byte {sum(map(len, log))}: ") as raised:
+        offsets.extend(each for table in tables for each in table["offset"].to_pylist())
+    assert ("so many records" in str(raised.value)) == (how == "count")
+    assert offsets == list(range(100))
+    assert decoder.next_offset == 100
+
+
 def _with_body(batch: bytearray, body: bytes, count: int) -> bytearray:
     from odradek.protocol.records.crc32c import crc32c
 
