@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from odradek.pipeline.consumer_configs import is_passed_over, why_refused
 from odradek.pipeline.decoding.schema import BATCHES, BINARY, JSON, RECORDS
 from odradek.pipeline.errors import BadOption
 from odradek.protocol.uuids import uuid_from_text
@@ -38,38 +39,16 @@ OF_ROWS = ("rows", "valueformat", "includeheaders")
 """Options that say what a row of the table is, in small letters."""
 
 _TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
+_KAFKA = "kafka."
 _PASSED_OVER = frozenset(
     (
         "groupidprefix",
         "kafkaconsumer.polltimeoutms",
         "fetchoffset.numretries",
         "fetchoffset.retryintervalms",
-        "kafka.client.id",
-        "kafka.group.id",
-        "kafka.receive.buffer.bytes",
-        "kafka.send.buffer.bytes",
-        "kafka.session.timeout.ms",
-        "kafka.heartbeat.interval.ms",
-        "kafka.max.poll.records",
-        "kafka.max.poll.interval.ms",
-        "kafka.metadata.max.age.ms",
-        "kafka.fetch.min.bytes",
-        "kafka.fetch.max.wait.ms",
-        "kafka.max.partition.fetch.bytes",
-        "kafka.connections.max.idle.ms",
-        "kafka.default.api.timeout.ms",
-        "kafka.partition.assignment.strategy",
     )
 )
-"""They change nothing of what is read: how Spark's source asks, and of what there is none here, as groups."""
-_NOT_FOR_CONSUMERS = {
-    "kafka.auto.offset.reset": "startingOffsets says where to begin",
-    "kafka.enable.auto.commit": "brokers are told of no offsets",
-    "kafka.key.deserializer": "keys are bytes, to be cast in the query",
-    "kafka.value.deserializer": "values are bytes, to be cast in the query, or valueFormat=json",
-    "kafka.interceptor.classes": "what is read is what is there",
-}
-"""Spark's source refuses them, too: who sets them expects something else."""
+"""They say how Spark's source asks."""
 
 
 @dataclass(frozen=True)
@@ -307,10 +286,11 @@ class _Read:
         for name, value in sorted(self._options.items()):
             if name in self._known or name in _PASSED_OVER:
                 continue
-            if name in _NOT_FOR_CONSUMERS:
-                raise BadOption(f"{name} is not for this source: {_NOT_FOR_CONSUMERS[name]}")
-            if (name, value) == ("kafka.security.protocol", "PLAINTEXT"):
+            of_kafka = name.removeprefix(_KAFKA) if name.startswith(_KAFKA) else ""
+            if is_passed_over(of_kafka, value):
                 continue
+            if (why := why_refused(of_kafka)) is not None:
+                raise BadOption(f"{name} is not for this source: {why}")
             raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from odradek.pipeline.consumer_configs import PASSED_OVER, REFUSED
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.store import open_store
@@ -22,6 +24,7 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"tiered.ulr": "/tier"}, "tiered.ulr says something of a store, and tiered.url names none"),
         ({"startingOffset": "latest"}, "startingoffset is not an option"),
         ({"kafka.auto.offset.reset": "latest"}, "startingOffsets says where to begin"),
+        ({"kafka.security.protocol": "SSL"}, "kafka.security.protocol is not for this source: brokers are spoken to in PLAINTEXT"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit is not for this source"),
         ({"startingoffsets": '{"t":{"0":-3}}'}, "-3 of t-0 means nothing there"),
         ({"endingoffsets": '{"t":{"0":7,"1":-2}}'}, "-2 of t-1 means nothing there"),
@@ -58,9 +61,53 @@ def test_what_changes_nothing_of_what_is_read_is_passed_over() -> None:
         "kafkaConsumer.pollTimeoutMs": "120000",
         "fetchOffset.numRetries": "5",
         "kafka.max.partition.fetch.bytes": "10485760",
+        "kafka.retry.backoff.ms": "200",
+        "kafka.client.rack": "a",
+        "kafka.security.protocol": "PLAINTEXT",
+        "kafka.exclude.internal.topics": "true",
     }
     plain = parse_options(GIVEN, streaming=False)
     assert parse_options({**GIVEN, **given}, streaming=False) == plain
+
+
+KAFKAS = """
+    allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
+    client.id client.rack config.providers connections.max.idle.ms default.api.timeout.ms enable.auto.commit
+    enable.metrics.push exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
+    group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms interceptor.classes
+    internal.throw.on.fetch.stable.offset.unsupported isolation.level key.deserializer max.partition.fetch.bytes
+    max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
+    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms
+    request.timeout.ms retry.backoff.max.ms retry.backoff.ms security.protocol security.providers send.buffer.bytes
+    session.timeout.ms share.acknowledgement.mode share.acquire.mode socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms value.deserializer
+    sasl.jaas.config sasl.mechanism ssl.truststore.location ssl.engine.factory.class
+"""
+"""All that its consumer may be told (`ConsumerConfig.configNames()` of 4.3.0), but for most of sasl.… and ssl.…"""
+SERVED = {"bootstrap.servers", "fetch.max.bytes", "isolation.level", "request.timeout.ms"}
+
+
+@pytest.mark.parametrize("name", sorted({*KAFKAS.split()} - SERVED))
+def test_what_kafkas_consumer_may_be_told_is_passed_over_or_refused_with_a_reason(
+    name: str,
+) -> None:
+    given = {**GIVEN, f"kafka.{name}": "1"}
+    if name in PASSED_OVER:
+        plain = parse_options(GIVEN, streaming=False)
+        assert parse_options(given, streaming=False) == plain
+        return
+    with pytest.raises(BadOption, match=f"^kafka.{re.escape(name)} is not for this source: "):
+        parse_options(given, streaming=False)
+
+
+def test_what_is_passed_over_is_kafkas() -> None:
+    assert {*PASSED_OVER, *REFUSED, *SERVED} == {
+        each for each in KAFKAS.split() if not each.startswith(("sasl.", "ssl."))
+    }
+    for name in ("retry.backoff.ms", "kafka.retry.backoff.mss", "sasl.mechanism"):
+        with pytest.raises(BadOption, match=f"^{name} is not an option of this source"):
+            parse_options({**GIVEN, name: "1"}, streaming=False)
 
 
 def test_a_directory_is_called_as_tasks_find_it(
