@@ -1,6 +1,6 @@
 """What it costs a driver to plan a query of very much history: requests, time and memory.
 
-    python -m odradek.bench.planning [--partitions N] [--segments N] [--latency-ms MS] [--json]
+    python -m odradek.bench.planning [--partitions N] [--segments N] [--latency-ms MS] [--cores N] [--json]
 
 The store is made up: a topic of so many partitions with so many segments each (100 MB, of thirty days), of
 which each partition's last few lie behind its summary. Summaries are made before, on the disk; listings and
@@ -54,7 +54,7 @@ from odradek.storage.tiered.remote_storage import IndexType
 from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, Summary, encode
 
 TOPIC, TOPIC_ID = "history", UUID(int=1)
-PARTITIONS, SEGMENTS, LATENCY_MS = 1000, 10_000, 20.0
+PARTITIONS, SEGMENTS, LATENCY_MS, CORES = 1000, 10_000, 20.0, 1000
 RECORDS, SEGMENT_BYTES = 100_000, 100_000_000
 BEHIND_SUMMARY = 5
 ENDS_MS, LASTS_MS = 1_790_000_000_000, 30 * 86_400_000
@@ -192,12 +192,16 @@ class MadeUpObjects(Objects):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one plan. `peak_mb` is all of its process."""
+    """Of one plan. `peak_mb` is all of the process that plans, in Python, beside Spark's driver."""
 
     case: str
     segments: int
     """That are to be read."""
     tasks: int
+    tasks_a_core: float
+    """Of so many cores as are said."""
+    task_mean_gb: float
+    """That one reads."""
     lists: int
     gets: int
     mb_read: float
@@ -205,10 +209,13 @@ class Cost:
     processor_s: float
     peak_mb: float
     task_mean_bytes: int
+    """Of a task on its way to who reads it; Spark's own process keeps all of them."""
     tasks_mb: float
 
 
-def plan(case: str, history: History, summaries: Path, latency_ms: float) -> Cost:
+def plan(
+    case: str, history: History, summaries: Path, latency_ms: float, cores: int = CORES
+) -> Cost:
     """In this process."""
     from odradek.pipeline.options import parse_options
     from odradek.pipeline.planning import TASK_BYTES, tasks_of
@@ -222,7 +229,8 @@ def plan(case: str, history: History, summaries: Path, latency_ms: float) -> Cos
     began = time.perf_counter()
     query = Query(options, CASES[case], store=store)
     planned = query.plan(query.ranges())
-    segments = sum(len(each) for each in planned.pieces if isinstance(each, PackedStretches))
+    stored = [each for each in planned.pieces if isinstance(each, PackedStretches)]
+    segments, size_bytes = sum(map(len, stored)), sum(each.size_bytes for each in stored)
     found = tasks_of(planned.pieces, task_bytes=options.task_bytes or TASK_BYTES)
     sizes = np.array([len(pickle.dumps(ReadTask(pieces, {}))) for pieces in found])
     took = time.perf_counter() - began
@@ -230,6 +238,8 @@ def plan(case: str, history: History, summaries: Path, latency_ms: float) -> Cos
         case=case,
         segments=segments,
         tasks=len(found),
+        tasks_a_core=len(found) / cores,
+        task_mean_gb=size_bytes / len(found) / 1e9,
         lists=objects.requests["list"],
         gets=objects.requests["get"],
         mb_read=objects.bytes_read / 1e6,
@@ -254,6 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     parser.add_argument("--segments", type=int, default=SEGMENTS, help="of each partition")
+    parser.add_argument("--cores", type=int, default=CORES, help="that the tasks are for")
     parser.add_argument("--latency-ms", type=float, default=LATENCY_MS, help="of each request")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", choices=CASES, help=argparse.SUPPRESS)
@@ -261,11 +272,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     history = History(args.partitions, args.segments)
     if args.only:
-        cost = plan(args.only, history, args.summaries, args.latency_ms)
+        cost = plan(args.only, history, args.summaries, args.latency_ms, args.cores)
         json.dump(asdict(cost), sys.stdout)
         return 0
     given = [f"--partitions={args.partitions}", f"--segments={args.segments}"]
-    given.append(f"--latency-ms={args.latency_ms}")
+    given += [f"--latency-ms={args.latency_ms}", f"--cores={args.cores}"]
     with tempfile.TemporaryDirectory() as directory:
         history.write_summaries(Path(directory))
         costs = [_planned(case, [*given, f"--summaries={directory}"]) for case in CASES]

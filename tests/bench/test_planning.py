@@ -11,6 +11,7 @@ from odradek.bench import planning
 
 def test_a_partition_costs_the_same_few_requests(capfd: pytest.CaptureFixture[str]) -> None:
     small = ["--partitions", "3", "--segments", "700", "--latency-ms", "0", "--json"]
+    small += ["--cores", "10"]
     assert planning.main(small) == 0
     everything, one, hour = json.loads(capfd.readouterr().out)
     assert (everything["segments"], one["segments"]) == (3 * 700, 700)
@@ -22,3 +23,5 @@ def test_a_partition_costs_the_same_few_requests(capfd: pytest.CaptureFixture[st
     a_partition = 1 + planning.BEHIND_SUMMARY + 2
     assert (everything["gets"], one["gets"]) == (3 * a_partition, a_partition)
     assert everything["tasks_mb"] * 1e6 < 500 * everything["tasks"]
+    assert everything["tasks_a_core"] == everything["tasks"] / 10
+    assert everything["task_mean_gb"] * everything["tasks"] == pytest.approx(3 * 700 * 0.1, 0.01)
