@@ -19,10 +19,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.bench.model import PeerUnavailable
+from odradek.pipeline.brokers import TopicPartition, brokers_at
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.query import Query
+from odradek.pipeline.segment_columns import PackedStretches
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.odradek_process import start_odradek
 from tests.interop.real_kafka import start_kafka
 from tests.interop.spark_connector import ConnectorFailed, Row, SparkConnector, spark_connector
+from tests.pipeline.tiering import QUICK, TIERED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,17 +52,42 @@ def broker(
 ) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp(f"agreement-{request.param}")
     with STARTERS[request.param](directory) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        topics = [NewTopic("events", 3), NewTopic("other", 1), NewTopic("back", 2)]
-        for made in admin.create_topics(topics).values():
-            made.result(30)
-        random = Random(11)
-        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-            _produce(broker, random, 150, {"compression.type": codec})
-            time.sleep(0.05)  # so that timestamps tell them apart
-        for ends in ("commit", "abort", "commit", "abort"):
-            _produce(broker, random, 60, {"transactional.id": ends}, ends)
+        _fill(broker)
         yield broker
+
+
+@pytest.fixture(scope="module")
+def tiered(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[BrokerProcess, dict[str, str]]]:
+    """A broker with the same, most of which is in a store alone by now; and what says where that is."""
+    if "odradek" not in BROKERS:
+        pytest.skip("a store of ours is filled by a broker of ours")
+    directory, tier = tmp_path_factory.mktemp("agreement-tiered"), tmp_path_factory.mktemp("tier")
+    arguments = ("--tiered", str(tier))
+    with start_odradek(directory, config=QUICK, arguments=arguments) as broker:
+        _fill(broker, config={**TIERED, "internal.segment.bytes": "4000"})
+        brokers = brokers_at(broker.bootstrap, 10_000)
+        partitions = [TopicPartition("events", number) for number in range(3)]
+        deadline = time.monotonic() + 60
+        while min(brokers.local_starts(partitions).values()) < 100:
+            assert time.monotonic() < deadline, "nothing was tiered"
+            time.sleep(0.1)
+        yield broker, {"tiered.url": str(tier)}
+
+
+def _fill(broker: BrokerProcess, config: dict[str, str] | None = None) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    named = {"events": 3, "other": 1, "back": 2}
+    topics = [NewTopic(name, partitions, config=config or {}) for name, partitions in named.items()]
+    for made in admin.create_topics(topics).values():
+        made.result(30)
+    random = Random(11)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        _produce(broker, random, 150, {"compression.type": codec})
+        time.sleep(0.05)  # so that timestamps tell them apart
+    for ends in ("commit", "abort", "commit", "abort"):
+        _produce(broker, random, 60, {"transactional.id": ends}, ends)
 
 
 def _produce(
@@ -199,6 +229,24 @@ def test_the_same_rows_pass_a_filter(
     theirs = connector.read(options, where=condition)
     ours = spark.read.format("odradek").options(**options).load().where(condition)
     assert rows_of(ours) == theirs
+    assert theirs
+
+
+@pytest.mark.parametrize("query", ["all", "committed", "from and to offsets"])
+def test_the_same_rows_of_what_is_tiered(
+    spark: SparkSession,
+    connector: SparkConnector,
+    tiered: tuple[BrokerProcess, dict[str, str]],
+    query: str,
+) -> None:
+    """The connector has them through the broker, and ours from the store."""
+    broker, store = tiered
+    options = asked(QUERIES[query], broker, {})
+    plan = Query(parse_options({**options, **store}, streaming=False))
+    pieces = plan.plan(plan.ranges()).pieces
+    assert sum(isinstance(each, PackedStretches) for each in pieces) >= 3
+    theirs = connector.read(options)
+    assert rows_of(spark.read.format("odradek").options(**options, **store).load()) == theirs
     assert theirs
 
 
