@@ -7,6 +7,7 @@ asked so (before Kafka 3.1) have to say which topic it was that they gave someth
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -69,22 +70,22 @@ class BatchReader:
         Raises KafkaError (OFFSET_OUT_OF_RANGE at once, what may pass after a while; INCONSISTENT_TOPIC_ID where
         the name is another topic's now) and ClientError.
         """
-        begun = trio.current_time()
+        begun, another_since = trio.current_time(), inf
         pause = BACKOFF_S
         while True:
             try:
                 return await self._fetch(offset, max_wait_s)
             except (KafkaError, ClientError) as error:
-                waited_s = trio.current_time() - begun
-                if not retriable(error) or waited_s > self._patience_s(error):
+                now = trio.current_time()
+                if not retriable(error) or now - begun > self._unavailable_s:
                     raise
+                if isinstance(error, KafkaError) and error.code is _ANOTHER:
+                    another_since = min(another_since, now)
+                    if now - another_since > MADE_AGAIN_S:
+                        raise
                 self._cluster.forget(self._where.topic)
             await trio.sleep(pause)
             pause = min(2 * pause, BACKOFF_MAX_S)
-
-    def _patience_s(self, error: Exception) -> float:
-        is_another = isinstance(error, KafkaError) and error.code is _ANOTHER
-        return min(MADE_AGAIN_S, self._unavailable_s) if is_another else self._unavailable_s
 
     async def _fetch(self, offset: int, max_wait_s: float) -> FetchedBatches:
         topic, partition = self._where

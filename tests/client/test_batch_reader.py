@@ -89,7 +89,11 @@ async def test_nothing_is_read_of_another_topic_of_the_name(
             assert raised.value.code is ErrorCode.inconsistent_topic_id
 
 
-async def test_a_broker_that_has_yet_to_hear_of_a_topic_is_asked_again() -> None:
+async def test_what_was_known_of_a_topic_before_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it took to find out that it does not fit."""
+    monkeypatch.setattr("odradek.client.batch_reader.MADE_AGAIN_S", 0.0)
     async with broker([OLD, NEW]) as (_, cluster):
         await cluster.topic("t")
         reader = BatchReader(cluster, T0)
