@@ -1,0 +1,72 @@
+"""The store is S3: segments that a broker has copied there are read from there, by requests of obstore's."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.pipeline.errors import DeniedSegment
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.planning import BrokerRange, each_piece
+from odradek.pipeline.query import Query
+from odradek.pipeline.segment_columns import Stretch
+from odradek.testing import Broker
+from tests.pipeline.reading import by_consumer, by_tasks
+from tests.pipeline.tiering import QUICK, TIERED
+
+if TYPE_CHECKING:
+    from odradek.bench.s3_server import S3Server
+
+pytestmark = pytest.mark.interop
+PATIENCE_SECONDS = 60.0
+
+
+def test_what_lies_in_s3_is_read_from_there(tmp_path: Path, s3_server: S3Server) -> None:
+    url = s3_server.new_store()
+    settings = {f"rsm.config.{name}": value for name, value in s3_server.options.items()}
+    with Broker(tiered=url, data=tmp_path / "data", configs={**QUICK, **settings}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        (made,) = admin.create_topics([NewTopic("events", 1, config=TIERED)]).values()
+        made.result(30)
+        producer, random = (
+            Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 3000}),
+            Random(1),
+        )
+        for number in range(2000):
+            producer.produce("events", key=b"%d" % number, value=random.randbytes(100), partition=0)
+        producer.flush()
+        options = {
+            "tiered.url": url,
+            "subscribe": "events",
+            "maxBytesPerTask": 50_000,
+            **{f"tiered.{name}": value for name, value in s3_server.options.items()},
+        }
+        both = {**options, "kafka.bootstrap.servers": broker.bootstrap}
+        _wait_until_tiered(broker)
+        expected = by_consumer(broker.bootstrap, "events", [0])
+        assert by_tasks(both) == expected
+        query = Query(parse_options({k: str(v) for k, v in both.items()}, streaming=False))
+        pieces = list(each_piece(query.plan(query.ranges()).pieces))
+        assert [type(each) for each in pieces][-2:] == [Stretch, BrokerRange]
+        alone = by_tasks(options)
+        assert alone == expected[: len(alone)]
+        assert len(alone) > 1000
+        with pytest.raises(DeniedSegment, match=r"give .* credentials"):
+            by_tasks({**options, "tiered.aws_secret_access_key": "another"})
+
+
+def _wait_until_tiered(broker: Broker) -> None:
+    """All but the last segment, and gone from the broker's disk."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = broker.node.partitions.opened("events", 0)
+        if found is not None and found.log.local_log_start_offset > 1000:
+            return
+        assert time.monotonic() < deadline, "nothing was tiered"
+        time.sleep(0.1)
