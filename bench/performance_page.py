@@ -7,14 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from odradek.bench.goals import CLUSTER_GOALS, GOALS, Goal, standings
 from odradek.bench.page_sections import Section, section_of
-from odradek.bench.results_file import PeerRecord, Results
-from odradek.bench.summary import measured_peers, number, ranged, remarks, titled
+from odradek.bench.results_file import PeerRecord, Results, WorkloadResults
+from odradek.bench.summary import figure, measured_peers, number, ranged, remarks, titled
 from odradek.bench.table import cell
 
 OF_STAGE = {
     "cluster": "three brokers, controllers too",
     "tiered": "three brokers and a controller, tiered",
 }
+ONE_CORE = "-1"
+"""What the name of a workload ends with that is another one with half of the machine."""
 
 INTRODUCTION = """\
 # Performance
@@ -152,9 +154,34 @@ def _section(section: Section, results: Results, file: str) -> Iterator[str]:
     yield ""
     yield from _everything(results)
     yield ""
+    yield from _cores(results)
     yield from _remarks(results)
     if section.reading:
         yield section.reading
+
+
+def _cores(results: Results) -> Iterator[str]:
+    """What the second core brings: of workloads that were also run with one, which are called the same and `-1`."""
+    rows = []
+    for one in results.workloads:
+        both = results.workload(one.name.removesuffix(ONE_CORE))
+        if both is None or both is one:
+            continue
+        for peer in one.peers:
+            half, whole = _rate(results, one, peer), _rate(results, both, peer)
+            if half and whole:
+                values = [number(each) for each in (half, whole, whole / half)]
+                rows.append([both.title, peer, both.metrics[0].unit, *values])
+    if rows:
+        yield from _table(["from one core to two", "peer", "unit", "one", "two", "times"], rows)
+        yield ""
+
+
+def _rate(results: Results, workload: WorkloadResults, peer: str) -> float | None:
+    """Of its first metric, of which more is better."""
+    metric, measured = workload.metrics[0], workload.peers.get(peer)
+    found = None if measured is None else figure(results, metric, measured)
+    return found.median if found is not None and metric.better == "higher" else None
 
 
 def _those_measured(results: Results, goals: Sequence[Goal]) -> Iterator[Goal]:

@@ -174,6 +174,26 @@ def test_the_page_has_the_tables_where_they_were_measured() -> None:
         performance_page(full_results(), "0.1.0.json", {"chairs-1.json": tables})
 
 
+def test_the_page_tells_what_a_second_core_brings() -> None:
+    """Of workloads that ran with one of two, too; not of others whose names end in a 1."""
+    tables = measured(
+        {
+            ("table-full-100b", "mb_per_s", "odradek"): 600.0,
+            ("table-full-100b", "mb_per_s", "kafka"): 150.0,
+        }
+    )
+    (full,) = tables.workloads
+    for name, rate in (("table-full-100b-1", 400.0), ("table-none-1", 5.0)):
+        alone = WorkloadResults(name, name, full.metrics, {})
+        alone.peers["odradek"] = Measured([Sample(1, {"mb_per_s": rate})])
+        tables.workloads.append(alone)
+    text = performance_page(full_results(), "0.1.0.json", {"tables-1.json": tables})
+    (_, after) = text.split("| from one core to two | peer | unit | one | two | times |\n")
+    rows = after.split("\n\n")[0].splitlines()[1:]
+    assert rows == ["| table-full-100b | odradek | ? | 400 | 600 | 1.50 |"]
+    assert "`maxLateness` to `0` on our side" in text
+
+
 def test_the_stored_page_is_that_of_the_stored_results() -> None:
     """To make it: odradek bench report bench/results/VERSION.json --markdown docs/performance.md, and
     `--with bench/results/SECTION-VERSION.json` for each that is there, in the order of SECTIONS."""
