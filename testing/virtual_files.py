@@ -1,4 +1,4 @@
-"""A node's door to a `VirtualDisk`: `Files` that can crash at any sync.
+"""A node's door to a `VirtualDisk`: `Files` that can crash at any sync, write or change of names.
 
 Stricter than the real files where the real ones are lucky. A handle that is not pinned behaves as if
 its descriptor had been evicted just before each call: if its file was removed, or renamed without
@@ -8,12 +8,39 @@ its descriptor had been evicted just before each call: if its file was removed, 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
 
 from odradek.seams.files import Buffer, DiskUsage, FileSlice, Path, WouldBlock
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_disk import DirectoryNode, FileNode, Node, VirtualDisk, disk_error
+
+NAMES = frozenset({"create", "rename", "remove"})
+CHANGES = NAMES | {"write", "sync"}
+
+
+@dataclass(eq=False)
+class Strike:
+    """Cuts the power in the middle of what a node does: at one of these `CHANGES` of its files, once so
+    many have passed. Of a write, a share of the bytes is there; nothing of any other change."""
+
+    operations: frozenset[str]
+    passes: int = 0
+    share: float = 0.0
+    may_happen: Callable[[], bool] = lambda: True
+    """Asked when it is due, and at each change from then on until it says so."""
+    has_happened: bool = False
+
+    def is_due(self, operation: str) -> bool:
+        if self.has_happened or operation not in self.operations:
+            return False
+        if self.passes:
+            self.passes -= 1
+            return False
+        self.has_happened = self.may_happen()
+        return self.has_happened
 
 
 class VirtualFile:
@@ -105,6 +132,7 @@ class VirtualFile:
         if size > self._size:
             raise ValueError(f"truncating {self._path} to {size} would grow it from {self._size}")
         self.unmap()
+        self._files.strike_at("write")
         if size < len(self._node.content):
             self._node.resize(size)
         self._size = size
@@ -115,6 +143,7 @@ class VirtualFile:
             return
         if size - len(self._node.content) > self._node.mount.free_bytes:
             raise disk_error(errno.ENOSPC, self._path)
+        self._files.strike_at("write")
         if size > len(self._node.content):
             self._node.resize(size)
         self._size = size
@@ -162,6 +191,10 @@ class VirtualFile:
         return is_there
 
     def _write(self, position: int, data: Buffer) -> None:
+        strike = self._files.strike
+        if strike is not None and strike.is_due("write"):
+            self._node.write(position, memoryview(data)[: int(len(data) * strike.share)])
+            self._files.crash()
         if self._node.write(position, data) < len(data):
             raise disk_error(errno.ENOSPC, self._path)
 
@@ -172,6 +205,7 @@ class VirtualFiles:
         self.power = power or Power()
         self.syncs = 0
         """Syncs done through this door, of files and of directories."""
+        self.strike: Strike | None = None
         self._cut_at: int | None = None
         self._cut_after: int | None = None
 
@@ -187,8 +221,17 @@ class VirtualFiles:
 
     def begin_sync(self) -> None:
         if self._cut_at == self.syncs + 1:
-            self.power.cut()
-            raise NodeCrashed
+            self.crash()
+        self.strike_at("sync")
+
+    def strike_at(self, operation: str) -> None:
+        """Raises NodeCrashed if this is what the strike has waited for."""
+        if self.strike is not None and self.strike.is_due(operation):
+            self.crash()
+
+    def crash(self) -> NoReturn:
+        self.power.cut()
+        raise NodeCrashed
 
     def end_sync(self) -> None:
         self.syncs += 1
@@ -305,6 +348,8 @@ class VirtualFiles:
     def _enter(self, operation: str, path: Path) -> None:
         self.power.check()
         self.disk.check(operation, path)
+        if operation in NAMES:
+            self.strike_at(operation)
 
 
 class VirtualLock:

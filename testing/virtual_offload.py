@@ -64,7 +64,7 @@ class VirtualOffload:
         if seconds and self._entropy is not None:
             seconds = self._entropy.uniform(0.0, seconds)
         seconds += owed_seconds
-        if not seconds:
+        if not seconds or not self._power.on:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         with trio.CancelScope(shield=True) as scope:

@@ -21,6 +21,7 @@ from odradek.testing.power import NodeCrashed
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_clock import SkewedClock
 from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import Strike
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 
 PORT = 9092
@@ -102,6 +103,10 @@ class SimulatedNode:
     """While it is up, or on its way up."""
     serves: bool = False
     lives: int = 0
+    slowed_s: list[float] = field(default_factory=list)
+    """What keeps its disk slow, and how slow that is: in this life and the next."""
+    torn_by: int | None = None
+    """The seed of a loss of power: what that leaves of the disk is there once it is down."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     down: trio.Event = field(default_factory=trio.Event)
     """Set while it does not run at all."""
@@ -120,6 +125,7 @@ class SimulatedCluster:
         nursery: trio.Nursery,
         *,
         tiered: bool = False,
+        offloaded_s: float = 0.0,
     ) -> None:
         self.world = world
         self.trace = trace
@@ -127,6 +133,7 @@ class SimulatedCluster:
         """How nodes ended that had no reason to."""
         self._nursery = nursery
         self._tiered = tiered
+        self._offloaded_s = offloaded_s
         self.nodes = {
             number: SimulatedNode(number, SkewedClock(world.clock), VirtualDisk())
             for number in range(1, nodes + 1)
@@ -156,6 +163,7 @@ class SimulatedCluster:
             return
         node.lives += 1
         node.doors = self.world.node(host(number), node.disk, clock=node.clock)
+        self._keep_pace(node)
         config = config_of(number, len(self.nodes), tiered=self._tiered)
         if len(self.nodes) > 1 and node.lives == 1:
             _format(node.doors, config)
@@ -182,6 +190,8 @@ class SimulatedCluster:
             end = f"ended by {group.exceptions!r}"
             self.failures.append(f"{name} {end}")
         self.trace.add(f"{name} {end}")
+        if node.torn_by is not None:
+            node.disk, node.torn_by = node.disk.crash(node.torn_by), None
         node.broker, node.serves = None, False
         node.down.set()
 
@@ -197,8 +207,55 @@ class SimulatedCluster:
     async def lose_power(self, number: int, seed: int) -> None:
         """As `kill`; the seed says what there is of what was not synced."""
         node = self.nodes[number]
-        await self.kill(number)
-        node.disk = node.disk.crash(seed)
+        if node.is_up:
+            node.torn_by = seed
+            await self.kill(number)
+        else:
+            node.disk = node.disk.crash(seed)
+
+    async def struck(self, number: int, strike: Strike, within_s: float, seed: int | None) -> None:
+        """As `kill`, or with a seed as `lose_power`, once the strike happens to what runs now, if it
+        does in that time."""
+        node = self.nodes[number]
+        doors, scope, down = node.doors, node.scope, node.down
+        if doors is None or not node.is_up:
+            return
+        may_happen = strike.may_happen
+
+        def happens() -> bool:
+            if not may_happen():
+                return False
+            node.torn_by = seed
+            return True
+
+        strike.may_happen = happens
+        doors.files.strike = strike
+        cut = trio.Event()
+        doors.power.when_cut(cut.set)
+        with trio.move_on_after(within_s):
+            await cut.wait()
+        doors.files.strike = None
+        if strike.has_happened:
+            scope.cancel()
+            await down.wait()
+
+    def slow_down(self, number: int, seconds: float) -> None:
+        """Each call to the disk takes up to so long to begin, and again to return; nothing is in memory."""
+        node = self.nodes[number]
+        node.slowed_s.append(seconds)
+        self._keep_pace(node)
+
+    def speed_up(self, number: int, seconds: float) -> None:
+        """End what `slow_down` began."""
+        node = self.nodes[number]
+        if seconds in node.slowed_s:
+            node.slowed_s.remove(seconds)
+        self._keep_pace(node)
+
+    def _keep_pace(self, node: SimulatedNode) -> None:
+        node.disk.is_slow = bool(node.slowed_s)
+        if node.doors is not None:
+            node.doors.offload.delay_seconds = max([self._offloaded_s, *node.slowed_s])
 
     async def stop(self, number: int) -> None:
         """As SIGTERM."""

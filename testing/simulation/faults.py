@@ -9,6 +9,7 @@ that the cluster gives no occasion for. Coverage counts what happened.
 from __future__ import annotations
 
 import errno
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, DATA, SimulatedCluster, host
 from odradek.testing.simulation.plan import (
     ASKED_S,
+    KILLS,
     OF_NO_CONTROLLER,
     OF_NO_NODE,
     UNCLEAN,
@@ -30,6 +32,7 @@ from odradek.testing.simulation.plan import (
     Kind,
 )
 from odradek.testing.simulation.store_faults import STORE_KINDS, StoreFaults
+from odradek.testing.virtual_files import CHANGES, NAMES, Strike
 
 SLOW_NETWORK_S = (0.05, 0.4)
 SLOW_DISK_S = 0.3
@@ -42,6 +45,14 @@ LED_ALONE_S = 0.25
 """How long a leader that misses what happens goes on before another one leads, and how long that one does."""
 LAGGED_S = 1.0
 """For how long a voter hears nothing before the others end: the time-out of a fetch, and an election."""
+STRUCK: Sequence[tuple[frozenset[str], int]] = (
+    (CHANGES, 40),
+    (frozenset({"write"}), 25),
+    (frozenset({"sync"}), 15),
+    (NAMES, 8),
+)
+"""What a node is struck at, and how much of it passes at most before: within a second or so, or its start."""
+STRUCK_WITHIN_S = 2.0
 MADE_GOOD_S = 3.0
 """How long a damaging fault waits for its turn."""
 
@@ -95,7 +106,7 @@ class Faults:
 
     async def _play(self, fault: Fault, at: float) -> None:
         await trio.sleep_until(at)
-        if fault.kind not in UNCLEAN or (fault.kind is Kind.KILL and not self._damaging.locked()):
+        if fault.kind not in UNCLEAN or (fault.kind in KILLS and not self._damaging.locked()):
             await self._happen(fault)
             return
         with trio.move_on_after(MADE_GOOD_S) as waiting:
@@ -136,9 +147,8 @@ class Faults:
         self._store.heal()
         for node in self._cluster:
             node.disk.heal()
-            node.disk.is_slow = False
-            if node.doors is not None:
-                node.doors.offload.delay_seconds = 0.0
+            for seconds in list(node.slowed_s):
+                self._cluster.speed_up(node.number, seconds)
             await self._cluster.start(node.number)
 
     # The kinds
@@ -149,6 +159,26 @@ class Faults:
 
     async def _lose_power(self, fault: Fault) -> None:
         await self._cluster.lose_power(fault.node, int(fault.amount * 1000))
+        await self._restart(fault)
+
+    async def _kill_at_work(self, fault: Fault) -> None:
+        await self._strike(fault, None, lambda: not self._damaging.locked())
+
+    async def _lose_power_at_work(self, fault: Fault) -> None:
+        await self._strike(fault, int(fault.amount * 1000), lambda: True)
+
+    async def _strike(self, fault: Fault, seed: int | None, may_happen: Callable[[], bool]) -> None:
+        """In half of the cases it is what the node does to recover from another such end."""
+        chance = random.Random(f"strike {fault.how}")
+        if chance.random() < 0.5:
+            if seed is None:
+                await self._cluster.kill(fault.node)
+            else:
+                await self._cluster.lose_power(fault.node, seed)
+            await self._cluster.start(fault.node)
+        operations, passes_max = chance.choice(STRUCK)
+        strike = Strike(operations, chance.randrange(passes_max), chance.random(), may_happen)
+        await self._cluster.struck(fault.node, strike, STRUCK_WITHIN_S, seed)
         await self._restart(fault)
 
     async def _stop(self, fault: Fault) -> None:
@@ -194,13 +224,9 @@ class Faults:
             self._world.wires.heal(host(fault.node), other)
 
     async def _slow_disk(self, fault: Fault) -> None:
-        doors = self._cluster.nodes[fault.node].doors
-        if doors is not None:
-            doors.offload.delay_seconds = SLOW_DISK_S * fault.amount
-            doors.disk.is_slow = True
-            await trio.sleep(fault.seconds)
-            doors.offload.delay_seconds = 0.0
-            doors.disk.is_slow = False
+        self._cluster.slow_down(fault.node, SLOW_DISK_S * fault.amount)
+        await trio.sleep(fault.seconds)
+        self._cluster.speed_up(fault.node, SLOW_DISK_S * fault.amount)
 
     async def _full_disk(self, fault: Fault) -> None:
         """The node is started again when there is room, should it have gone down."""
@@ -309,6 +335,8 @@ class Faults:
 _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.KILL: Faults._kill,
     Kind.POWER_LOSS: Faults._lose_power,
+    Kind.KILL_AT_WORK: Faults._kill_at_work,
+    Kind.POWER_LOSS_AT_WORK: Faults._lose_power_at_work,
     Kind.STOP: Faults._stop,
     Kind.PARTITION: Faults._partition,
     Kind.ONE_WAY: Faults._one_way,

@@ -18,6 +18,10 @@ NODES = 3
 RUN_S = 3.0
 """For how long (virtual) faults begin, and clients begin new work."""
 FAULTS_MAX = 6
+MORE_MAX = 2
+"""Faults of the kinds that came later: drawn by themselves, what was drawn before stays as it was."""
+OFFLOADED_S = (0.001, 0.005, 0.02)
+"""The longest that a call to the disk takes to begin, and again to return: enough to be met within."""
 LONGEST_S = 2.5
 ASKED_S = 2.0
 """How long it is tried, amid trouble, to have the cluster do something."""
@@ -30,6 +34,10 @@ class Kind(enum.Enum):
     """SIGKILL: the process is gone in the middle of what it did; what it wrote is not."""
     POWER_LOSS = "power loss"
     """What was not synced is kept, lost or torn."""
+    KILL_AT_WORK = "killed at work"
+    """In the middle of a change of its files, some of what it does or of its recovery later."""
+    POWER_LOSS_AT_WORK = "power loss at work"
+    """There too."""
     STOP = "stop"
     """A clean stop, with its controlled shutdown."""
     PARTITION = "partition"
@@ -74,11 +82,13 @@ class Kind(enum.Enum):
     """Once: it says that a change was made that was not."""
 
 
-DAMAGING = frozenset({Kind.POWER_LOSS, Kind.BAD_DISK, Kind.FULL_DISK})
+MORE_KINDS = frozenset({Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK})
+DAMAGING = frozenset({Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK})
 """After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
 without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
 no more with two replicas in sync), so such faults wait for one another."""
-UNCLEAN = DAMAGING | {Kind.KILL, Kind.STORE_KILLS}
+KILLS = frozenset({Kind.KILL, Kind.KILL_AT_WORK})
+UNCLEAN = DAMAGING | KILLS | {Kind.STORE_KILLS}
 OF_MANY = DAMAGING | {
     Kind.PARTITION,
     Kind.ONE_WAY,
@@ -107,6 +117,8 @@ class Fault:
     """Until it is over; a node that went down is started again then."""
     amount: float
     """What it means is the kind's: of time for clocks, from 0 to 1 for all else."""
+    how: float = 0.0
+    """From 0 to 1: in which of the kind's ways."""
 
 
 @value_class
@@ -118,6 +130,8 @@ class Plan:
     transactional: int = 2
     tiered: bool = False
     """The topic is in the remote tier."""
+    offloaded_s: float = 0.0
+    """The longest that a call to a disk takes to begin, and again to return."""
 
     def smaller(self) -> Iterator[Plan]:
         """The plans with one thing less in them."""
@@ -132,16 +146,39 @@ class Plan:
 def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
     chance = random.Random(f"plan {seed}")
     count = chance.randint(1, FAULTS_MAX)
-    faults = [_draw_fault(chance, nodes, tiered) for _ in range(count)]
+    faults = [_draw_fault(chance, nodes, _draw_kind(chance, nodes, tiered)) for _ in range(count)]
     faults.sort(key=lambda fault: fault.at_s)
     writers, transactional = chance.randint(1, 2), chance.randint(0, 2)
-    return Plan(seed, tuple(faults), nodes, writers, transactional, tiered)
+    plan = Plan(seed, tuple(faults), nodes, writers, transactional, tiered)
+    return _drawn_further(plan, random.Random(f"plan {seed} further"))
 
 
-def _draw_fault(chance: random.Random, nodes: int, tiered: bool) -> Fault:
-    kinds = [each for each in Kind if nodes > 1 or each not in OF_MANY]
+def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
+    """With what came later than the rest of the plan, of which the draws are not to shift."""
+    kinds = [
+        each for each in Kind if each in MORE_KINDS and (plan.nodes > 1 or each not in OF_MANY)
+    ]
+    more = [
+        replace(
+            _draw_fault(chance, plan.nodes, chance.choice(kinds)), how=round(chance.random(), 3)
+        )
+        for _ in range(chance.randint(0, MORE_MAX))
+    ]
+    return replace(
+        plan,
+        faults=tuple(sorted([*plan.faults, *more], key=lambda fault: fault.at_s)),
+        offloaded_s=chance.choice([0.0, *OFFLOADED_S]),
+    )
+
+
+def _draw_kind(chance: random.Random, nodes: int, tiered: bool) -> Kind:
+    kinds = [each for each in Kind if each not in MORE_KINDS]
+    kinds = [each for each in kinds if nodes > 1 or each not in OF_MANY]
     of_tier = tiered and chance.random() < 0.5
-    kind = chance.choice([each for each in kinds if (each in OF_TIER) == of_tier])
+    return chance.choice([each for each in kinds if (each in OF_TIER) == of_tier])
+
+
+def _draw_fault(chance: random.Random, nodes: int, kind: Kind) -> Fault:
     node = chance.randint(1, nodes)
     others = [each for each in range(1, nodes + 1) if each != node]
     return Fault(
@@ -161,6 +198,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "writers": plan.writers,
         "transactional": plan.transactional,
         "tiered": plan.tiered,
+        "offloaded_s": plan.offloaded_s,
         "faults": [
             {
                 "at_s": each.at_s,
@@ -169,6 +207,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "other": each.other,
                 "seconds": each.seconds,
                 "amount": each.amount,
+                "how": each.how,
             }
             for each in plan.faults
         ],

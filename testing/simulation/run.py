@@ -77,7 +77,12 @@ class _Simulation:
     async def _play(self, nursery: trio.Nursery) -> None:
         plan, run = self._plan, self._run
         cluster = SimulatedCluster(
-            self._world, plan.nodes, self._trace, nursery, tiered=plan.tiered
+            self._world,
+            plan.nodes,
+            self._trace,
+            nursery,
+            tiered=plan.tiered,
+            offloaded_s=plan.offloaded_s,
         )
         checkers = Checkers(cluster)
         run.anomalies = checkers.anomalies

@@ -108,6 +108,13 @@ def test_a_plan_is_written_down_and_read_again() -> None:
     assert {fault.kind for plan in plans for fault in plan.faults} == set(Kind) - OF_TIER
 
 
+def test_a_plan_that_was_kept_before_there_was_more_in_plans_is_read_as_it_was() -> None:
+    fault = {"at_s": 1.0, "kind": "kill", "node": 1, "other": 2, "seconds": 0.5, "amount": 0.1}
+    kept = {"seed": 7, "nodes": 3, "writers": 1, "transactional": 0, "tiered": False}
+    expected = Fault(1.0, Kind.KILL, 1, 2, seconds=0.5, amount=0.1)
+    assert from_json({**kept, "faults": [fault]}) == Plan(7, (expected,), 3, 1, 0)
+
+
 def test_a_failing_plan_shrinks_to_what_it_takes_to_fail() -> None:
     plan = next(plan for seed in range(100) if len((plan := draw_plan(seed)).faults) > 4)
     needed = plan.faults[2]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from odradek.testing.simulation.cluster import OF_MANY, SimulatedCluster
 from odradek.testing.simulation.trace import Trace
+from odradek.testing.virtual_files import CHANGES, Strike
 from odradek.testing.virtual_world import VirtualWorld
 
 
@@ -69,3 +71,57 @@ def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() 
     world.run(main)
     fetch_timeout_s = int(OF_MANY["controller.quorum.fetch.timeout.ms"]) / 1000
     assert max(took) < fetch_timeout_s / 2
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_node_that_is_struck_at_work_is_down_and_starts_again(seed: int | None) -> None:
+    world = VirtualWorld(1)
+    world.clock.jumping = True
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = SimulatedCluster(world, 1, Trace(world.clock.monotonic), nursery)
+            node = cluster.nodes[1]
+            await cluster.start(1)
+            disk = node.disk
+            await cluster.struck(1, strike := Strike(CHANGES, 10), 5.0, seed)
+            assert strike.has_happened
+            assert not node.is_up
+            assert (node.disk is disk) is (seed is None)
+            await cluster.start(1)
+            await cluster.struck(1, strike := Strike(frozenset()), 5.0, seed)
+            assert not strike.has_happened
+            assert node.serves
+            await cluster.stop_all()
+
+    world.run(main)
+
+
+def test_a_disk_that_is_slow_stays_slow_when_its_node_starts_again() -> None:
+    world = VirtualWorld(1)
+    world.clock.jumping = True
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            trace = Trace(world.clock.monotonic)
+            cluster = SimulatedCluster(world, 1, trace, nursery, offloaded_s=0.01)
+
+            def pace() -> tuple[float, bool]:
+                doors = cluster.nodes[1].doors
+                assert doors is not None
+                return doors.offload.delay_seconds, doors.disk.is_slow
+
+            await cluster.start(1)
+            assert pace() == (0.01, False)
+            cluster.slow_down(1, 0.2)
+            cluster.slow_down(1, 0.1)
+            await cluster.lose_power(1, 0)
+            await cluster.start(1)
+            assert pace() == (0.2, True)
+            cluster.speed_up(1, 0.2)
+            assert pace() == (0.1, True)
+            cluster.speed_up(1, 0.1)
+            assert pace() == (0.01, False)
+            await cluster.stop_all()
+
+    world.run(main)
