@@ -34,11 +34,13 @@ from odradek.seams.values import value_class
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.partition_log import Origin, PartitionLog
+from odradek.storage.log.partition_metadata import CorruptMetadata
 
 TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 DIRECTORY: Final = f"{TOPIC}-0"
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+ID_REMEDY: Final = "remove the file, which is the same everywhere and will be written anew"
 READ_BYTES: Final = 1024 * 1024
 READ_ON_LOOP_BYTES: Final = 64 * 1024
 """They are parsed there, too, and others wait."""
@@ -92,17 +94,20 @@ class MetadataLog:
         """Recover the log and find the snapshots; durable when it returns. Raises InvalidMetadata, OSError,
         LogFailed."""
         self.snapshots.load()
-        self._log = PartitionLog.open(
-            self._files,
-            self.directory,
-            topic=TOPIC,
-            partition=0,
-            topic_id=TOPIC_ID,
-            config=self._settings.log_config(),
-            clock=self._clock,
-            clean=False,
-            on_full=lambda _, error: self._on_full(error),
-        )
+        try:
+            self._log = PartitionLog.open(
+                self._files,
+                self.directory,
+                topic=TOPIC,
+                partition=0,
+                topic_id=TOPIC_ID,
+                config=self._settings.log_config(),
+                clock=self._clock,
+                clean=False,
+                on_full=lambda _, error: self._on_full(error),
+            )
+        except CorruptMetadata as error:
+            raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
         self._sync()
         newest = self.snapshots.newest
         start = self._log.log_start_offset

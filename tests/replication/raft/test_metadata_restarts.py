@@ -116,6 +116,21 @@ async def test_a_damaged_quorum_state_file_is_named() -> None:
         await started(node)
 
 
+async def test_a_damaged_id_of_the_metadata_log_is_named_and_can_be_removed() -> None:
+    node = new_node()
+    await (await started(node)).close()
+    node = again(node)
+    path = LOG_DIRECTORY / "partition.metadata"
+    was = node.files.read(path)
+    node.files.write_new(path, was[:-1] + b"\xff")
+    with pytest.raises(InvalidMetadata, match=f"{LOG_DIRECTORY}: .*: remove the file"):
+        await started(node)
+    node = again(node)
+    node.files.remove(path)
+    await (await started(node)).close()
+    assert node.files.read(path) == was
+
+
 async def test_a_lost_quorum_state_file_does_not_bring_an_epoch_back() -> None:
     node = new_node()
     for _ in range(3):
