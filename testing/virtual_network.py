@@ -5,7 +5,8 @@ drawn from the entropy, in order, and may be handed over in pieces of any size (
 partition, of both ways or of one, holds bytes and connection attempts back without losing them, as TCP
 does, until it heals; `cut` resets what is connected; `drop` too, but what was sent by then arrives and
 is acted upon, while its sender knows nothing of that. When a host's power goes, its peers see resets,
-and whoever connects is refused.
+and whoever connects is refused: as with a process that is gone. One that is `silenced` before answers
+nothing at all, as a machine that is gone, until it `speaks` again, and knows of no connection then.
 
 Slices are read in pieces when they are sent, each at its own moment, as `sendfile` would: a slice
 whose file changes while the peer is slow goes out changed here too.
@@ -65,6 +66,7 @@ class VirtualWires:
         self.listeners: dict[tuple[str, int], VirtualListener] = {}
         self.connections: list[VirtualConnection] = []
         self.changed = trio.lowlevel.ParkingLot()
+        self._silent: dict[str, list[VirtualConnection]] = {}
         self._delay_seconds = (0.0, 0.0)
         self._slow: dict[frozenset[str], tuple[float, float]] = {}
         self._partitions: set[tuple[str, str]] = set()
@@ -99,6 +101,23 @@ class VirtualWires:
         self.changed.unpark_all()
         for connection in self.connections:
             connection.wake()
+
+    def silence(self, host: str) -> None:
+        """When its power goes, nobody learns of that from the host; nor does `speak` end it before."""
+        self._silent.setdefault(host, [])
+
+    def speak(self, host: str) -> None:
+        """It is up again, and answers to what it knows nothing of; `silence` is over."""
+        for connection in self._silent.pop(host, ()):
+            connection.answer_for_the_dead()
+        self.changed.unpark_all()
+
+    def is_silent(self, host: str) -> bool:
+        return host in self._silent
+
+    def bury(self, connection: VirtualConnection) -> None:
+        """Its end at a silent host is gone."""
+        self._silent[connection.local.host].append(connection)
 
     def cut(self, one: str, other: str) -> None:
         """Reset every connection between two hosts; new ones can be made."""
@@ -340,11 +359,22 @@ class VirtualConnection:
         self._forget()
 
     def lose_power(self) -> None:
-        """The peer sees a reset; nobody is left here to see anything."""
-        if not self._closed:
+        """The peer sees a reset, or of a silent host nothing; nobody is left here to see anything."""
+        if self._wires.is_silent(self._local.host):
+            self._wires.bury(self)
+            self._forget()
+        elif not self._closed:
             self._outgoing.put(ConnectionLost(f"{self._local}: connection reset by peer"))
             self._incoming.closed_by_receiver = True
             self._forget()
+
+    def answer_for_the_dead(self) -> None:
+        """A peer that has sent something, and sends it again and again, learns that nobody is here; another
+        does when it sends."""
+        self._incoming.closed_by_receiver = True
+        if self._incoming.held_bytes and not self._closed:
+            self._outgoing.put(ConnectionLost(f"{self._local}: connection reset by peer"))
+        self.wake()
 
     def wake(self) -> None:
         """Have whoever waits look again."""
@@ -482,7 +512,11 @@ class VirtualNetwork:
         there = Address(self._resolve(host), port)
         here = Address(self.name, self.wires.free_port())
         await self.wires.sleep(2 * self.wires.delay_seconds(here.host, there.host))
-        while self.wires.parted(here.host, there.host) or self.wires.parted(there.host, here.host):
+        while (
+            self.wires.is_silent(there.host)
+            or self.wires.parted(here.host, there.host)
+            or self.wires.parted(there.host, here.host)
+        ):
             await self.wires.changed.park()
         self.power.check()
         listener = self.wires.listeners.get((there.host, there.port))

@@ -103,6 +103,9 @@ class SimulatedNode:
     """While it is up, or on its way up."""
     serves: bool = False
     lives: int = 0
+    is_formatted: bool = False
+    lost: str = ""
+    """What is wrong with its storage, if it ended for that."""
     slowed_s: list[float] = field(default_factory=list)
     """What keeps its disk slow, and how slow that is: in this life and the next."""
     torn_by: int | None = None
@@ -162,11 +165,13 @@ class SimulatedCluster:
         if node.is_up:
             return
         node.lives += 1
+        self.world.wires.speak(host(number))
         node.doors = self.world.node(host(number), node.disk, clock=node.clock)
         self._keep_pace(node)
         config = config_of(number, len(self.nodes), tiered=self._tiered)
-        if len(self.nodes) > 1 and node.lives == 1:
+        if len(self.nodes) > 1 and not node.is_formatted:
             _format(node.doors, config)
+        node.is_formatted, node.lost = True, ""
         node.broker = Broker(node.doors.seams, config)
         node.scope = trio.CancelScope()
         node.down = trio.Event()
@@ -185,7 +190,7 @@ class SimulatedCluster:
         except* NodeCrashed:
             pass
         except* (CannotStart, StorageLost) as group:
-            end = f"ended: {group.exceptions[0]}"
+            end = node.lost = f"ended: {group.exceptions[0]}"
         except* Exception as group:
             end = f"ended by {group.exceptions!r}"
             self.failures.append(f"{name} {end}")
@@ -204,16 +209,34 @@ class SimulatedCluster:
         node.scope.cancel()
         await node.down.wait()
 
-    async def lose_power(self, number: int, seed: int) -> None:
-        """As `kill`; the seed says what there is of what was not synced."""
+    async def lose_power(self, number: int, seed: int, *, silent: bool = False) -> None:
+        """As `kill`; the seed says what there is of what was not synced. To its peers it is a process that
+        is gone, or a machine: then nobody answers until it starts again."""
         node = self.nodes[number]
         if node.is_up:
             node.torn_by = seed
+            if silent:
+                self.world.wires.silence(host(number))
             await self.kill(number)
         else:
             node.disk = node.disk.crash(seed)
 
-    async def struck(self, number: int, strike: Strike, within_s: float, seed: int | None) -> None:
+    async def replace_disk(self, number: int) -> None:
+        """As an operator does whose node says that its storage is lost."""
+        await self.kill(number)
+        node = self.nodes[number]
+        node.disk, node.is_formatted = VirtualDisk(), False
+        self.trace.add(f"{host(number)} has a new disk")
+
+    async def struck(
+        self,
+        number: int,
+        strike: Strike,
+        within_s: float,
+        seed: int | None,
+        *,
+        silent: bool = False,
+    ) -> None:
         """As `kill`, or with a seed as `lose_power`, once the strike happens to what runs now, if it
         does in that time."""
         node = self.nodes[number]
@@ -226,6 +249,8 @@ class SimulatedCluster:
             if not may_happen():
                 return False
             node.torn_by = seed
+            if silent:
+                self.world.wires.silence(host(number))
             return True
 
         strike.may_happen = happens

@@ -196,3 +196,46 @@ async def test_nothing_is_sent_by_a_task_that_is_cancelled_after_the_crash(
         await clock.run_for(1)
     assert said == ["could not even abort"]
     assert receiver.came == []
+
+
+async def test_a_machine_that_is_gone_is_silent_until_it_is_up_again(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    a, client, b, _ = await connected(world)
+    idle = await a.network.connect("b", 9092)
+    waiting, idling = Receiver(world, client), Receiver(world, idle)
+    connecting: list[str] = []
+
+    async def connect() -> None:
+        await a.network.connect("b", 9092)
+        connecting.append("connected")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiting.run)
+        nursery.start_soon(idling.run)
+        world.wires.silence("b")
+        b.power.cut()
+        nursery.start_soon(connect)
+        await client.send([b"is anybody there?"])
+        await clock.run_for(60)
+        assert (waiting.end, idling.end, connecting) == (None, None, [])
+        world.wires.speak("b")
+        [_] = await world.node("b").network.listen("b", 9092)
+        await clock.run_for(1)
+        assert (waiting.end, idling.end, connecting) == ("lost", None, ["connected"])
+        with pytest.raises(ConnectionLost):
+            await idle.send([b"and here?"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_process_that_is_killed_after_its_machine_was_back_is_no_silence(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    world.wires.silence("b")
+    world.wires.speak("b")
+    _, client, b, _ = await connected(world)
+    receiver = Receiver(world, client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receiver.run)
+        b.power.cut()
+    assert receiver.end == "lost"
