@@ -20,7 +20,7 @@ import trio
 
 from odradek.client.errors import ClientError
 from odradek.protocol.errors import KafkaError
-from odradek.testing.simulation.checkers import Checkers
+from odradek.testing.simulation.checkers import STEP_S, Checkers
 from odradek.testing.simulation.cluster import CLIENTS, DATA, SimulatedCluster, host
 from odradek.testing.simulation.plan import (
     ASKED_S,
@@ -31,6 +31,7 @@ from odradek.testing.simulation.plan import (
     Fault,
     Kind,
 )
+from odradek.testing.simulation.rot import others_have_all, rot
 from odradek.testing.simulation.store_faults import STORE_KINDS, StoreFaults
 from odradek.testing.virtual_files import CHANGES, NAMES, Strike
 
@@ -158,7 +159,8 @@ class Faults:
         await self._restart(fault)
 
     async def _lose_power(self, fault: Fault) -> None:
-        await self._cluster.lose_power(fault.node, int(fault.amount * 1000))
+        silent = fault.how >= 0.5
+        await self._cluster.lose_power(fault.node, int(fault.amount * 1000), silent=silent)
         await self._restart(fault)
 
     async def _kill_at_work(self, fault: Fault) -> None:
@@ -170,15 +172,16 @@ class Faults:
     async def _strike(self, fault: Fault, seed: int | None, may_happen: Callable[[], bool]) -> None:
         """In half of the cases it is what the node does to recover from another such end."""
         chance = random.Random(f"strike {fault.how}")
+        silent = seed is not None and chance.random() < 0.5
         if chance.random() < 0.5:
             if seed is None:
                 await self._cluster.kill(fault.node)
             else:
-                await self._cluster.lose_power(fault.node, seed)
+                await self._cluster.lose_power(fault.node, seed, silent=silent)
             await self._cluster.start(fault.node)
         operations, passes_max = chance.choice(STRUCK)
         strike = Strike(operations, chance.randrange(passes_max), chance.random(), may_happen)
-        await self._cluster.struck(fault.node, strike, STRUCK_WITHIN_S, seed)
+        await self._cluster.struck(fault.node, strike, STRUCK_WITHIN_S, seed, silent=silent)
         await self._restart(fault)
 
     async def _stop(self, fault: Fault) -> None:
@@ -227,6 +230,36 @@ class Faults:
         self._cluster.slow_down(fault.node, SLOW_DISK_S * fault.amount)
         await trio.sleep(fault.seconds)
         self._cluster.speed_up(fault.node, SLOW_DISK_S * fault.amount)
+
+    async def _rot(self, fault: Fault) -> None:
+        """All that the node had others have, before a bit of it flips; one that says that its storage is
+        lost, or some of it, gets a new disk."""
+        node, chance = self._cluster.nodes[fault.node], random.Random(f"rot {fault.how}")
+        if chance.random() < 0.5:
+            await self._cluster.kill(fault.node)
+        else:
+            silent = chance.random() < 0.5
+            await self._cluster.lose_power(fault.node, int(fault.amount * 1000), silent=silent)
+        life = node.lives
+        await trio.sleep(fault.seconds)
+        with trio.move_on_after(MADE_GOOD_S):
+            await self._until(lambda: others_have_all(self._cluster, fault.node))
+        if not node.is_up and node.lives == life and others_have_all(self._cluster, fault.node):
+            self._cluster.trace.add(f"{host(fault.node)} rots: {rot(node.disk, chance)}")
+        await self._cluster.start(fault.node)
+        await self._until(lambda: self._checkers.is_whole() or self._says_loss(fault.node))
+        if self._says_loss(fault.node):
+            await self._until(lambda: others_have_all(self._cluster, fault.node))
+            await self._cluster.replace_disk(fault.node)
+            await self._cluster.start(fault.node)
+
+    def _says_loss(self, number: int) -> bool:
+        node = self._cluster.nodes[number]
+        return bool(node.lost or (node.serves and node.broker and node.broker.logs.offline))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._world.clock.sleep(STEP_S)
 
     async def _full_disk(self, fault: Fault) -> None:
         """The node is started again when there is room, should it have gone down."""
@@ -346,6 +379,7 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.SLOW_DISK: Faults._slow_disk,
     Kind.FULL_DISK: Faults._full_disk,
     Kind.BAD_DISK: Faults._bad_disk,
+    Kind.BIT_ROT: Faults._rot,
     Kind.CLOCK_JUMP: Faults._clock_jump,
     Kind.REASSIGNMENT: Faults._reassignment,
     Kind.MISSED_EPOCH: Faults._miss_an_epoch,

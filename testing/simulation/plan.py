@@ -33,7 +33,8 @@ class Kind(enum.Enum):
     KILL = "kill"
     """SIGKILL: the process is gone in the middle of what it did; what it wrote is not."""
     POWER_LOSS = "power loss"
-    """What was not synced is kept, lost or torn."""
+    """What was not synced is kept, lost or torn. In half of the cases its machine is gone with it: nobody
+    answers its peers until it is up again."""
     KILL_AT_WORK = "killed at work"
     """In the middle of a change of its files, some of what it does or of its recovery later."""
     POWER_LOSS_AT_WORK = "power loss at work"
@@ -55,6 +56,8 @@ class Kind(enum.Enum):
     BAD_DISK = "failing disk"
     """Writes and syncs of partitions fail with EIO; the node goes down with it, and is started again
     on a disk that works."""
+    BIT_ROT = "bit rot"
+    """The node is killed or loses its power, and a bit of its files flips before it starts (`rot.py`)."""
     CLOCK_JUMP = "clock jump"
     REASSIGNMENT = "reassignment"
     """No fault, but trouble enough: a partition's replicas move to all nodes but this one; some of the
@@ -82,8 +85,10 @@ class Kind(enum.Enum):
     """Once: it says that a change was made that was not."""
 
 
-MORE_KINDS = frozenset({Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK})
-DAMAGING = frozenset({Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK})
+MORE_KINDS = frozenset({Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK, Kind.BIT_ROT})
+DAMAGING = frozenset(
+    {Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK, Kind.BIT_ROT}
+)
 """After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
 without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
 no more with two replicas in sync), so such faults wait for one another."""
@@ -164,9 +169,13 @@ def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
         )
         for _ in range(chance.randint(0, MORE_MAX))
     ]
+    drawn = [
+        replace(each, how=round(chance.random(), 3)) if each.kind is Kind.POWER_LOSS else each
+        for each in plan.faults
+    ]
     return replace(
         plan,
-        faults=tuple(sorted([*plan.faults, *more], key=lambda fault: fault.at_s)),
+        faults=tuple(sorted([*drawn, *more], key=lambda fault: fault.at_s)),
         offloaded_s=chance.choice([0.0, *OFFLOADED_S]),
     )
 

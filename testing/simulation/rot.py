@@ -1,0 +1,163 @@
+"""Bits that flip in a node's files while it is down, where its start must notice.
+
+What a node has not closed is recovered, and rot in it must not be taken for what was written: logs are checked
+past the recovery point, and what is derived from them is made anew. Of other files damage must be named, and
+the node gets an empty disk, as from an operator. Apache Kafka promises no more, so that nothing is flipped
+elsewhere: bytes below the recovery point are believed, a batch's base offset and leader epoch lie outside
+its CRC, and text has none: only what is no text any more is known to be damaged.
+
+Whoever lost some of its logs must not be needed: all others have everything (`others_have_all`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import Enum
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import batches
+from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint, parse
+from odradek.storage.directories.names import METADATA_TOPIC, NotAPartition, State, TopicPartition
+from odradek.storage.directories.names import parse as parse_name
+from odradek.testing.simulation.cluster import SimulatedCluster
+from odradek.testing.virtual_disk import FileNode, VirtualDisk
+
+BASE_OFFSET_BYTES = 8
+EPOCH = range(12, 16)
+"""Where in a batch."""
+NO_TEXT = 0x80
+"""The bit that no byte of these files has."""
+
+
+class Rotten(Enum):
+    """What rots."""
+
+    LOG = "log"
+    METADATA_LOG = "metadata log"
+    INDEX = "index"
+    PRODUCERS = "producers"
+    OFFSETS = "offsets"
+    EPOCHS = "epochs"
+    SNAPSHOT = "metadata snapshot"
+    NAMED = "named"
+    """Without which its node or its replica must not go on."""
+
+
+Spot = tuple[str, FileNode, range, int | None]
+"""A file, the bytes of it that may rot, and the bit that flips, if not any."""
+
+
+def rot(disk: VirtualDisk, chance: random.Random) -> str | None:
+    """Flip a bit of a disk that nobody uses; of which file, or None where there is nothing to rot."""
+    for kind in chance.sample(list(Rotten), len(Rotten)):
+        spots = [spot for spot in _SPOTS[kind](disk) if spot[2]]
+        if spots:
+            path, node, where, mask = chance.choice(spots)
+            position = chance.choice(where)
+            _flip(node, position, 1 << chance.randrange(8) if mask is None else mask)
+            return f"{path} at {position}"
+    return None
+
+
+def others_have_all(cluster: SimulatedCluster, number: int) -> bool:
+    """Whether all nodes but one serve, know the same, and are in sync with leaders among them."""
+    running = [(node, broker) for node, broker in cluster.running() if node.number != number]
+    if len(running) < len(cluster.nodes) - 1:
+        return False
+    known = {
+        (metadata.image.offset, metadata.leader_epoch, metadata.leader_id)
+        for metadata in (broker.metadata for _, broker in running)
+    }
+    others = {node.number for node, _ in running}
+    image = running[0][1].metadata.image
+    return (
+        len(known) == 1
+        and running[0][1].metadata.leader_id in others
+        and all(
+            partition.leader in others and others & set(partition.replicas) <= set(partition.isr)
+            for topic in image.topics_by_name.values()
+            for partition in topic.partitions.values()
+        )
+    )
+
+
+def _flip(node: FileNode, position: int, mask: int) -> None:
+    node.sync()  # it rots on the medium
+    node.content[position] ^= mask
+    node.durable[position] ^= mask
+    node.cold = True
+
+
+def _files(disk: VirtualDisk, *names: str, mask: int | None = None) -> Iterator[Spot]:
+    """Those of which the names end so."""
+    for path, node in disk.walk():
+        if isinstance(node, FileNode) and path.endswith(names):
+            yield path, node, range(len(node.content)), mask
+
+
+def _of_replicas(disk: VirtualDisk, *names: str) -> Iterator[tuple[Spot, int]]:
+    """Those of replicas that are not on their way in or out, with their recovery points."""
+    points = dict(_recovery_points(disk))
+    for spot in _files(disk, *names):
+        home, directory, _ = spot[0].rsplit("/", 2)
+        with suppress(NotAPartition):
+            found = parse_name(directory)
+            if found.state is State.LIVE:
+                yield spot, points.get((home, found.topic_partition), 0)
+
+
+def _recovery_points(disk: VirtualDisk) -> Iterator[tuple[tuple[str, TopicPartition], int]]:
+    name = Checkpoint.RECOVERY_POINT.value
+    for path, node, _, _ in _files(disk, f"/{name}"):
+        with suppress(CorruptCheckpoint):
+            for which, offset in parse(bytes(node.content)).items():
+                yield (path.removesuffix(f"/{name}"), which), offset
+
+
+def _batches(disk: VirtualDisk, *, of_metadata: bool) -> Iterator[Spot]:
+    for (path, node, _, _), recovery_point in _of_replicas(disk, ".log"):
+        if (METADATA_TOPIC in path) != of_metadata:
+            continue
+        position = 0
+        with suppress(KafkaError):  # a torn tail
+            for batch in batches(memoryview(bytes(node.content))):
+                if batch.base_offset >= recovery_point:
+                    yield (
+                        path,
+                        node,
+                        range(position + BASE_OFFSET_BYTES, position + EPOCH.start),
+                        None,
+                    )
+                    yield path, node, range(position + EPOCH.stop, position + batch.size), None
+                position += batch.size
+
+
+def _indexes(disk: VirtualDisk) -> Iterator[Spot]:
+    """Of segments that are scanned whole."""
+    for spot, recovery_point in _of_replicas(disk, ".index", ".timeindex", ".txnindex"):
+        base, _, _ = spot[0].rpartition("/")[2].partition(".")
+        if int(base) >= recovery_point:
+            yield spot
+
+
+def _named(disk: VirtualDisk) -> Iterator[Spot]:
+    yield from _files(disk, "/quorum-state", "/partition.metadata", mask=NO_TEXT)
+    for path, node, _, mask in _files(disk, "/meta.properties", mask=NO_TEXT):
+        start = node.content.index(b"node.id")  # its ids are names, any will do
+        yield path, node, range(start, node.content.index(b"\n", start)), mask
+
+
+_SPOTS: dict[Rotten, Callable[[VirtualDisk], Iterator[Spot]]] = {
+    Rotten.LOG: lambda disk: _batches(disk, of_metadata=False),
+    Rotten.METADATA_LOG: lambda disk: _batches(disk, of_metadata=True),
+    Rotten.INDEX: _indexes,
+    Rotten.PRODUCERS: lambda disk: (spot for spot, _ in _of_replicas(disk, ".snapshot")),
+    Rotten.OFFSETS: lambda disk: _files(
+        disk, Checkpoint.RECOVERY_POINT.value, Checkpoint.HIGH_WATERMARK.value, mask=NO_TEXT
+    ),
+    Rotten.EPOCHS: lambda disk: _files(disk, "/leader-epoch-checkpoint", mask=NO_TEXT),
+    Rotten.SNAPSHOT: lambda disk: (spot for spot, _ in _of_replicas(disk, ".checkpoint")),
+    Rotten.NAMED: _named,
+}

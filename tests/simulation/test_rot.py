@@ -1,0 +1,104 @@
+"""Bits that flip while a node is down."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from odradek.protocol.records.batch import batches
+from odradek.seams.files import Path
+from odradek.storage.directories.checkpoints import Checkpoint, format
+from odradek.storage.directories.names import TopicPartition
+from odradek.testing.simulation import rot as rotting
+from odradek.testing.simulation.plan import Fault, Kind, Plan
+from odradek.testing.simulation.rot import Rotten, rot
+from odradek.testing.simulation.run import simulate
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+from tests.simulation import planted_bugs
+from tests.storage.log.log_world import batch
+
+DIRECTORY = Path("/data/records-0")
+SELDOM = (Rotten.PRODUCERS, Rotten.OFFSETS, Rotten.SNAPSHOT)
+"""There are none so soon."""
+LOG = DIRECTORY / "00000000000000000000.log"
+
+
+@pytest.fixture
+def files() -> VirtualFiles:
+    """Ten batches of two records, of which the first five are below the recovery point."""
+    files = VirtualFiles(VirtualDisk())
+    files.make_directory(DIRECTORY)
+    log = files.open(LOG, create=True)
+    log.append_v([batch(2, base_offset=2 * number) for number in range(10)])
+    log.close()
+    points = format({TopicPartition("records", 0): 10})
+    files.write_new(Path("/data") / Checkpoint.RECOVERY_POINT.value, points)
+    return files
+
+
+def only(monkeypatch: pytest.MonkeyPatch, kind: Rotten) -> None:
+    spots = {each: rotting._SPOTS[each] if each is kind else nowhere for each in Rotten}
+    monkeypatch.setattr(rotting, "_SPOTS", spots)
+
+
+def nowhere(disk: VirtualDisk) -> Iterator[rotting.Spot]:
+    return iter(())
+
+
+def test_logs_rot_where_a_crc_tells_past_the_recovery_point(
+    files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, Rotten.LOG)
+    was = files.read(LOG)
+    bounds = [(each.base_offset, each.size) for each in batches(memoryview(was))]
+    for seed in range(300):
+        assert rot(files.disk, random.Random(seed)) is not None
+        now = files.read(LOG)
+        [position] = [at for at, byte in enumerate(was) if byte != now[at]]
+        assert (was[position] ^ now[position]).bit_count() == 1
+        number, inside = divmod(position, bounds[0][1])
+        assert bounds[number][0] >= 10
+        assert inside in range(8, 12) or inside >= 16
+        file = files.open(LOG, write=True)
+        file.write_at(position, was[position : position + 1])
+
+
+def test_what_has_no_checksum_rots_so_that_it_shows(
+    files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, Rotten.OFFSETS)
+    assert rot(files.disk, random.Random(1)) is not None
+    with pytest.raises(UnicodeDecodeError):
+        files.read(Path("/data") / Checkpoint.RECOVERY_POINT.value).decode()
+
+
+def test_where_there_is_nothing_to_rot_nothing_does(
+    files: VirtualFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, Rotten.SNAPSHOT)
+    assert rot(files.disk, random.Random(1)) is None
+
+
+def rotten(node: int) -> Plan:
+    fault = Fault(1.5, Kind.BIT_ROT, node, 1, seconds=0.5, amount=0.3, how=0.7)
+    return Plan(4, (fault,), transactional=0)
+
+
+@pytest.mark.parametrize("kind", [each for each in Rotten if each not in SELDOM], ids=str)
+def test_a_node_with_rot_comes_back_or_says_what_is_lost(
+    kind: Rotten, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, kind)
+    run = simulate(rotten(2))
+    assert [str(each) for each in run.anomalies] == []
+    assert any("node-2 rots: /data/" in line for line in run.trace)
+    assert any("node-2 has a new disk" in line for line in run.trace) == (kind is Rotten.NAMED)
+
+
+def test_rot_that_is_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, Rotten.LOG)
+    planted_bugs.recover_what_is_broken(monkeypatch)
+    assert any(not simulate(rotten(node)).is_sound for node in (1, 2, 3))
