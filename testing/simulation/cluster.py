@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import trio
 
@@ -18,6 +19,7 @@ from odradek.replication.controller.releases import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.seams.network import Address
 from odradek.testing.power import NodeCrashed
+from odradek.testing.simulation.plan import DATA, OTHER_DATA
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_clock import SkewedClock
 from odradek.testing.virtual_disk import VirtualDisk
@@ -27,9 +29,6 @@ from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 PORT = 9092
 CONTROLLER_PORT = 9093
 CLIENTS = "clients"
-DATA = "/data"
-OTHER_DATA = "/other"
-"""Where topics are tiered, replicas are in either, and move."""
 CLUSTER_ID = "simulated-cluster-0001"
 
 COMMON: Mapping[str, str] = {
@@ -77,7 +76,9 @@ def host(number: int) -> str:
     return f"node-{number}" if number else CLIENTS
 
 
-def config_of(number: int, nodes: int, *, tiered: bool = False) -> ServerConfig:
+def config_of(
+    number: int, nodes: int, *, tiered: bool = False, more: Mapping[str, str] = MappingProxyType({})
+) -> ServerConfig:
     listeners = f"PLAINTEXT://{host(number)}:{PORT}"
     configs = {**COMMON, "node.id": str(number), "listeners": listeners}
     if nodes > 1:
@@ -90,7 +91,7 @@ def config_of(number: int, nodes: int, *, tiered: bool = False) -> ServerConfig:
         configs |= TIERED
         configs[prefix + "replication.factor"] = str(min(3, nodes))
         configs[prefix + "min.isr"] = str(min(2, nodes))
-    return ServerConfig.from_properties(configs, test_node=True)
+    return ServerConfig.from_properties({**configs, **more}, test_node=True)
 
 
 @dataclass
@@ -129,6 +130,7 @@ class SimulatedCluster:
         *,
         tiered: bool = False,
         offloaded_s: float = 0.0,
+        configs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.world = world
         self.trace = trace
@@ -137,6 +139,7 @@ class SimulatedCluster:
         self._nursery = nursery
         self._tiered = tiered
         self._offloaded_s = offloaded_s
+        self._configs = configs
         self.nodes = {
             number: SimulatedNode(number, SkewedClock(world.clock), VirtualDisk())
             for number in range(1, nodes + 1)
@@ -168,7 +171,7 @@ class SimulatedCluster:
         self.world.wires.speak(host(number))
         node.doors = self.world.node(host(number), node.disk, clock=node.clock)
         self._keep_pace(node)
-        config = config_of(number, len(self.nodes), tiered=self._tiered)
+        config = config_of(number, len(self.nodes), tiered=self._tiered, more=self._configs)
         if len(self.nodes) > 1 and not node.is_formatted:
             _format(node.doors, config)
         node.is_formatted, node.lost = True, ""

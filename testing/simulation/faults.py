@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -21,12 +21,14 @@ import trio
 from odradek.client.errors import ClientError
 from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import STEP_S, Checkers
-from odradek.testing.simulation.cluster import CLIENTS, DATA, SimulatedCluster, host
+from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster, host
 from odradek.testing.simulation.plan import (
     ASKED_S,
+    DATA,
     KILLS,
     OF_NO_CONTROLLER,
     OF_NO_NODE,
+    OTHER_DATA,
     UNCLEAN,
     Fault,
     Kind,
@@ -54,6 +56,12 @@ STRUCK: Sequence[tuple[frozenset[str], int]] = (
 )
 """What a node is struck at, and how much of it passes at most before: within a second or so, or its start."""
 STRUCK_WITHIN_S = 2.0
+FAILING: Sequence[frozenset[str]] = (
+    frozenset({"write", "sync"}),
+    frozenset({"read"}),
+    frozenset({"open", "read", "write", "sync", "create", "rename", "remove"}),
+)
+"""What fails of a directory."""
 MADE_GOOD_S = 3.0
 """How long a damaging fault waits for its turn."""
 
@@ -249,6 +257,7 @@ class Faults:
         await self._cluster.start(fault.node)
         await self._until(lambda: self._checkers.is_whole() or self._says_loss(fault.node))
         if self._says_loss(fault.node):
+            await self._cluster.kill(fault.node)  # it may lead still
             await self._until(lambda: others_have_all(self._cluster, fault.node))
             await self._cluster.replace_disk(fault.node)
             await self._cluster.start(fault.node)
@@ -272,8 +281,18 @@ class Faults:
         await self._start_anew(fault)
 
     async def _bad_disk(self, fault: Fault) -> None:
+        await self._fail(fault, DATA, {"write", "sync"})
+
+    async def _bad_directory(self, fault: Fault) -> None:
+        chance = random.Random(f"directory {fault.how}")
+        await self._fail(fault, OTHER_DATA, chance.choice(FAILING))
+
+    async def _unreadable_disk(self, fault: Fault) -> None:
+        await self._fail(fault, DATA, {"read"})
+
+    async def _fail(self, fault: Fault, directory: str, operations: Collection[str]) -> None:
         disk = self._cluster.nodes[fault.node].disk
-        broken = disk.fail(f"{DATA}/*", errno.EIO, {"write", "sync"})
+        broken = disk.fail(f"{directory}/*", errno.EIO, operations)
         await trio.sleep(fault.seconds)
         disk.heal(broken)
         await self._start_anew(fault)
@@ -379,6 +398,8 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.SLOW_DISK: Faults._slow_disk,
     Kind.FULL_DISK: Faults._full_disk,
     Kind.BAD_DISK: Faults._bad_disk,
+    Kind.BAD_DIRECTORY: Faults._bad_directory,
+    Kind.UNREADABLE_DISK: Faults._unreadable_disk,
     Kind.BIT_ROT: Faults._rot,
     Kind.CLOCK_JUMP: Faults._clock_jump,
     Kind.REASSIGNMENT: Faults._reassignment,

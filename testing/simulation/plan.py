@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from odradek.seams.values import value_class
@@ -25,6 +25,23 @@ OFFLOADED_S = (0.001, 0.005, 0.02)
 LONGEST_S = 2.5
 ASKED_S = 2.0
 """How long it is tried, amid trouble, to have the cluster do something."""
+SHARE = 1 / 3
+"""Of the plans that have each of the following."""
+SMALL_METADATA: Mapping[str, Sequence[int]] = {
+    "metadata.log.max.record.bytes.between.snapshots": (300, 1000),
+    "internal.metadata.log.segment.bytes": (1000, 3000),
+    "metadata.max.retention.bytes": (1000, 6000),
+    "internal.metadata.delete.delay.millis": (100,),
+}
+"""So that there are snapshots, and logs without what is in them: some 5 kB are written in a run."""
+SMALL_SEGMENTS: Mapping[str, str] = {
+    "log.roll.ms": "400",  # internal topics, too
+    "log.cleaner.min.compaction.lag.ms": "3600000",  # what is compacted differs from node to node
+}
+SEGMENT_BYTES = (2500, 6000)
+DATA = "/data"
+OTHER_DATA = "/other"
+"""Where topics are tiered, and elsewhere in a share of the plans, replicas are in either."""
 CLIENTS = 0
 """In place of a node: the machine that all clients are on."""
 
@@ -56,6 +73,11 @@ class Kind(enum.Enum):
     BAD_DISK = "failing disk"
     """Writes and syncs of partitions fail with EIO; the node goes down with it, and is started again
     on a disk that works."""
+    BAD_DIRECTORY = "failing directory"
+    """The second of the node's log directories fails, its writes or its reads or both, the node goes on,
+    and is started again in the end."""
+    UNREADABLE_DISK = "unreadable disk"
+    """As a failing one, but of reads."""
     BIT_ROT = "bit rot"
     """The node is killed or loses its power, and a bit of its files flips before it starts (`rot.py`)."""
     CLOCK_JUMP = "clock jump"
@@ -85,10 +107,9 @@ class Kind(enum.Enum):
     """Once: it says that a change was made that was not."""
 
 
-MORE_KINDS = frozenset({Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK, Kind.BIT_ROT})
-DAMAGING = frozenset(
-    {Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK, Kind.BIT_ROT}
-)
+DISKS = frozenset({Kind.BAD_DIRECTORY, Kind.UNREADABLE_DISK, Kind.BIT_ROT})
+MORE_KINDS = DISKS | {Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK}
+DAMAGING = DISKS | {Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK}
 """After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
 without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
 no more with two replicas in sync), so such faults wait for one another."""
@@ -137,6 +158,13 @@ class Plan:
     """The topic is in the remote tier."""
     offloaded_s: float = 0.0
     """The longest that a call to a disk takes to begin, and again to return."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Of the nodes."""
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_other_directory(self) -> bool:
+        return self.tiered or "log.dirs" in self.configs
 
     def smaller(self) -> Iterator[Plan]:
         """The plans with one thing less in them."""
@@ -160,8 +188,22 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
 
 def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
     """With what came later than the rest of the plan, of which the draws are not to shift."""
+    configs: dict[str, str] = {}
+    topic_configs: dict[str, str] = {}
+    if chance.random() < SHARE:
+        configs |= {each: str(chance.choice(sizes)) for each, sizes in SMALL_METADATA.items()}
+    if not plan.tiered and chance.random() < SHARE:
+        configs |= SMALL_SEGMENTS
+        topic_configs["internal.segment.bytes"] = str(chance.choice(SEGMENT_BYTES))
+    if not plan.tiered and chance.random() < SHARE:
+        configs["log.dirs"] = f"{DATA},{OTHER_DATA}"
+    plan = replace(plan, configs=configs, topic_configs=topic_configs)
     kinds = [
-        each for each in Kind if each in MORE_KINDS and (plan.nodes > 1 or each not in OF_MANY)
+        each
+        for each in Kind
+        if each in MORE_KINDS
+        and (plan.nodes > 1 or each not in OF_MANY)
+        and (plan.has_other_directory or each is not Kind.BAD_DIRECTORY)
     ]
     more = [
         replace(
@@ -208,6 +250,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "transactional": plan.transactional,
         "tiered": plan.tiered,
         "offloaded_s": plan.offloaded_s,
+        "configs": plan.configs,
+        "topic_configs": plan.topic_configs,
         "faults": [
             {
                 "at_s": each.at_s,

@@ -83,6 +83,7 @@ class _Simulation:
             nursery,
             tiered=plan.tiered,
             offloaded_s=plan.offloaded_s,
+            configs=plan.configs,
         )
         checkers = Checkers(cluster)
         run.anomalies = checkers.anomalies

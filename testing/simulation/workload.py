@@ -37,9 +37,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.audit import KnownSegments
-from odradek.testing.simulation.cluster import DATA, OTHER_DATA
 from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
-from odradek.testing.simulation.plan import ASKED_S, RUN_S, Fault, Plan
+from odradek.testing.simulation.plan import ASKED_S, DATA, OTHER_DATA, RUN_S, Fault, Plan
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import (
@@ -97,7 +96,7 @@ class Workload:
 
     async def make_topic(self) -> None:
         nodes = list(range(1, self._plan.nodes + 1))
-        configs = TIERED_TOPIC if self._plan.tiered else {}
+        configs = {**(TIERED_TOPIC if self._plan.tiered else {}), **self._plan.topic_configs}
         topic = NewTopic(
             TOPIC, assignments=dict.fromkeys(range(PARTITIONS), nodes), configs=configs
         )

@@ -17,7 +17,9 @@ from odradek.replication.raft.log_changes import Blocking
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.many import run_many
 from odradek.testing.simulation.plan import (
+    DATA,
     OF_TIER,
+    OTHER_DATA,
     RUN_S,
     Fault,
     Kind,
@@ -72,6 +74,26 @@ def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     run = simulate(Plan(0, tuple(slow), writers=1, transactional=0))
     assert run.is_sound
     assert len(waited_for) > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "ends"),
+    [
+        (Kind.BAD_DIRECTORY, 0.3, False),
+        (Kind.BAD_DIRECTORY, 0.5, False),
+        (Kind.BAD_DIRECTORY, 0.9, False),
+        (Kind.BAD_DISK, 0.0, True),
+        (Kind.UNREADABLE_DISK, 0.0, True),
+    ],
+)
+def test_a_node_outlives_one_directory_of_two_and_no_other(
+    kind: Kind, how: float, ends: bool
+) -> None:
+    configs = {"log.dirs": f"{DATA},{OTHER_DATA}"}
+    fault = Fault(1.0, kind, 2, 1, seconds=2.0, amount=0.5, how=how)
+    run = simulate(Plan(1, (fault,), configs=configs))
+    assert [str(each) for each in run.anomalies] == []
+    assert any("node-2 ended: " in line for line in run.trace) == ends
 
 
 def test_what_the_cluster_has_no_occasion_for_is_not_covered() -> None:

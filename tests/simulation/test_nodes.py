@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
+from odradek.seams.files import Path
 from odradek.testing.simulation.cluster import OF_MANY, SimulatedCluster
+from odradek.testing.simulation.plan import SMALL_METADATA
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_files import CHANGES, Strike
 from odradek.testing.virtual_world import VirtualWorld
@@ -125,3 +127,25 @@ def test_a_disk_that_is_slow_stays_slow_when_its_node_starts_again() -> None:
             await cluster.stop_all()
 
     world.run(main)
+
+
+def test_metadata_logs_are_snapshotted_and_pruned_in_plans_that_say_so() -> None:
+    world = VirtualWorld(1)
+    world.clock.jumping = True
+    small = {each: str(sizes[0]) for each, sizes in SMALL_METADATA.items()}
+    left: list[str] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            trace = Trace(world.clock.monotonic)
+            cluster = SimulatedCluster(world, 3, trace, nursery, configs=small)
+            for node in cluster:
+                await cluster.start(node.number)
+            await trio.sleep(10)
+            left.extend(path for path, _ in cluster.nodes[2].disk.walk())
+            await cluster.stop_all()
+
+    world.run(main)
+    metadata = [Path(each) for each in left if "__cluster_metadata-0/" in each]
+    assert any(each.suffix == ".checkpoint" for each in metadata)
+    assert "00000000000000000000.log" not in {each.name for each in metadata}

@@ -25,7 +25,8 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPar
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
 from odradek.testing.power import NodeCrashed
-from odradek.testing.simulation.cluster import CLIENTS, DATA, PORT, SimulatedCluster, host
+from odradek.testing.simulation.cluster import CLIENTS, PORT, SimulatedCluster, host
+from odradek.testing.simulation.plan import DATA
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_world import VirtualWorld
 

@@ -25,7 +25,7 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.testing.simulation.cluster import DATA
+from odradek.testing.simulation.plan import DATA
 from tests.replication.remote.metadata_world import MetadataWorld, run
 from tests.replication.remote.numbered_segments import FINISHED, A, B, becomes, copied, segment
 
