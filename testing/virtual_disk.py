@@ -58,6 +58,8 @@ class Mount:
 
     capacity_bytes: int = UNLIMITED_BYTES
     used_bytes: int = 0
+    refused: int = 0
+    """Writes for which there was no room."""
 
     @property
     def free_bytes(self) -> int:
@@ -123,6 +125,7 @@ class FileNode:
         beyond = position + size - len(self.content)
         if beyond > self.mount.free_bytes:
             size = max(0, size - (beyond - self.mount.free_bytes))
+            self.mount.refused += 1
         if size:
             written = bytes(memoryview(data)[:size])
             self._make_room(position + size)

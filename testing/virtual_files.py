@@ -142,6 +142,7 @@ class VirtualFile:
         if size <= self._size:
             return
         if size - len(self._node.content) > self._node.mount.free_bytes:
+            self._node.mount.refused += 1
             raise disk_error(errno.ENOSPC, self._path)
         self._files.strike_at("write")
         if size > len(self._node.content):

@@ -18,6 +18,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -45,6 +46,18 @@ _THIS_HOST = frozenset(("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::"))
 _FIRST_PORT = 32_768
 
 
+@dataclass(eq=False)
+class Trouble:
+    """What is wrong between hosts until it is healed: nothing passes, or all takes its time."""
+
+    pairs: frozenset[tuple[str, str]]
+    """From one to the other."""
+    delay_seconds: tuple[float, float] | None = None
+    """None: nothing passes."""
+    has_struck: bool = False
+    """Whether it held anything back."""
+
+
 class VirtualWires:
     """The network between hosts."""
 
@@ -68,7 +81,7 @@ class VirtualWires:
         self.changed = trio.lowlevel.ParkingLot()
         self._silent: dict[str, list[VirtualConnection]] = {}
         self._delay_seconds = (0.0, 0.0)
-        self._slow: dict[frozenset[str], tuple[float, float]] = {}
+        self._troubles: list[Trouble] = []
         self._partitions: set[tuple[str, str]] = set()
         self._next_port = _FIRST_PORT
 
@@ -80,24 +93,31 @@ class VirtualWires:
         """From now on; what is under way arrives when it was to arrive."""
         self._delay_seconds = (low_seconds, high_seconds)
 
-    def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> None:
-        """The same between two hosts alone, until `heal`."""
-        self._slow[frozenset((one, other))] = (low_seconds, high_seconds)
+    def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> Trouble:
+        """The same between two hosts alone, until `heal`; of two such delays the longer one."""
+        pairs = frozenset({(one, other), (other, one)})
+        return self._trouble(Trouble(pairs, (low_seconds, high_seconds)))
 
-    def partition(self, one: str, other: str, *, one_way: bool = False) -> None:
+    def partition(self, one: str, other: str, *, one_way: bool = False) -> Trouble:
         """Nothing passes between two hosts, or from `one` to `other`, until `heal`."""
-        self._partitions.add((one, other))
-        if not one_way:
-            self._partitions.add((other, one))
+        pairs = {(one, other)} if one_way else {(one, other), (other, one)}
+        return self._trouble(Trouble(frozenset(pairs)))
 
-    def heal(self, one: str | None = None, other: str | None = None) -> None:
-        """End all partitions, or what is between two hosts; what they held back arrives."""
-        if one is None or other is None:
-            self._partitions.clear()
-            self._slow.clear()
-        else:
-            self._partitions -= {(one, other), (other, one)}
-            self._slow.pop(frozenset((one, other)), None)
+    def _trouble(self, trouble: Trouble) -> Trouble:
+        self._troubles.append(trouble)
+        self._find_partitions()
+        return trouble
+
+    def _find_partitions(self) -> None:
+        of_all = [each.pairs for each in self._troubles if each.delay_seconds is None]
+        self._partitions = set().union(*of_all)
+
+    def heal(self, trouble: Trouble | None = None) -> None:
+        """End one, or all; what was held back arrives, if no other holds it back."""
+        self._troubles = [
+            each for each in self._troubles if trouble is not None and each is not trouble
+        ]
+        self._find_partitions()
         self.changed.unpark_all()
         for connection in self.connections:
             connection.wake()
@@ -124,11 +144,13 @@ class VirtualWires:
         for connection in self._between(one, other):
             connection.reset()
 
-    def drop(self, sender: str, receiver: str) -> None:
-        """`sender` loses its connections with `receiver`, who gets what was sent, and then the loss."""
-        for connection in self._between(sender, receiver):
-            if connection.local.host == sender:
-                connection.drop()
+    def drop(self, sender: str, receiver: str) -> int:
+        """`sender` loses its connections with `receiver`, who gets what was sent, and then the loss; how
+        many there were."""
+        lost = [each for each in self._between(sender, receiver) if each.local.host == sender]
+        for connection in lost:
+            connection.drop()
+        return len(lost)
 
     def _between(self, one: str, other: str) -> list[VirtualConnection]:
         return [
@@ -140,10 +162,25 @@ class VirtualWires:
     def parted(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) in self._partitions
 
+    def holds_back(self, sender: str, receiver: str) -> bool:
+        """Whether it does what there is to pass."""
+        if (sender, receiver) not in self._partitions:
+            return False
+        for trouble in self._troubles:
+            trouble.has_struck |= (
+                trouble.delay_seconds is None and (sender, receiver) in trouble.pairs
+            )
+        return True
+
     def delay_seconds(self, one: str, other: str) -> float:
         low, high = self._delay_seconds
-        if self._slow:
-            low, high = self._slow.get(frozenset((one, other)), self._delay_seconds)
+        if self._troubles:
+            delays = []
+            for trouble in self._troubles:
+                if trouble.delay_seconds is not None and (one, other) in trouble.pairs:
+                    trouble.has_struck = True
+                    delays.append(trouble.delay_seconds)
+            low, high = max(delays, key=lambda delay: delay[1], default=(low, high))
         if high <= 0 or self.entropy is None:
             return high
         return self.entropy.uniform(low, high)
@@ -195,7 +232,7 @@ class _Direction:
 
     def arrived(self) -> bytes | ConnectionLost | None:
         """What has come and was not taken; None: nothing yet."""
-        if not self._arrivals or self._wires.parted(*self._hosts):
+        if not self._arrivals or self._wires.holds_back(*self._hosts):
             return None
         at, what = self._arrivals[0]
         return what if at <= self._wires.now_s() else None
@@ -514,8 +551,8 @@ class VirtualNetwork:
         await self.wires.sleep(2 * self.wires.delay_seconds(here.host, there.host))
         while (
             self.wires.is_silent(there.host)
-            or self.wires.parted(here.host, there.host)
-            or self.wires.parted(there.host, here.host)
+            or self.wires.holds_back(here.host, there.host)
+            or self.wires.holds_back(there.host, here.host)
         ):
             await self.wires.changed.park()
         self.power.check()

@@ -3,7 +3,8 @@
 Two at once may be of one node, and what they did is undone together in the end (`heal`): a network is
 healed as a whole, a disk too. A node that is down already is not taken down again. A fault that
 damages a replica waits for the one before it to be made good (`plan.UNCLEAN`), or is left out; so is one
-that the cluster gives no occasion for. Coverage counts what happened.
+that the cluster gives no occasion for. Coverage counts those that bit: a node that was up was killed, bytes
+were held back, a write failed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from odradek.testing.simulation.plan import (
 )
 from odradek.testing.simulation.rot import others_have_all, rot
 from odradek.testing.simulation.store_faults import STORE_KINDS, StoreFaults
+from odradek.testing.simulation.workload import MOVED, TOPIC
 from odradek.testing.virtual_files import CHANGES, NAMES, Strike
+from odradek.testing.virtual_network import Trouble
 
 SLOW_NETWORK_S = (0.05, 0.4)
 SLOW_DISK_S = 0.3
@@ -72,8 +75,8 @@ Coverage = Counter[tuple[str, str]]
 class Administrator(Protocol):
     """Who asks the cluster for what is no fault."""
 
-    async def reassign(self, fault: Fault) -> None:
-        """What a reassignment says."""
+    async def reassign(self, fault: Fault) -> bool:
+        """What a reassignment says; whether it was begun."""
         ...
 
     async def lead(self, replicas: Sequence[int], *, by: int) -> None:
@@ -81,8 +84,8 @@ class Administrator(Protocol):
         that is asked."""
         ...
 
-    async def move_directories(self, fault: Fault) -> None:
-        """What a move between log directories says."""
+    async def move_directories(self, fault: Fault) -> bool:
+        """What a move between log directories says; whether there was one."""
         ...
 
     async def copy_at_all(self, copies: bool) -> None:
@@ -128,12 +131,13 @@ class Faults:
     async def _happen(self, fault: Fault) -> None:
         if fault.kind in OF_NO_CONTROLLER and self._controller() in (None, fault.node):
             return
-        self.coverage[fault.kind.value, self._state(fault.node)] += 1
+        state = self._state(fault.node)
         what = fault.kind.value
         if fault.kind not in OF_NO_NODE:
             what += f" of {host(fault.node)}"
         self._cluster.trace.add(f"{what} for {fault.seconds} s")
-        await _HAPPEN[fault.kind](self, fault)
+        if await _HAPPEN[fault.kind](self, fault):
+            self.coverage[fault.kind.value, state] += 1
         self._cluster.trace.add(f"{what} is over")
 
     def _state(self, number: int) -> str:
@@ -160,24 +164,30 @@ class Faults:
                 self._cluster.speed_up(node.number, seconds)
             await self._cluster.start(node.number)
 
-    # The kinds
+    # The kinds: each tells whether it bit
 
-    async def _kill(self, fault: Fault) -> None:
+    def _is_up(self, fault: Fault) -> bool:
+        return self._cluster.nodes[fault.node].is_up
+
+    async def _kill(self, fault: Fault) -> bool:
+        was_up = self._is_up(fault)
         await self._cluster.kill(fault.node)
         await self._restart(fault)
+        return was_up
 
-    async def _lose_power(self, fault: Fault) -> None:
-        silent = fault.how >= 0.5
+    async def _lose_power(self, fault: Fault) -> bool:
+        was_up, silent = self._is_up(fault), fault.how >= 0.5
         await self._cluster.lose_power(fault.node, int(fault.amount * 1000), silent=silent)
         await self._restart(fault)
+        return was_up
 
-    async def _kill_at_work(self, fault: Fault) -> None:
-        await self._strike(fault, None, lambda: not self._damaging.locked())
+    async def _kill_at_work(self, fault: Fault) -> bool:
+        return await self._strike(fault, None, lambda: not self._damaging.locked())
 
-    async def _lose_power_at_work(self, fault: Fault) -> None:
-        await self._strike(fault, int(fault.amount * 1000), lambda: True)
+    async def _lose_power_at_work(self, fault: Fault) -> bool:
+        return await self._strike(fault, int(fault.amount * 1000), lambda: True)
 
-    async def _strike(self, fault: Fault, seed: int | None, may_happen: Callable[[], bool]) -> None:
+    async def _strike(self, fault: Fault, seed: int | None, may_happen: Callable[[], bool]) -> bool:
         """In half of the cases it is what the node does to recover from another such end."""
         chance = random.Random(f"strike {fault.how}")
         silent = seed is not None and chance.random() < 0.5
@@ -191,10 +201,13 @@ class Faults:
         strike = Strike(operations, chance.randrange(passes_max), chance.random(), may_happen)
         await self._cluster.struck(fault.node, strike, STRUCK_WITHIN_S, seed, silent=silent)
         await self._restart(fault)
+        return strike.has_happened
 
-    async def _stop(self, fault: Fault) -> None:
+    async def _stop(self, fault: Fault) -> bool:
+        was_up = self._is_up(fault)
         await self._cluster.stop(fault.node)
         await self._restart(fault)
+        return was_up
 
     async def _restart(self, fault: Fault) -> None:
         await trio.sleep(fault.seconds)
@@ -203,43 +216,47 @@ class Faults:
     def _others(self, fault: Fault) -> list[str]:
         return [host(each) for each in self._cluster.nodes if each != fault.node]
 
-    async def _partition(self, fault: Fault) -> None:
-        here = host(fault.node)
-        for other in self._others(fault):
-            self._world.wires.partition(here, other)
-        await trio.sleep(fault.seconds)
-        for other in self._others(fault):
-            self._world.wires.heal(here, other)
+    async def _partition(self, fault: Fault) -> bool:
+        here, wires = host(fault.node), self._world.wires
+        return await self._while(
+            fault, [wires.partition(here, other) for other in self._others(fault)]
+        )
 
-    async def _one_way(self, fault: Fault) -> None:
+    async def _one_way(self, fault: Fault) -> bool:
         here, there = host(fault.node), host(fault.other)
-        self._world.wires.partition(here, there, one_way=True)
-        await trio.sleep(fault.seconds)
-        self._world.wires.heal(here, there)
+        return await self._while(fault, [self._world.wires.partition(here, there, one_way=True)])
 
-    async def _clients_cut_off(self, fault: Fault) -> None:
-        self._world.wires.partition(host(fault.node), CLIENTS)
-        await trio.sleep(fault.seconds)
-        self._world.wires.heal(host(fault.node), CLIENTS)
+    async def _clients_cut_off(self, fault: Fault) -> bool:
+        return await self._while(fault, [self._world.wires.partition(host(fault.node), CLIENTS)])
 
-    async def _drop(self, fault: Fault) -> None:
-        for other in (*self._others(fault), CLIENTS):
+    async def _slow_network(self, fault: Fault) -> bool:
+        here, wires = host(fault.node), self._world.wires
+        low, high = (each * fault.amount for each in SLOW_NETWORK_S)
+        return await self._while(
+            fault, [wires.slow(here, other, low, high) for other in self._others(fault)]
+        )
+
+    async def _while(self, fault: Fault, troubles: Sequence[Trouble]) -> bool:
+        await trio.sleep(fault.seconds)
+        for trouble in troubles:
+            self._world.wires.heal(trouble)
+        return any(trouble.has_struck for trouble in troubles)
+
+    async def _drop(self, fault: Fault) -> bool:
+        lost = [
             self._world.wires.drop(host(fault.node), other)
+            for other in (*self._others(fault), CLIENTS)
+        ]
+        return any(lost)
 
-    async def _slow_network(self, fault: Fault) -> None:
-        low, high = SLOW_NETWORK_S
-        for other in self._others(fault):
-            self._world.wires.slow(host(fault.node), other, low * fault.amount, high * fault.amount)
-        await trio.sleep(fault.seconds)
-        for other in self._others(fault):
-            self._world.wires.heal(host(fault.node), other)
-
-    async def _slow_disk(self, fault: Fault) -> None:
+    async def _slow_disk(self, fault: Fault) -> bool:
+        was_up = self._is_up(fault)
         self._cluster.slow_down(fault.node, SLOW_DISK_S * fault.amount)
         await trio.sleep(fault.seconds)
         self._cluster.speed_up(fault.node, SLOW_DISK_S * fault.amount)
+        return was_up or self._is_up(fault)
 
-    async def _rot(self, fault: Fault) -> None:
+    async def _rot(self, fault: Fault) -> bool:
         """All that the node had others have, before a bit of it flips; one that says that its storage is
         lost, or some of it, gets a new disk."""
         node, chance = self._cluster.nodes[fault.node], random.Random(f"rot {fault.how}")
@@ -252,8 +269,10 @@ class Faults:
         await trio.sleep(fault.seconds)
         with trio.move_on_after(MADE_GOOD_S):
             await self._until(lambda: others_have_all(self._cluster, fault.node))
+        where = None
         if not node.is_up and node.lives == life and others_have_all(self._cluster, fault.node):
-            self._cluster.trace.add(f"{host(fault.node)} rots: {rot(node.disk, chance)}")
+            where = rot(node.disk, chance)
+            self._cluster.trace.add(f"{host(fault.node)} rots: {where}")
         await self._cluster.start(fault.node)
         await self._until(lambda: self._checkers.is_whole() or self._says_loss(fault.node))
         if self._says_loss(fault.node):
@@ -261,6 +280,7 @@ class Faults:
             await self._until(lambda: others_have_all(self._cluster, fault.node))
             await self._cluster.replace_disk(fault.node)
             await self._cluster.start(fault.node)
+        return where is not None
 
     def _says_loss(self, number: int) -> bool:
         node = self._cluster.nodes[number]
@@ -270,70 +290,81 @@ class Faults:
         while not condition():
             await self._world.clock.sleep(STEP_S)
 
-    async def _full_disk(self, fault: Fault) -> None:
+    async def _full_disk(self, fault: Fault) -> bool:
         """The node is started again when there is room, should it have gone down."""
         node = self._cluster.nodes[fault.node]
         mount = node.disk.root.mount
-        before = mount.capacity_bytes
+        before, refused = mount.capacity_bytes, mount.refused
         mount.capacity_bytes = mount.used_bytes + int(ROOM_BYTES * fault.amount)
         await trio.sleep(fault.seconds)
         mount.capacity_bytes = before
         await self._start_anew(fault)
+        return mount.refused > refused
 
-    async def _bad_disk(self, fault: Fault) -> None:
-        await self._fail(fault, DATA, {"write", "sync"})
+    async def _bad_disk(self, fault: Fault) -> bool:
+        return await self._fail(fault, DATA, {"write", "sync"})
 
-    async def _bad_directory(self, fault: Fault) -> None:
+    async def _bad_directory(self, fault: Fault) -> bool:
         chance = random.Random(f"directory {fault.how}")
-        await self._fail(fault, OTHER_DATA, chance.choice(FAILING))
+        return await self._fail(fault, OTHER_DATA, chance.choice(FAILING))
 
-    async def _unreadable_disk(self, fault: Fault) -> None:
-        await self._fail(fault, DATA, {"read"})
+    async def _unreadable_disk(self, fault: Fault) -> bool:
+        return await self._fail(fault, DATA, {"read"})
 
-    async def _fail(self, fault: Fault, directory: str, operations: Collection[str]) -> None:
+    async def _fail(self, fault: Fault, directory: str, operations: Collection[str]) -> bool:
         disk = self._cluster.nodes[fault.node].disk
         broken = disk.fail(f"{directory}/*", errno.EIO, operations)
         await trio.sleep(fault.seconds)
         disk.heal(broken)
         await self._start_anew(fault)
+        return broken.failed > 0
 
     async def _start_anew(self, fault: Fault) -> None:
         """A directory that failed stays offline until its node starts again."""
         await self._cluster.kill(fault.node)
         await self._cluster.start(fault.node)
 
-    async def _clock_jump(self, fault: Fault) -> None:
+    async def _clock_jump(self, fault: Fault) -> bool:
         clock = self._cluster.nodes[fault.node].clock
         clock.skew_ms += int(CLOCK_JUMP_MS * (2 * fault.amount - 1))
+        return self._is_up(fault)
 
-    async def _store_fault(self, fault: Fault) -> None:
+    async def _store_fault(self, fault: Fault) -> bool:
         self._store.begin(fault)
         await trio.sleep(fault.seconds)
-        self._store.end(fault)
+        return self._store.end(fault)
 
-    async def _kill_at_the_store(self, fault: Fault) -> None:
+    async def _kill_at_the_store(self, fault: Fault) -> bool:
         """Whoever asks the store next; it is started again when the time is over."""
         up = [node.number for node in self._cluster if node.is_up]
         self._store.begin(fault)
         await trio.sleep(fault.seconds)
-        self._store.end(fault)
+        has_struck = self._store.end(fault)
         for number in up:
             await self._cluster.start(number)
+        return has_struck
 
-    async def _reassignment(self, fault: Fault) -> None:
-        await self._administrator.reassign(fault)
+    async def _reassignment(self, fault: Fault) -> bool:
+        images = [broker.metadata.image for _, broker in self._cluster.running()]
+        newest = max(images, key=lambda image: image.offset, default=None)
+        there = newest.topics_by_name[TOPIC].partitions[MOVED].replicas if newest else ()
+        wanted = self._cluster.nodes.keys() - {fault.node}
+        return await self._administrator.reassign(fault) and set(there) != wanted
 
-    async def _move_directories(self, fault: Fault) -> None:
-        await self._administrator.move_directories(fault)
+    async def _move_directories(self, fault: Fault) -> bool:
+        return await self._administrator.move_directories(fault)
 
-    async def _switch_copies_off(self, fault: Fault) -> None:
+    async def _switch_copies_off(self, fault: Fault) -> bool:
+        is_off = False
         for copies in (False, True):
             with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
                 await self._administrator.copy_at_all(copies)
+                is_off |= not copies
             if not copies:
                 await trio.sleep(fault.seconds)
+        return is_off
 
-    async def _miss_an_epoch(self, fault: Fault) -> None:
+    async def _miss_an_epoch(self, fault: Fault) -> bool:
         """What the leader appends meanwhile one of its followers has, who is cut with the next leader;
         it is the one that is not reached then, and leads when the leader is gone."""
         controller = self._controller()
@@ -341,31 +372,35 @@ class Faults:
         wires = self._world.wires
         here, unreached = host(fault.node), max(set(self._cluster.nodes) - {fault.node, controller})
         lead = partial(self._administrator.lead, by=controller)
-        with trio.move_on_after(MISSED_S):
+        troubles: list[Trouble] = []
+        with trio.move_on_after(MISSED_S) as asking:
             await lead([fault.node, unreached, controller])
-            wires.partition(host(controller), here)
+            troubles.append(wires.partition(host(controller), here))
             await trio.sleep(LED_ALONE_S)
             await lead([fault.other, *sorted(self._cluster.nodes.keys() - {fault.other})])
             await trio.sleep(LED_ALONE_S)
             await lead([fault.node, unreached, controller])
-        if fault.amount < 0.5:
-            wires.partition(here, host(unreached))
-        wires.heal(host(controller), here)
+        cut_off = [wires.partition(here, host(unreached))] if fault.amount < 0.5 else []
+        for trouble in troubles:
+            wires.heal(trouble)
         await trio.sleep(fault.seconds * fault.amount)
         if fault.amount < 0.5 and not self._damaging.locked():
             await self._cluster.kill(fault.node)
             await trio.sleep(fault.seconds)
             await self._cluster.start(fault.node)
-        wires.heal(here, host(unreached))
+        for trouble in cut_off:
+            wires.heal(trouble)
+        return not asking.cancelled_caught
 
-    async def _lag(self, fault: Fault) -> None:
+    async def _lag(self, fault: Fault) -> bool:
         """What the others commit meanwhile the node lacks; who is started again follows nobody yet."""
         controller = self._controller()
         assert controller is not None
         here, there = host(controller), host(fault.node)
-        self._world.wires.partition(here, there, one_way=True)
+        trouble = self._world.wires.partition(here, there, one_way=True)
         await trio.sleep(LAGGED_S)
-        if not self._damaging.locked():
+        may_kill = not self._damaging.locked()
+        if may_kill:
             others = [each for each in self._cluster.nodes if each != fault.node]
             for each in others:
                 await self._cluster.kill(each)
@@ -374,7 +409,8 @@ class Faults:
                     await self._cluster.start(each)
             await trio.sleep(fault.seconds)
             await self._cluster.start(controller)
-        self._world.wires.heal(here, there)
+        self._world.wires.heal(trouble)
+        return may_kill
 
     def _controller(self) -> int | None:
         """Which node is the active controller."""
@@ -384,7 +420,7 @@ class Faults:
         )
 
 
-_HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
+_HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[bool]]] = {
     Kind.KILL: Faults._kill,
     Kind.POWER_LOSS: Faults._lose_power,
     Kind.KILL_AT_WORK: Faults._kill_at_work,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from odradek.testing.simulation.plan import Fault, Kind
 from odradek.testing.virtual_objects import CHANGES, OPERATIONS, FaultKind, VirtualBucket
@@ -31,39 +32,53 @@ ONCE: Mapping[Kind, tuple[FaultKind, FaultKind]] = {
 """These strike one change; which of the two, the amount says."""
 
 
+@dataclass(eq=False)
+class _Begun:
+    fault: Fault
+    to_pass: int
+    """Changes, before the one that is struck."""
+    struck: int = 0
+    """Requests."""
+
+    def strikes_now(self) -> bool:
+        """Once."""
+        if self.struck:
+            return False
+        self.to_pass -= 1
+        self.struck += self.to_pass < 0
+        return self.struck > 0
+
+
 class StoreFaults:
     """The bucket asks it about every request."""
 
     def __init__(self, bucket: VirtualBucket, seed: int) -> None:
         self._chance = random.Random(f"store {seed}")
-        self._faults: list[Fault] = []
+        self._faults: list[_Begun] = []
         self._bucket = bucket
-        self._to_pass = 0
         bucket.draw = self._draw
 
     def begin(self, fault: Fault) -> None:
-        self._faults.append(fault)
-        self._to_pass = self._chance.randrange(PASSED_MAX)
+        self._faults.append(_Begun(fault, self._chance.randrange(PASSED_MAX)))
 
-    def _passes(self) -> bool:
-        self._to_pass -= 1
-        return self._to_pass >= 0
-
-    def end(self, fault: Fault) -> None:
-        if fault in self._faults:
-            self._faults.remove(fault)
+    def end(self, fault: Fault) -> bool:
+        """Whether any request was struck by it."""
+        begun = [each for each in self._faults if each.fault is fault]
+        self._faults = [each for each in self._faults if each.fault is not fault]
+        return any(each.struck for each in begun)
 
     def heal(self) -> None:
         self._faults.clear()
         self._bucket.heal()
 
     def _draw(self, operation: str, key: str) -> StoreFault | None:
-        for fault in self._faults:
+        for begun in self._faults:
+            fault = begun.fault
             if fault.kind in ONCE:
-                if operation in CHANGES and not self._passes():
-                    self._faults.remove(fault)
+                if operation in CHANGES and begun.strikes_now():
                     return StoreFault(ONCE[fault.kind][fault.amount < 0.5])
             elif fault.amount >= EVERY_FROM or self._chance.random() < fault.amount:
+                begun.struck += 1
                 kind = STORE_KINDS[fault.kind]
                 seconds = TIMED_OUT_S
                 if kind is FaultKind.SLOW:

@@ -109,17 +109,20 @@ class Workload:
                     partial(_reassign, cluster, nodes[-2:]), timeout_s=PATIENCE_S
                 )
 
-    async def reassign(self, fault: Fault) -> None:
-        """Ask for it; in one of four cases call it off later."""
+    async def reassign(self, fault: Fault) -> bool:
+        """Ask for it; in one of four cases call it off later. Whether it was begun."""
         others = [each for each in range(1, self._plan.nodes + 1) if each != fault.node]
         replicas = sorted(others, key=lambda each: each != fault.other)
         async with self._connect() as cluster:
+            begun = False
             with suppress(KafkaError, ClientError):
                 await _reassign(cluster, replicas)
+                begun = True
             if fault.amount < 0.25:
                 await trio.sleep(fault.seconds * fault.amount)
                 with suppress(KafkaError, ClientError):
                     await _reassign(cluster, None)
+        return begun
 
     async def lead(self, replicas: Sequence[int], *, by: int) -> None:
         """Have the first of them preferred for the partition that all have, and elected."""
@@ -135,17 +138,22 @@ class Workload:
                     {"election_type": 0, "topic_partitions": rows, "timeout": 1000},
                 )
 
-    async def move_directories(self, fault: Fault) -> None:
-        """To the one, and later to the other: the first of these may be no move."""
+    async def move_directories(self, fault: Fault) -> bool:
+        """To the one, and later to the other: the first of these may be no move. Whether the other was
+        taken for one."""
         replicas = [Replica(fault.node, TOPIC, index) for index in (SHARED, MOVED)]
         paths = (DATA, OTHER_DATA) if fault.amount < 0.5 else (OTHER_DATA, DATA)
+        moved = False
         async with self._connect() as cluster:
             for path in paths:
+                moved = False
                 with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
                     codes = await alter_replica_log_dirs(cluster, dict.fromkeys(replicas, path))
+                    moved = ErrorCode.none in codes.values()
                     told = ", ".join(f"{each}: {code.name}" for each, code in codes.items())
                     self._trace.add(f"to {path}: {told}")
                 await trio.sleep(fault.seconds * fault.amount / 2)
+        return moved
 
     async def copy_at_all(self, copies: bool) -> None:
         """Switch copies of the topic off, or on."""

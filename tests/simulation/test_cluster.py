@@ -76,6 +76,19 @@ def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(waited_for) > 0
 
 
+def test_what_did_not_bite_is_not_covered() -> None:
+    """A node that is down is not killed, nor moved to where it is."""
+    faults = (
+        Fault(0.5, Kind.REASSIGNMENT, 1, 2, 0.1, 0.5),  # there are its replicas
+        Fault(0.6, Kind.STOP, 1, 2, 2.0, 0.5),
+        Fault(1.5, Kind.KILL, 1, 2, 0.1, 0.5),
+        Fault(1.55, Kind.CLOCK_JUMP, 1, 2, 0.1, 0.9),
+    )
+    run = simulate(Plan(1, faults, transactional=0))
+    assert run.is_sound
+    assert {kind for kind, _ in run.coverage} == {Kind.STOP.value}
+
+
 @pytest.mark.parametrize(
     ("kind", "how", "ends"),
     [

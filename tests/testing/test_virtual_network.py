@@ -239,3 +239,32 @@ async def test_a_process_that_is_killed_after_its_machine_was_back_is_no_silence
         nursery.start_soon(receiver.run)
         b.power.cut()
     assert receiver.end == "lost"
+
+
+async def test_of_two_troubles_between_hosts_one_outlasts_the_other(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    _, client, _, server = await connected(world)
+    receiver = Receiver(world, server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receiver.run)
+        wholly = world.wires.partition("a", "b")
+        back = world.wires.partition("b", "a", one_way=True)
+        slow = world.wires.slow("a", "b", 2.0, 2.0)
+        await client.send([b"held back"])
+        await clock.run_for(3)
+        world.wires.heal(back)
+        await clock.run_for(1)
+        assert receiver.came == []
+        world.wires.heal(wholly)
+        await clock.run_for(1)
+        assert receiver.came == [(b"held back", 4.0)]
+        await client.send([b"slow"])
+        await clock.run_for(3)
+        assert receiver.came[1:] == [(b"slow", 7.0)]
+        assert (wholly.has_struck, back.has_struck, slow.has_struck) == (True, False, True)
+        world.wires.heal(slow)
+        await client.send([b"quick"])
+        await clock.run_for(1)
+        assert receiver.came[2:] == [(b"quick", 8.0)]
+        nursery.cancel_scope.cancel()
