@@ -283,8 +283,12 @@ class Faults:
         return where is not None
 
     def _says_loss(self, number: int) -> bool:
+        """That it can't use its disk, or a directory of that, or a log."""
         node = self._cluster.nodes[number]
-        return bool(node.lost or (node.serves and node.broker and node.broker.logs.offline))
+        if node.broker is None or not node.serves:
+            return bool(node.lost)
+        logs = node.broker.logs
+        return bool(logs.offline) or any(each.failed for each in logs.directories.all)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

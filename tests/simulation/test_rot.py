@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint, format
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.simulation import rot as rotting
-from odradek.testing.simulation.plan import Fault, Kind, Plan
+from odradek.testing.simulation.plan import DATA, OTHER_DATA, Fault, Kind, Plan
 from odradek.testing.simulation.rot import Rotten, rot
 from odradek.testing.simulation.run import simulate
 from odradek.testing.virtual_disk import VirtualDisk
@@ -96,6 +97,20 @@ def test_a_node_with_rot_comes_back_or_says_what_is_lost(
     assert [str(each) for each in run.anomalies] == []
     assert any("node-2 rots: /data/" in line for line in run.trace)
     assert any("node-2 has a new disk" in line for line in run.trace) == (kind is Rotten.NAMED)
+
+
+def test_a_directory_that_can_not_be_used_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node itself goes on with the other one."""
+    only(monkeypatch, Rotten.NAMED)
+    named = rotting._named
+    monkeypatch.setitem(
+        rotting._SPOTS,
+        Rotten.NAMED,
+        lambda disk: (spot for spot in named(disk) if spot[0] == "/other/meta.properties"),
+    )
+    run = simulate(replace(rotten(2), configs={"log.dirs": f"{DATA},{OTHER_DATA}"}))
+    assert [str(each) for each in run.anomalies] == []
+    assert any("node-2 has a new disk" in line for line in run.trace)
 
 
 def test_rot_that_is_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
