@@ -246,6 +246,8 @@ class VirtualDisk:
         """Changes of names so far."""
         self.is_slow = False
         """Nothing of it is in memory, though it was read before."""
+        self.refused = 0
+        """Calls that failed by a fault, or for want of room."""
         self._faults: list[Fault] = []
         self.locks: list[VirtualLock] = []
 
@@ -329,7 +331,12 @@ class VirtualDisk:
         """Raises what a fault has in store for this call."""
         for fault in self._faults:
             if fault.hits(operation, str(path)):
-                raise disk_error(fault.error, path)
+                raise self.refusal(fault.error, path)
+
+    def refusal(self, error: int, path: Path | str) -> OSError:
+        """What a call fails with that another disk would have carried out."""
+        self.refused += 1
+        return disk_error(error, path)
 
     def find(self, path: Path) -> Node | None:
         """None where there is nothing. NotADirectoryError below a file."""

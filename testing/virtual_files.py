@@ -143,7 +143,7 @@ class VirtualFile:
             return
         if size - len(self._node.content) > self._node.mount.free_bytes:
             self._node.mount.refused += 1
-            raise disk_error(errno.ENOSPC, self._path)
+            raise self._files.disk.refusal(errno.ENOSPC, self._path)
         self._files.strike_at("write")
         if size > len(self._node.content):
             self._node.resize(size)
@@ -197,7 +197,7 @@ class VirtualFile:
             self._node.write(position, memoryview(data)[: int(len(data) * strike.share)])
             self._files.crash()
         if self._node.write(position, data) < len(data):
-            raise disk_error(errno.ENOSPC, self._path)
+            raise self._files.disk.refusal(errno.ENOSPC, self._path)
 
 
 class VirtualFiles:

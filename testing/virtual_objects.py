@@ -63,6 +63,8 @@ class VirtualBucket:
         """(operation, key) of every request that came, failed or not."""
         self.draw: Callable[[str, str], Fault | None] | None = None
         """Asked of (operation, key) for a fault of the moment, where none was injected for it."""
+        self.struck = 0
+        """Requests that met a fault."""
         self._clock = clock
         self._injected: list[_Injected] = []
 
@@ -76,10 +78,12 @@ class VirtualBucket:
 
     def fault(self, operation: str, key: str) -> Fault | None:
         """That of the request that comes now; the first that was injected for it goes first."""
-        for injected in self._injected:
-            if injected.strikes(operation, key):
-                return injected.fault
-        return None if self.draw is None else self.draw(operation, key)
+        found = next((each for each in self._injected if each.strikes(operation, key)), None)
+        fault = None if found is None else found.fault
+        if fault is None and self.draw is not None:
+            fault = self.draw(operation, key)
+        self.struck += fault is not None
+        return fault
 
     def store(self, key: str, data: bytes) -> None:
         self.objects[key] = data

@@ -14,16 +14,19 @@ from types import MappingProxyType
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.node import Broker, CannotStart, StorageLost
+from odradek.broker.endings import CannotStart, Stopped, StorageLost
+from odradek.broker.node import Broker
 from odradek.replication.controller.releases import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.seams.network import Address
 from odradek.testing.power import NodeCrashed
+from odradek.testing.simulation.log_watch import LIFE, Cause
 from odradek.testing.simulation.plan import DATA, OTHER_DATA
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_clock import SkewedClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import Strike
+from odradek.testing.virtual_objects import VirtualBucket
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 
 PORT = 9092
@@ -111,6 +114,8 @@ class SimulatedNode:
     """What keeps its disk slow, and how slow that is: in this life and the next."""
     torn_by: int | None = None
     """The seed of a loss of power: what that leaves of the disk is there once it is down."""
+    life: NodeLife | None = None
+    """The last one."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     down: trio.Event = field(default_factory=trio.Event)
     """Set while it does not run at all."""
@@ -118,6 +123,33 @@ class SimulatedNode:
     @property
     def is_up(self) -> bool:
         return self.broker is not None
+
+
+@dataclass
+class NodeLife:
+    """From a start to its end, with the doors of that time."""
+
+    name: str
+    doors: VirtualNode
+    bucket: VirtualBucket
+    refused_before: int
+    """Calls of the disk that had failed in earlier lives."""
+    is_to_stop: bool = False
+
+    @property
+    def is_dead(self) -> bool:
+        return not self.doors.power.on
+
+    def has_met(self, cause: Cause) -> bool:
+        if cause is Cause.STORE:
+            return self.bucket.struck > 0
+        return self.doors.disk.refused > self.refused_before
+
+    def has_reason(self, error: BaseException) -> bool:
+        """Whether a sound node may end so."""
+        if isinstance(error, Stopped):
+            return self.is_to_stop
+        return self.has_met(Cause.DISK)
 
 
 class SimulatedCluster:
@@ -175,14 +207,16 @@ class SimulatedCluster:
         if len(self.nodes) > 1 and not node.is_formatted:
             _format(node.doors, config)
         node.is_formatted, node.lost = True, ""
+        node.life = NodeLife(host(number), node.doors, self.world.bucket, node.disk.refused)
         node.broker = Broker(node.doors.seams, config)
         node.scope = trio.CancelScope()
         node.down = trio.Event()
         self.trace.add(f"{host(number)} starts")
-        self._nursery.start_soon(self._live, node, node.broker)
+        self._nursery.start_soon(self._live, node, node.broker, node.life)
 
-    async def _live(self, node: SimulatedNode, broker: Broker) -> None:
-        name, end = host(node.number), "is gone"
+    async def _live(self, node: SimulatedNode, broker: Broker, life: NodeLife) -> None:
+        LIFE.set(life)
+        name, end = life.name, "is gone"
         try:
             with node.scope:
                 async with trio.open_nursery() as nursery:
@@ -194,6 +228,8 @@ class SimulatedCluster:
             pass
         except* (CannotStart, StorageLost) as group:
             end = node.lost = f"ended: {group.exceptions[0]}"
+            if not all(map(life.has_reason, group.exceptions)):
+                self.failures.append(f"{name} {end}, for no reason that it was given")
         except* Exception as group:
             end = f"ended by {group.exceptions!r}"
             self.failures.append(f"{name} {end}")
@@ -288,7 +324,8 @@ class SimulatedCluster:
     async def stop(self, number: int) -> None:
         """As SIGTERM."""
         node = self.nodes[number]
-        if node.broker is not None:
+        if node.broker is not None and node.life is not None:
+            node.life.is_to_stop = True
             node.broker.stop()
         await node.down.wait()
 

@@ -18,6 +18,7 @@ from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.faults import Coverage, Faults
 from odradek.testing.simulation.history import Anomaly, anomalies
+from odradek.testing.simulation.log_watch import watching
 from odradek.testing.simulation.plan import Kind, Plan
 from odradek.testing.simulation.store_faults import StoreFaults
 from odradek.testing.simulation.tier_checks import TierChecks
@@ -52,7 +53,9 @@ def simulate(plan: Plan) -> Run:
     world = VirtualWorld(plan.seed)
     world.clock.jumping = True
     trace = Trace(world.clock.monotonic)
-    world.run(lambda: _Simulation(plan, world, trace, run).main())
+    with watching() as watch:
+        world.run(lambda: _Simulation(plan, world, trace, run).main())
+    run.anomalies += watch.anomalies
     run.trace, run.digest = trace.lines, trace.digest
     run.virtual_s = world.clock.monotonic()
     return run

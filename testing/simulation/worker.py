@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import signal
 import sys
 import time
@@ -65,7 +64,6 @@ def load(path: Path) -> Plan:
 
 def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever has started this
-    logging.disable(logging.CRITICAL)
     gc.disable()
     for seed in seeds:
         # All that there is by now (modules, what they keep) stays: the collection after a world need not

@@ -1,0 +1,110 @@
+"""What a broker says of its own errors is heard, whatever its clients notice of them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.broker.endings import Stopped
+from odradek.broker.tiered.segment_work import SegmentWork
+from odradek.replication.partition.partition import Partition
+from odradek.testing.simulation.cluster import DATA, NodeLife, SimulatedCluster
+from odradek.testing.simulation.log_watch import LIFE, Cause, watching
+from odradek.testing.simulation.plan import Plan
+from odradek.testing.simulation.run import simulate
+from odradek.testing.simulation.trace import Trace
+from odradek.testing.virtual_world import VirtualWorld
+
+
+def test_a_handler_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client tries again, and is answered."""
+    honest, failures = Partition.append, [KeyError("a role that is gone")]
+
+    def append(self: Partition, *args: Any, **kwargs: Any) -> Any:
+        if failures and self.topic == "records":
+            raise failures.pop()
+        return honest(self, *args, **kwargs)
+
+    monkeypatch.setattr(Partition, "append", append)
+    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
+    assert [each.kind for each in run.anomalies] == ["an error of its own"]
+    assert "node-1 says: closed " in run.anomalies[0].text
+    assert "KeyError: 'a role that is gone'" in run.anomalies[0].text
+
+
+def test_a_round_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, failures = SegmentWork.copy, [ValueError("of its own")]
+
+    async def copy(self: SegmentWork, *args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await honest(self, *args, **kwargs)
+
+    monkeypatch.setattr(SegmentWork, "copy", copy)
+    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0, tiered=True))
+    assert {each.kind for each in run.anomalies} == {"an error of its own"}
+    assert "ValueError: of its own" in run.anomalies[0].text
+
+
+def test_a_record_of_a_disk_needs_a_disk_that_failed() -> None:
+    world = VirtualWorld(0)
+    doors = world.node("node-1")
+    life = NodeLife("node-1", doors, world.bucket, refused_before=0)
+    log = logging.getLogger("odradek.node")
+
+    def said() -> list[str]:
+        with watching() as watch:
+            log.error("%s is full: other replicas are to lead what is in it", DATA)
+            log.warning("nobody asks for warnings")
+        return [each.text for each in watch.anomalies]
+
+    token = LIFE.set(life)
+    try:
+        assert said() == [f"node-1 says: {DATA} is full: other replicas are to lead what is in it"]
+        doors.disk.refusal(errno.ENOSPC, DATA)
+        assert said() == []
+        assert life.has_met(Cause.DISK)
+        assert not life.has_met(Cause.STORE)
+        assert life.has_reason(OSError())
+        assert not life.has_reason(Stopped())
+    finally:
+        LIFE.reset(token)
+
+
+def test_who_is_dead_says_nothing() -> None:
+    world = VirtualWorld(0)
+    doors = world.node("node-1")
+    token = LIFE.set(NodeLife("node-1", doors, world.bucket, refused_before=0))
+    try:
+        with watching() as watch:
+            doors.power.cut()
+            logging.getLogger("odradek.node").error("on its way down")
+        assert watch.anomalies == []
+    finally:
+        LIFE.reset(token)
+
+
+def test_a_node_that_gives_up_a_sound_disk_has_failed() -> None:
+    world = VirtualWorld(1)
+    world.clock.jumping = True
+    failures: list[str] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = SimulatedCluster(world, 1, Trace(world.clock.monotonic), nursery)
+            await cluster.start(1)
+            node = cluster.nodes[1]
+            while not node.serves:
+                await trio.sleep(0.01)
+            assert node.broker is not None
+            node.broker.directories.metadata.fail(OSError(errno.EIO, "is not so"))
+            await node.down.wait()
+            failures.extend(cluster.failures)
+
+    world.run(main)
+    assert len(failures) == 1
+    assert "for no reason that it was given" in failures[0]
