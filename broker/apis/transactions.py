@@ -160,7 +160,10 @@ async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, 
         check_transactional_id(ctx, request.transactional_id)
         check_group(ctx, request.group_id)
         wanted = offsets_topic(broker.config)
-        await broker.ensure_internal_topic(wanted)
+        try:
+            await broker.ensure_internal_topic(wanted)
+        except KafkaError:  # for want of brokers, say: to be tried again, as FindCoordinator has it
+            return {"error_code": ErrorCode.coordinator_not_available}
         index = broker.groups.leadership.partition_for(request.group_id)
     except KafkaError as error:
         return {"error_code": error.code}

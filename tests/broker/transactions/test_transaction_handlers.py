@@ -195,6 +195,21 @@ def test_clients_do_not_add_internal_topics(broker: Broker, name: str, version: 
     assert add(broker, name, producer, internal, version=version) == refused
 
 
+def test_offsets_are_added_later_where_their_topic_cannot_be_made_yet() -> None:
+    """While brokers are down there are too few for its replicas; to clients that is no fatal error."""
+    with Broker(configs={"offsets.topic.replication.factor": "3"}) as lacking:
+        find_coordinator(lacking, "id")
+        producer_id, epoch = begun(lacking, "id")
+        values = {
+            "transactional_id": "id",
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "group_id": "g",
+        }
+        answer = ask(lacking, apis.ADD_OFFSETS_TO_TXN, 3, values)
+    assert answer.error_code is ErrorCode.coordinator_not_available
+
+
 @pytest.mark.parametrize("version", apis.ADD_OFFSETS_TO_TXN.versions)
 def test_add_offsets_to_txn(broker: Broker, name: str, version: int) -> None:
     producer_id, epoch = begun(broker, name)
