@@ -1,7 +1,8 @@
 """What must hold in the nodes at any time, and when all is healed; seen from inside, at every step.
 
 At any time: an epoch has one leader, of the quorum and of every partition; a node's high watermarks
-never go back while it has the log open; images of one offset are equal. In the end: every replica of a partition
+never go back while it has the log open; what is committed stays (`committed.py`); images of one offset are
+equal. In the end: every replica of a partition
 holds the same bytes up to its high watermark, which is where all of them end; of a tiered one, what
 all have on their disks.
 """
@@ -17,12 +18,15 @@ from odradek.protocol.records.batch import batches
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.metadata import Metadata
-from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
+from odradek.seams.files import Path
+from odradek.testing.simulation.cluster import DATA, SimulatedCluster, SimulatedNode, host
+from odradek.testing.simulation.committed import Committed, Replica
 from odradek.testing.simulation.history import Anomaly
 
 READ_BYTES = 1 << 20
 IMAGES_KEPT = 50
 STEP_S = 0.05
+METADATA_LOG = Path(DATA) / "__cluster_metadata-0"
 
 
 class Checkers:
@@ -34,6 +38,8 @@ class Checkers:
         self._high_watermarks: dict[Metadata | Partition, int] = {}
         self._images: dict[int, MetadataImage] = {}
         self._last_images: dict[int, MetadataImage] = {}
+        self._committed = Committed()
+        self._watched: set[Metadata] = set()
         self._looked = trio.Event()
 
     async def run(self) -> None:
@@ -47,10 +53,26 @@ class Checkers:
     def step(self) -> None:
         """Look at everything once."""
         for node, broker in self._cluster.running():
-            self._check_quorum(node, broker)
-            self._check_image(node, broker.metadata.image)
+            self._check_roles(node, broker)
+            self._watch(node, broker)
+            self._check_rise(node, broker.metadata, broker.metadata.high_watermark)
+            self._check_metadata_log(node, broker)
             for partition in broker.partitions:
-                self._check_partition(node, partition)
+                self._check_rise(node, partition, partition.log.high_watermark)
+                self._check_committed(node, partition)
+
+    def _watch(self, node: SimulatedNode, broker: Broker) -> None:
+        """Roles are looked at whenever one may have changed: some last for less than a step."""
+        if broker.metadata not in self._watched:
+            self._watched.add(broker.metadata)
+            broker.metadata.on_leader(lambda: self._check_quorum(node, broker))
+            broker.metadata.subscribe(lambda delta: self._check_roles(node, broker))
+
+    def _check_roles(self, node: SimulatedNode, broker: Broker) -> None:
+        self._check_quorum(node, broker)
+        self._check_image(node, broker.metadata.image)
+        for partition in broker.partitions:
+            self._check_leader(node, partition)
 
     def _check_quorum(self, node: SimulatedNode, broker: Broker) -> None:
         epoch, leader = broker.metadata.leader_epoch, broker.metadata.leader_id
@@ -61,15 +83,49 @@ class Checkers:
                     "two leaders",
                     f"of the quorum's epoch {epoch}: {known}, and {leader} as {node.number} knows",
                 )
-        self._check_rise(node, broker.metadata, broker.metadata.high_watermark)
 
-    def _check_partition(self, node: SimulatedNode, partition: Partition) -> None:
+    def _check_leader(self, node: SimulatedNode, partition: Partition) -> None:
         key = (partition.topic, partition.index, partition.leader_epoch)
         if partition.is_leader:
             known = self._leaders.setdefault(key, node.number)
             if known != node.number:
                 self._found("two leaders", f"of {partition!r}: {known} and {node.number}")
-        self._check_rise(node, partition, partition.log.high_watermark)
+
+    def _check_metadata_log(self, node: SimulatedNode, broker: Broker) -> None:
+        high_watermark = broker.metadata.high_watermark
+        replica = Replica(
+            who=broker.metadata,
+            name=host(node.number),
+            disk=node.disk,
+            directory=METADATA_LOG,
+            start=0,
+            high_watermark=high_watermark,
+            end=high_watermark,
+            epoch=-1,
+            is_leader=False,
+        )
+        wrong = self._committed.look(METADATA_LOG, replica)
+        if wrong is not None:
+            self._found("committed lost", f"of the metadata log: {wrong}")
+
+    def _check_committed(self, node: SimulatedNode, partition: Partition) -> None:
+        log, which = partition.log, (partition.topic_id, partition.index)
+        if log.failure is not None:
+            return
+        replica = Replica(
+            who=partition,
+            name=host(node.number),
+            disk=node.disk,
+            directory=log.directory,
+            start=log.local_log_start_offset,
+            high_watermark=log.high_watermark,
+            end=log.end_offset,
+            epoch=partition.leader_epoch,
+            is_leader=partition.is_leader,
+        )
+        wrong = self._committed.look(which, replica)
+        if wrong is not None:
+            self._found("committed lost", f"of {partition!r}: {wrong}")
 
     def _check_rise(self, node: SimulatedNode, of: Metadata | Partition, now: int) -> None:
         before = self._high_watermarks.get(of, -1)
@@ -81,11 +137,18 @@ class Checkers:
         if self._last_images.get(node.number) is image:
             return
         self._last_images[node.number] = image
+        self._forget_unclean(image)
         known = self._images.setdefault(image.offset, image)
         if known is not image and known != image:
             self._found("other image", f"{host(node.number)} at offset {image.offset}")
         if len(self._images) > IMAGES_KEPT:
             del self._images[min(self._images)]
+
+    def _forget_unclean(self, image: MetadataImage) -> None:
+        for topic in image.topics_by_name.values():
+            for index, partition in topic.partitions.items():
+                if partition.leader_recovery_state:
+                    self._committed.forget((topic.id, index))
 
     def _found(self, kind: str, text: str) -> None:
         self.anomalies.append(Anomaly(kind, text))

@@ -1,0 +1,140 @@
+"""What is committed of each log, as fingerprints of its batches, and every replica compared with it as it goes.
+
+The prefix that is committed ends at the highest high watermark that any replica was seen with; it never
+gets shorter, and is never another. So a replica has it, byte for byte, up to its own high watermark, and
+who leads the newest epoch has all of it. (Behind that a follower, or a leader that was voted out, may have
+records that nobody committed, until it cuts them off.)
+
+Compared is what is new since the last look, and what was cut and came again. It is read from the virtual
+disk past the node's doors: who looks warms no page and meets no fault. Where a log begins later than it
+did (retention, DeleteRecords, the remote tier) less of it is compared. After an unclean election all is
+forgotten: it is allowed to lose what was committed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple
+
+from odradek.seams.files import Path
+from odradek.testing.virtual_disk import DirectoryNode, FileNode, VirtualDisk
+
+_PREFIX = Struct(">qi")
+_LAST_DELTA = Struct(">i")
+_LAST_DELTA_AT = 23
+_OVERHEAD = 12
+_HEADER_BYTES = 61
+
+
+class Stretch(NamedTuple):
+    """A batch."""
+
+    base: int
+    next: int
+    crc: int
+    """Of all its bytes."""
+
+
+@dataclass
+class _Prefix:
+    high: int = 0
+    epoch: int = -1
+    """The newest in which a replica was seen."""
+    stretches: dict[int, Stretch] = field(default_factory=dict)
+    low: int = -1
+    """Where what is known of it begins."""
+
+
+class Replica(NamedTuple):
+    """A log of a node, at a look."""
+
+    who: Hashable
+    """One since the log was opened."""
+    name: str
+    disk: VirtualDisk
+    directory: Path
+    start: int
+    high_watermark: int
+    end: int
+    epoch: int
+    is_leader: bool
+
+
+class Committed:
+    def __init__(self) -> None:
+        self._prefixes: dict[Hashable, _Prefix] = {}
+        self._compared: dict[Hashable, int] = {}
+
+    def forget(self, log: Hashable) -> None:
+        """After an unclean election."""
+        self._prefixes.pop(log, None)
+
+    def high(self, log: Hashable) -> int:
+        """Up to where it is known to be committed."""
+        return self._prefixes[log].high if log in self._prefixes else 0
+
+    def look(self, log: Hashable, replica: Replica) -> str | None:
+        """What is wrong with the replica, if anything is; what it alone knows to be committed is believed."""
+        prefix = self._prefixes.setdefault(log, _Prefix())
+        prefix.epoch = max(prefix.epoch, replica.epoch)
+        leads = replica.is_leader and replica.epoch == prefix.epoch
+        if leads and replica.end < prefix.high:
+            return f"{replica.name} leads, and ends at {replica.end} before {prefix.high}"
+        until = max(replica.high_watermark, prefix.high if leads else 0)
+        compared = min(self._compared.get(replica.who, 0), replica.end)
+        if until <= compared:
+            self._compared[replica.who] = compared
+            return None
+        wrong = self._compare(prefix, replica, max(compared, replica.start), until)
+        self._compared[replica.who] = until
+        prefix.high = max(prefix.high, replica.high_watermark)
+        return wrong
+
+    def _compare(self, prefix: _Prefix, replica: Replica, start: int, until: int) -> str | None:
+        at = start
+        for stretch in _stretches(replica.disk, replica.directory, start, until):
+            at = stretch.next
+            known = prefix.stretches.get(stretch.base)
+            if prefix.low < 0:
+                prefix.low = stretch.base
+            if stretch.base >= prefix.high:
+                prefix.stretches[stretch.base] = stretch
+            elif known != stretch and stretch.base >= prefix.low:
+                return f"{replica.name} has {stretch} where {known} was committed"
+        if at < until and replica.disk.find(replica.directory) is not None:
+            return f"{replica.name} has committed {until}, and its disk has no more than {at}"
+        return None
+
+
+def _stretches(disk: VirtualDisk, directory: Path, start: int, until: int) -> Iterator[Stretch]:
+    """The batches that hold offsets from `start` to `until`, as the files have them now."""
+    folder = disk.find(directory)
+    if not isinstance(folder, DirectoryNode):
+        return
+    names = sorted(name for name in folder.names if name.endswith(".log"))
+    bases = [int(name.removesuffix(".log")) for name in names]
+    for number, name in enumerate(names):
+        if bases[number] >= until:
+            return
+        if number + 1 < len(bases) and bases[number + 1] <= start:
+            continue
+        file = folder.names[name]
+        if isinstance(file, FileNode):
+            with memoryview(file.content) as content:
+                yield from _batches_of(content, start, until)
+
+
+def _batches_of(content: memoryview, start: int, until: int) -> Iterator[Stretch]:
+    position = 0
+    while position + _HEADER_BYTES <= len(content):
+        base, length = _PREFIX.unpack_from(content, position)
+        end = position + _OVERHEAD + length
+        if length <= 0 or end > len(content) or base >= until:
+            return
+        following = base + _LAST_DELTA.unpack_from(content, position + _LAST_DELTA_AT)[0] + 1
+        if following > start:
+            yield Stretch(base, following, zlib.crc32(content[position:end]))
+        position = end
