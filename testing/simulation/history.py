@@ -70,6 +70,17 @@ class Anomaly:
         return f"{self.kind}: {self.text}"
 
 
+def count_done(history: History) -> Counter[str]:
+    """How much came of what clients asked for; an anomaly is looked for in nothing else."""
+    done: Counter[str] = Counter()
+    for each in history.transactions:
+        done["acknowledged writes"] += sum(sent.offset >= 0 for sent in each.sent)
+        done[f"{each.outcome.value} transactions"] += 1
+    done["reads along"] = sum(map(len, history.polled.values()))
+    done["reads in the end"] = len(history.final)
+    return done
+
+
 def anomalies(history: History) -> list[Anomaly]:
     """Everything in `history` that exactly-once semantics rule out; empty for a sound run."""
     return [anomaly for check in _CHECKS for anomaly in check(history)]

@@ -6,6 +6,7 @@ sync. Whatever hangs ends the run after `LIMIT_S`; that is an anomaly too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.faults import Coverage, Faults
-from odradek.testing.simulation.history import Anomaly, anomalies
+from odradek.testing.simulation.history import Anomaly, anomalies, count_done
 from odradek.testing.simulation.log_watch import watching
 from odradek.testing.simulation.plan import Kind, Plan
 from odradek.testing.simulation.store_faults import StoreFaults
@@ -41,6 +42,10 @@ class Run:
     trace: list[str] = field(default_factory=list)
     digest: str = ""
     virtual_s: float = 0.0
+    answered_s: float = 0.0
+    """The longest wait (virtual) of a client when all was healed."""
+    done: Counter[str] = field(default_factory=Counter)
+    """Work that clients had acknowledged: writes, transactions, reads."""
 
     @property
     def is_sound(self) -> bool:
@@ -119,7 +124,10 @@ class _Simulation:
                 self._trace.add("healed")
                 work.hurry()
                 await self._within(checkers, checkers.until_whole)
+                work.whole()
             await work.read_final()
+        run.anomalies += work.anomalies
+        run.answered_s, run.done = work.answered_s, count_done(work.history)
         run.anomalies += anomalies(work.history)
         await self._within(checkers, checkers.until_settled)
         checkers.final()

@@ -39,7 +39,7 @@ PAUSE_S, PAUSE_MAX_S = 0.02, 0.32
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 
-_AGAIN = frozenset({ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress})
+ASKED_AGAIN = frozenset({ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress})
 
 
 class Protocol(Enum):
@@ -170,10 +170,12 @@ class TransactionalClient:
                     return answer
                 raise KafkaError(code, f"{api.title} of {self.name}")
             except (KafkaError, ClientError) as error:
-                again = retriable(error) or (isinstance(error, KafkaError) and error.code in _AGAIN)
+                again = retriable(error) or (
+                    isinstance(error, KafkaError) and error.code in ASKED_AGAIN
+                )
                 if not again or trio.current_time() > limit:
                     raise
-                if isinstance(error, ClientError) or error.code not in _AGAIN:
+                if isinstance(error, ClientError) or error.code not in ASKED_AGAIN:
                     self._cluster.forget(self._topic)
                     self._coordinators.clear()
             await trio.sleep(pause_s)

@@ -18,7 +18,9 @@ from odradek.testing.simulation.transactional_client import TransactionalClient
 
 
 class TransactionalLife:
-    """`padding` is put behind each value, and is no part of it; `pause` is how the client takes its time."""
+    """`padding` is put behind each value, and is no part of it; `pause` is how the client takes its time;
+    `refused` is told of every error that a request ended with for good, and for how long the transaction
+    has been open, in seconds."""
 
     def __init__(
         self,
@@ -29,6 +31,7 @@ class TransactionalLife:
         partitions: int,
         padding: Callable[[], bytes] = bytes,
         pause: Callable[[float], Awaitable[None]] = trio.sleep,
+        refused: Callable[[Exception, float], None] = lambda error, open_s: None,
     ) -> None:
         self._client = client
         self._history = history
@@ -36,6 +39,10 @@ class TransactionalLife:
         self._partitions = partitions
         self._padding = padding
         self._pause = pause
+        self._tell_refused = refused
+        self._begun_at = 0.0
+        self._is_ready = False
+        """Whether the next transaction needs no `init`."""
 
     async def live(
         self,
@@ -44,27 +51,51 @@ class TransactionalLife:
         ended: Callable[[Transaction], None] = lambda transaction: None,
     ) -> None:
         """So many transactions, in about so much time; `ended` is told of each."""
-        client, ready = self._client, False
         for number in range(transactions):
-            transaction = Transaction(client.name, number)
-            if not ready and not await _done(client.init):
-                self._history.stuck.add(client.name)
+            transaction = await self._begin(number)
+            if transaction is None:
                 return
-            self._history.transactions.append(transaction)
-            ready = await self._transact(transaction)
+            self._is_ready = await self._transact(transaction)
             ended(transaction)
             await self._pause(self._chance.expovariate(transactions / seconds))
-        if not ready:
-            await _done(client.init)
+        if not self._is_ready:
+            self._is_ready = await self._done(self._client.init)
+
+    async def commit_one(self, number: int) -> bool:
+        """One more that is to be committed, with a record in each partition and an offset; whether it was."""
+        transaction = await self._begin(number)
+        if transaction is None:
+            return False
+        try:
+            for partition in range(self._partitions):
+                await self._send(transaction, partition, partition)
+            await self._commit_offset(transaction)
+            await self._client.end(commit=True)
+        except (KafkaError, ClientError) as error:
+            self._refused(error)
+            return False
+        transaction.outcome = Outcome.COMMITTED
+        return True
+
+    async def _begin(self, number: int) -> Transaction | None:
+        """None: the client could not begin anew."""
+        if not self._is_ready and not await self._done(self._client.init):
+            self._history.stuck.add(self._client.name)
+            return None
+        self._begun_at = trio.current_time()
+        transaction = Transaction(self._client.name, number)
+        self._history.transactions.append(transaction)
+        return transaction
 
     async def _transact(self, transaction: Transaction) -> bool:
         """Whether the client can go on without `init`."""
         client, chance = self._client, self._chance
         try:
             await self._fill(transaction)
-        except (KafkaError, ClientError):
+        except (KafkaError, ClientError) as error:
+            self._refused(error)
             transaction.outcome = Outcome.ABORTED  # nobody has asked for more
-            return await _done(lambda: client.end(commit=False))
+            return await self._done(lambda: client.end(commit=False))
         if chance.random() < 0.1:  # a client that dies here; whoever comes after it aborts
             transaction.outcome = Outcome.ABORTED
             return False
@@ -75,29 +106,38 @@ class TransactionalLife:
         # Some clients are gone before they hear of the end they asked for.
         patience_s = chance.uniform(0, 0.02) if chance.random() < 0.15 else float("inf")
         with trio.move_on_after(patience_s):
-            ended = await _done(lambda: client.end(commit=commit))
+            ended = await self._done(lambda: client.end(commit=commit))
         if ended and commit:
             transaction.outcome = Outcome.COMMITTED
         return ended
 
     async def _fill(self, transaction: Transaction) -> None:
         """Send what belongs to it. Raises KafkaError or ClientError for what can't be had."""
-        client, chance = self._client, self._chance
+        chance = self._chance
         for number in range(chance.randint(1, 4)):
-            value = f"{transaction.client}.{transaction.number}.{number}".encode()
-            sent = Sent(chance.randrange(self._partitions), value)
-            transaction.sent.append(sent)
-            sent.offset = await client.send(sent.partition, value + self._padding())
+            await self._send(transaction, number, chance.randrange(self._partitions))
             if chance.random() < 0.2:
                 await self._pause(chance.expovariate(10))
         if chance.random() < 0.5:
-            transaction.group_offset = transaction.number
-            await client.commit_offset(transaction.number)
+            await self._commit_offset(transaction)
 
+    async def _send(self, transaction: Transaction, number: int, partition: int) -> None:
+        value = f"{transaction.client}.{transaction.number}.{number}".encode()
+        sent = Sent(partition, value)
+        transaction.sent.append(sent)
+        sent.offset = await self._client.send(partition, value + self._padding())
 
-async def _done(act: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        await act()
-    except (KafkaError, ClientError):
-        return False
-    return True
+    async def _commit_offset(self, transaction: Transaction) -> None:
+        transaction.group_offset = transaction.number
+        await self._client.commit_offset(transaction.number)
+
+    def _refused(self, error: Exception) -> None:
+        self._tell_refused(error, trio.current_time() - self._begun_at)
+
+    async def _done(self, act: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            await act()
+        except (KafkaError, ClientError) as error:
+            self._refused(error)
+            return False
+        return True

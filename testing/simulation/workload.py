@@ -9,7 +9,7 @@ reader finds when everything is healed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
@@ -27,7 +27,7 @@ from odradek.client.admin import (
     delete_topics,
 )
 from odradek.client.consumer import TopicPartition
-from odradek.client.errors import ClientError
+from odradek.client.errors import RETRIABLE, ClientError, Unsupported
 from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import Cluster
 from odradek.client.producer import Producer, ProducerOptions, open_producer
@@ -37,11 +37,20 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.audit import KnownSegments
-from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
-from odradek.testing.simulation.plan import ASKED_S, DATA, OTHER_DATA, RUN_S, Fault, Plan
+from odradek.testing.simulation.history import Anomaly, History, Outcome, Seen, Sent, Transaction
+from odradek.testing.simulation.plan import (
+    ASKED_S,
+    DATA,
+    OTHER_DATA,
+    RUN_S,
+    Fault,
+    Kind,
+    Plan,
+)
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import (
+    ASKED_AGAIN,
     TIMEOUT_MS,
     Protocol,
     TransactionalClient,
@@ -73,6 +82,19 @@ TRANSACTIONS = 4
 PATIENCE_S = 60.0
 """How long anything may take; all heals long before."""
 REQUEST_S = 5.0
+ANSWERED_S = 3.0
+"""In which every write and transaction is acknowledged once all is healed: whoever asks the wrong node asks
+again within half a second. The longest that a run took is among the figures."""
+TOLD_AMID_FAULTS = RETRIABLE | ASKED_AGAIN
+TOLD_TO_THE_OLD = frozenset(
+    {
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        # With KIP-890 the epoch behind an abort for age is the one that a commit would have brought: a
+        # commit that comes too late is taken for one that is repeated, by Apache Kafka too (KAFKA-19367).
+        ErrorCode.invalid_txn_state,
+    }
+)
 POLL_S = 0.5
 
 
@@ -86,13 +108,19 @@ class Workload:
     ) -> None:
         """Each client gets connections of its own: what one waits for does not hold up another."""
         self.history = History()
+        self.anomalies: list[Anomaly] = []
+        """What no client may be told, and what it must be told in the end."""
+        self.answered_s = 0.0
+        """The longest that a client has waited when all was healed, for a write or a transaction."""
         self._connect = connect
         self._clock = clock
         self._plan = plan
+        self._kinds = {fault.kind for fault in plan.faults}
         self._trace = trace
         self._chance = random.Random(f"clients {plan.seed}")
         self._readers = Readers(self.history, TOPIC, PARTITIONS, poll_s=POLL_S)
         self._hurried = trio.Event()
+        self._whole = trio.Event()
 
     async def make_topic(self) -> None:
         nodes = list(range(1, self._plan.nodes + 1))
@@ -163,6 +191,7 @@ class Workload:
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_anew, "late-writer")
             for number in range(self._plan.writers):
                 nursery.start_soon(self._write, f"writer-{number}")
             for number in range(self._plan.transactional):
@@ -171,6 +200,10 @@ class Workload:
     def hurry(self) -> None:
         """All is healed: nothing happens any more for which clients would take their time."""
         self._hurried.set()
+
+    def whole(self) -> None:
+        """Every replica is in sync: what is asked for now is to be had at once."""
+        self._whole.set()
 
     async def _pause(self, seconds: float) -> None:
         """Between two things that a client does."""
@@ -192,8 +225,51 @@ class Workload:
             for number in range(WRITES):
                 await self._write_one(producer, name, number, chance.randrange(PARTITIONS))
                 await self._pause(chance.expovariate(WRITES / RUN_S))
+            await self._whole.wait()
+            await self._write_everywhere(producer, name, WRITES)
 
-    async def _write_one(self, producer: Producer, name: str, number: int, partition: int) -> None:
+    async def _write_anew(self, name: str) -> None:
+        """As a producer does that comes when all is healed."""
+        entropy = SeededEntropy(random.Random(f"{name} {self._plan.seed}"))
+        async with (
+            self._connect() as cluster,
+            open_producer(cluster, self._clock, entropy, ProducerOptions()) as producer,
+        ):
+            await self._whole.wait()
+            await self._write_everywhere(producer, name, 0)
+
+    async def _write_everywhere(self, producer: Producer, name: str, number: int) -> None:
+        """A record to each partition, and each is to be acknowledged now."""
+        for partition in range(PARTITIONS):
+            write = partial(self._write_one, producer, name, number + partition, partition)
+            await self._in_time(write, f"{name}'s write to {partition}")
+
+    async def _in_time(self, act: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Nothing stands in its way any more."""
+        began, done = self._clock.monotonic(), False
+        with trio.move_on_after(ANSWERED_S):
+            done = await act()
+        took_s = self._clock.monotonic() - began
+        self.answered_s = max(self.answered_s, took_s)
+        if not done:
+            why = f"{what} was not acknowledged in {took_s:.1f} s, though all was healed"
+            self.anomalies.append(Anomaly("not acknowledged", why))
+
+    def _refused(self, name: str, error: Exception, open_s: float = 0.0) -> None:
+        """A client was told that something can't be had, and does not ask again. What time may mend it may
+        be told amid faults; that somebody else has its transactional id, if it was aborted for its age."""
+        self._trace.add(f"{name} is refused: {error}")
+        is_old = open_s >= TIMEOUT_MS / 1000 or Kind.CLOCK_JUMP in self._kinds
+        if isinstance(error, Unsupported) or (
+            isinstance(error, KafkaError)
+            and error.code not in TOLD_AMID_FAULTS
+            and not (error.code in TOLD_TO_THE_OLD and is_old)
+        ):
+            why = f"{name} was told {error}, {open_s:.1f} s after its transaction began"
+            self.anomalies.append(Anomaly("fatal to a client", why))
+
+    async def _write_one(self, producer: Producer, name: str, number: int, partition: int) -> bool:
+        """Whether it was acknowledged."""
         sent = Sent(partition, f"{name}.{number}".encode())
         written = Transaction(name, number, [sent])
         self.history.transactions.append(written)
@@ -201,10 +277,11 @@ class Workload:
             value = sent.value + self._padding()
             sent.offset = await producer.send(TOPIC, value, partition=partition)
         except (KafkaError, ClientError) as error:
-            self._trace.add(f"{name} gives up {number}: {error}")
-        else:
-            written.outcome = Outcome.COMMITTED
-            self._trace.add(f"{name} has {number} at {partition}:{sent.offset}")
+            self._refused(name, error)
+            return False
+        written.outcome = Outcome.COMMITTED
+        self._trace.add(f"{name} has {number} at {partition}:{sent.offset}")
+        return True
 
     def _padding(self) -> bytes:
         """Makes batches of several sectors, which can be torn; not part of the value."""
@@ -224,8 +301,13 @@ class Workload:
                 partitions=PARTITIONS,
                 padding=self._padding,
                 pause=self._pause,
+                refused=partial(self._refused, name),
             )
             await life.live(TRANSACTIONS, RUN_S, self._ended)
+            await self._whole.wait()
+            await self._in_time(
+                partial(life.commit_one, TRANSACTIONS), f"{name}'s last transaction"
+            )
 
     def _ended(self, transaction: Transaction) -> None:
         name, number = transaction.client, transaction.number

@@ -1,0 +1,59 @@
+"""What clients must be told once all is healed, and what they may never be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.partition.partition import Partition
+from odradek.storage.errors import OutOfOrderSequence
+from odradek.testing.simulation.plan import Plan
+from odradek.testing.simulation.run import simulate
+from odradek.testing.simulation.transactional_client import TransactionalClient
+
+FULL = 5
+"""A partition that has so many records takes no more."""
+
+
+def refuse(error: KafkaError, patch: pytest.MonkeyPatch) -> None:
+    honest = Partition.append
+
+    def append(self: Partition, *args: Any, **kwargs: Any) -> Any:
+        if self.topic == "records" and self.log.end_offset >= FULL:
+            raise error
+        return honest(self, *args, **kwargs)
+
+    patch.setattr(Partition, "append", append)
+
+
+def test_a_refusal_without_a_cause_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(OutOfOrderSequence("says who is wrong"), monkeypatch)
+    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
+    assert {each.kind for each in run.anomalies} == {"fatal to a client", "not acknowledged"}
+
+
+def test_what_is_put_off_for_ever_when_all_is_well_is_an_anomaly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse(KafkaError(ErrorCode.not_enough_replicas, "there are enough"), monkeypatch)
+    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
+    assert {each.kind for each in run.anomalies} == {"not acknowledged"}
+
+
+def test_a_transaction_that_cannot_be_ended_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end(client: TransactionalClient, *, commit: bool) -> None:
+        raise KafkaError(ErrorCode.producer_fenced, "by nobody")
+
+    monkeypatch.setattr(TransactionalClient, "end", end)
+    run = simulate(Plan(0, (), nodes=1, writers=0, transactional=1))
+    assert {"fatal to a client", "not acknowledged"} <= {each.kind for each in run.anomalies}
+
+
+def test_all_is_acknowledged_where_nothing_is_wrong() -> None:
+    run = simulate(Plan(0, (), nodes=1, writers=1, transactional=1))
+    assert run.is_sound
+    assert 0 < run.answered_s < 1
+    assert run.done["acknowledged writes"] > 12
+    assert run.done["committed transactions"] > 12
