@@ -246,8 +246,10 @@ class VirtualDisk:
         """Changes of names so far."""
         self.is_slow = False
         """Nothing of it is in memory, though it was read before."""
+        self.calls = 0
+        """That came through doors, of files and of directories."""
         self.refused = 0
-        """Calls that failed by a fault, or for want of room."""
+        """Those that failed by a fault, or for want of room."""
         self._faults: list[Fault] = []
         self.locks: list[VirtualLock] = []
 
@@ -313,6 +315,7 @@ class VirtualDisk:
         everywhere = rng.choice((0.0, 1.0, None, None, None, None))
         keep = _share(rng, everywhere)
         image = VirtualDisk()
+        image.calls, image.refused = self.calls, self.refused
         image.root, nodes = _copied((self.root, [node for _, node in self.everything()]))
         for directory in nodes:
             if isinstance(directory, DirectoryNode) and directory.pending:
@@ -329,6 +332,7 @@ class VirtualDisk:
 
     def check(self, operation: str, path: Path | str) -> None:
         """Raises what a fault has in store for this call."""
+        self.calls += 1
         for fault in self._faults:
             if fault.hits(operation, str(path)):
                 raise self.refusal(fault.error, path)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,10 @@ class VirtualWires:
         self.sleep = trio.sleep if clock is None else clock.sleep
         self.listeners: dict[tuple[str, int], VirtualListener] = {}
         self.connections: list[VirtualConnection] = []
+        self.messages = 0
+        """Pieces of bytes, ends and resets that were sent."""
+        self.checksum = 0
+        """Of all bytes that were sent, in their order."""
         self.changed = trio.lowlevel.ParkingLot()
         self._silent: dict[str, list[VirtualConnection]] = {}
         self._delay_seconds = (0.0, 0.0)
@@ -214,9 +219,11 @@ class _Direction:
 
     def append(self, what: bytes | ConnectionLost) -> None:
         """Behind all that is under way."""
+        wires = self._wires
+        wires.messages += 1
         if isinstance(what, bytes):
             self.held_bytes += len(what)
-        wires = self._wires
+            wires.checksum = zlib.crc32(what, wires.checksum)
         at = wires.now_s() + wires.delay_seconds(*self._hosts)
         self._last_at = max(self._last_at, at)
         self._arrivals.append((self._last_at, what))

@@ -66,6 +66,7 @@ def _run(seeds: range, args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         is_stopped = True
     print(summary.table())
+    print(summary.more_figures())
     print(summary.figures(time.perf_counter() - began))
     if is_stopped:
         print(f"stopped: {len(seeds) - summary.runs} of {len(seeds)} seeds are left")

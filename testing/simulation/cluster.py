@@ -119,6 +119,8 @@ class SimulatedNode:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     down: trio.Event = field(default_factory=trio.Event)
     """Set while it does not run at all."""
+    changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    """Woken when it serves, and when it is down."""
 
     @property
     def is_up(self) -> bool:
@@ -190,6 +192,12 @@ class SimulatedCluster:
         """Those that serve, with their brokers."""
         return [(node, node.broker) for node in self if node.broker is not None and node.serves]
 
+    async def wait_until_all_serve(self) -> None:
+        """For the first time; or that a node is down again before that."""
+        for node in self:
+            while node.is_up and not node.serves:
+                await node.changed.park()
+
     # Up and down
 
     async def start(self, number: int) -> None:
@@ -222,6 +230,7 @@ class SimulatedCluster:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.run)
                     node.serves = True
+                    node.changed.unpark_all()
                     self.trace.add(f"{name} serves")
                 end = "has stopped"
         except* NodeCrashed:
@@ -238,6 +247,7 @@ class SimulatedCluster:
             node.disk, node.torn_by = node.disk.crash(node.torn_by), None
         node.broker, node.serves = None, False
         node.down.set()
+        node.changed.unpark_all()
 
     async def kill(self, number: int) -> None:
         """The process is gone; its disk is as it wrote it."""

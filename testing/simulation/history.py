@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+TRANSACTIONAL = "client-"
+"""How the names of transactional clients begin; other clients write without transactions."""
+
 
 class Outcome(Enum):
     COMMITTED = "committed"
@@ -74,8 +77,9 @@ def count_done(history: History) -> Counter[str]:
     """How much came of what clients asked for; an anomaly is looked for in nothing else."""
     done: Counter[str] = Counter()
     for each in history.transactions:
-        done["acknowledged writes"] += sum(sent.offset >= 0 for sent in each.sent)
-        done[f"{each.outcome.value} transactions"] += 1
+        done["acknowledged records"] += sum(sent.offset >= 0 for sent in each.sent)
+        of = "transactions" if each.client.startswith(TRANSACTIONAL) else "writes"
+        done[f"{each.outcome.value} {of}"] += 1
     done["reads along"] = sum(map(len, history.polled.values()))
     done["reads in the end"] = len(history.final)
     return done

@@ -1,11 +1,14 @@
 """One run of a plan: the cluster starts, faults happen while clients work, all is healed, all is read.
 
 What is healed must be whole again within `HEALED_WITHIN_S`: every node serves, every replica is in
-sync. Whatever hangs ends the run after `LIMIT_S`; that is an anomaly too.
+sync. Whatever hangs ends the run after `LIMIT_S`; that is an anomaly too, and so is a run that breaks.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -25,10 +28,13 @@ from odradek.testing.simulation.store_faults import StoreFaults
 from odradek.testing.simulation.tier_checks import TierChecks
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.workload import REQUEST_S, TOPIC, Workload
+from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualWorld
 
 DELAY_S = (0.0002, 0.004)
-HEALED_WITHIN_S = 60.0
+HEALED_WITHIN_S = 10.0
+"""Sessions, lags and fetches time out after 1.5 s, elections after less: what needs two of these and a
+start between them needs 5 s. The longest that a run took is among the figures."""
 LIMIT_S = 150.0
 
 
@@ -41,9 +47,17 @@ class Run:
     coverage: Coverage = field(default_factory=Coverage)
     trace: list[str] = field(default_factory=list)
     digest: str = ""
+    """Of the trace, of every byte that was sent, and of the disks in the end."""
     virtual_s: float = 0.0
+    starts_cpu_s: float = 0.0
+    """What it took until every node served for the first time."""
+    healed_s: float = 0.0
+    """How long (virtual) it took to be whole again, or settled in the end."""
     answered_s: float = 0.0
     """The longest wait (virtual) of a client when all was healed."""
+    messages: int = 0
+    """That were sent; a large one counts once a piece."""
+    disk_calls: int = 0
     done: Counter[str] = field(default_factory=Counter)
     """Work that clients had acknowledged: writes, transactions, reads."""
 
@@ -53,17 +67,31 @@ class Run:
 
 
 def simulate(plan: Plan) -> Run:
-    """The whole run."""
+    """The whole run. What breaks it is an anomaly, with the traceback."""
     run = Run(plan)
     world = VirtualWorld(plan.seed)
     world.clock.jumping = True
     trace = Trace(world.clock.monotonic)
+    simulation = _Simulation(plan, world, trace, run)
     with watching() as watch:
-        world.run(lambda: _Simulation(plan, world, trace, run).main())
+        try:
+            world.run(simulation.main)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # groups, and NodeCrashed outside of nodes, among them
+            run.anomalies.append(Anomaly("broke", traceback.format_exc()))
     run.anomalies += watch.anomalies
-    run.trace, run.digest = trace.lines, trace.digest
+    run.trace = trace.lines
+    run.digest = _digest(trace, world, simulation.disks)
     run.virtual_s = world.clock.monotonic()
+    run.messages = world.wires.messages
+    run.disk_calls = sum(disk.calls for disk in simulation.disks)
     return run
+
+
+def _digest(trace: Trace, world: VirtualWorld, disks: list[VirtualDisk]) -> str:
+    parts = [trace.digest, str(world.wires.checksum), *(disk.fingerprint() for disk in disks)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 class _Simulation:
@@ -72,6 +100,12 @@ class _Simulation:
         self._world = world
         self._trace = trace
         self._run = run
+        self._cluster: SimulatedCluster | None = None
+
+    @property
+    def disks(self) -> list[VirtualDisk]:
+        """Of the nodes, as they are now."""
+        return [node.disk for node in self._cluster or ()]
 
     async def main(self) -> None:
         self._world.wires.set_delay(*DELAY_S)
@@ -83,8 +117,8 @@ class _Simulation:
             self._run.anomalies.append(Anomaly("hangs", f"not over in {LIMIT_S:g} virtual seconds"))
 
     async def _play(self, nursery: trio.Nursery) -> None:
-        plan, run = self._plan, self._run
-        cluster = SimulatedCluster(
+        plan, run, began = self._plan, self._run, time.process_time()
+        cluster = self._cluster = SimulatedCluster(
             self._world,
             plan.nodes,
             self._trace,
@@ -98,6 +132,8 @@ class _Simulation:
         for node in cluster:
             await cluster.start(node.number)
         nursery.start_soon(checkers.run)
+        await cluster.wait_until_all_serve()
+        run.starts_cpu_s = time.process_time() - began
         network = self._world.node(CLIENTS).network
         work = Workload(
             lambda: open_cluster(network, cluster.bootstrap, timeout_s=REQUEST_S),
@@ -151,8 +187,10 @@ class _Simulation:
         self._run.anomalies += tier.anomalies
 
     async def _within(self, checkers: Checkers, healed: Callable[[], Awaitable[None]]) -> None:
+        began = trio.current_time()
         with trio.move_on_after(HEALED_WITHIN_S) as healing:
             await healed()
+        self._run.healed_s = max(self._run.healed_s, trio.current_time() - began)
         if healing.cancelled_caught:
             why = checkers.what_is_missing()
             self._run.anomalies.append(Anomaly("not healed", f"in {HEALED_WITHIN_S:g} s: {why}"))

@@ -37,7 +37,15 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.audit import KnownSegments
-from odradek.testing.simulation.history import Anomaly, History, Outcome, Seen, Sent, Transaction
+from odradek.testing.simulation.history import (
+    TRANSACTIONAL,
+    Anomaly,
+    History,
+    Outcome,
+    Seen,
+    Sent,
+    Transaction,
+)
 from odradek.testing.simulation.plan import (
     ASKED_S,
     DATA,
@@ -195,7 +203,7 @@ class Workload:
             for number in range(self._plan.writers):
                 nursery.start_soon(self._write, f"writer-{number}")
             for number in range(self._plan.transactional):
-                nursery.start_soon(self._transact, f"client-{number}")
+                nursery.start_soon(self._transact, f"{TRANSACTIONAL}{number}")
 
     def hurry(self) -> None:
         """All is healed: nothing happens any more for which clients would take their time."""
@@ -323,7 +331,7 @@ class Workload:
     async def read_final(self) -> None:
         """What is committed, what is still open, and what the groups have."""
         async with self._connect() as cluster:
-            groups = [f"client-{number}" for number in range(self._plan.transactional)]
+            groups = [f"{TRANSACTIONAL}{number}" for number in range(self._plan.transactional)]
             # Whoever died is aborted after its time-out, if nobody has come after it.
             await self._readers.read_final(cluster, groups, patience_s=TIMEOUT_MS / 1000 + 1)
 
