@@ -19,9 +19,10 @@ from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.metadata import Metadata
 from odradek.seams.files import Path
-from odradek.testing.simulation.cluster import DATA, SimulatedCluster, SimulatedNode, host
+from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
 from odradek.testing.simulation.committed import Committed, Replica
 from odradek.testing.simulation.history import Anomaly
+from odradek.testing.simulation.plan import DATA
 
 READ_BYTES = 1 << 20
 IMAGES_KEPT = 50
