@@ -20,7 +20,7 @@ from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.metadata import Metadata
 from odradek.seams.files import Path
 from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
-from odradek.testing.simulation.committed import Committed, Replica
+from odradek.testing.simulation.committed import Committed, Replica, first_offset
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.plan import DATA
 
@@ -99,7 +99,7 @@ class Checkers:
             name=host(node.number),
             disk=node.disk,
             directory=METADATA_LOG,
-            start=0,
+            start=first_offset(node.disk, METADATA_LOG),  # what a snapshot holds is pruned
             high_watermark=high_watermark,
             end=high_watermark,
             epoch=-1,
@@ -223,15 +223,21 @@ class Checkers:
         running = self._cluster.running()
         image = running[0][1].metadata.image
         for topic in image.topics_by_name.values():
-            for index in topic.partitions:
-                self._check_equal(topic.name, index)
+            for index, partition in topic.partitions.items():
+                self._check_equal(topic.name, index, set(partition.replicas))
 
-    def _check_equal(self, topic: str, index: int) -> None:
+    def _check_equal(self, topic: str, index: int, expected: set[int]) -> None:
         replicas = [
             (node.number, partition)
             for node, broker in self._cluster.running()
             if (partition := broker.partitions.opened(topic, index)) is not None
         ]
+        there = {number for number, _ in replicas}
+        if there != expected:
+            why = f"{topic}-{index}: {sorted(there)} have one, {sorted(expected)} are to"
+            self._found("other replicas", why)
+        if not replicas:
+            return
         starts = [partition.log.local_log_start_offset for _, partition in replicas]
         contents = {number: _content(partition, max(starts)) for number, partition in replicas}
         ends = {number: partition.log.high_watermark for number, partition in replicas}

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from odradek.seams.files import Path
 from odradek.testing.virtual_disk import DirectoryNode, FileNode, VirtualDisk
 
+_SUFFIX = ".log"
 _PREFIX = Struct(">qi")
 _LAST_DELTA = Struct(">i")
 _LAST_DELTA_AT = 23
@@ -109,13 +110,24 @@ class Committed:
         return None
 
 
+def first_offset(disk: VirtualDisk, directory: Path) -> int:
+    """Where a log begins, as its files have it; 0 where there are none."""
+    folder = disk.find(directory)
+    names = folder.names if isinstance(folder, DirectoryNode) else ()
+    return min((_base(name) for name in names if name.endswith(_SUFFIX)), default=0)
+
+
+def _base(name: str) -> int:
+    return int(name.removesuffix(_SUFFIX))
+
+
 def _stretches(disk: VirtualDisk, directory: Path, start: int, until: int) -> Iterator[Stretch]:
     """The batches that hold offsets from `start` to `until`, as the files have them now."""
     folder = disk.find(directory)
     if not isinstance(folder, DirectoryNode):
         return
-    names = sorted(name for name in folder.names if name.endswith(".log"))
-    bases = [int(name.removesuffix(".log")) for name in names]
+    names = sorted(name for name in folder.names if name.endswith(_SUFFIX))
+    bases = [*map(_base, names)]
     for number, name in enumerate(names):
         if bases[number] >= until:
             return
