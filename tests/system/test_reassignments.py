@@ -72,7 +72,7 @@ def test_scenario_24_reassign_partitions(
         wait_until_reassigned(cluster, topic, dict(enumerate(dealt)))
         pair.goes_on()
         pair.check()
-    assert_replicas_equal(cluster, topic, PARTITIONS, replicas=REPLICAS)
+    assert_replicas_equal(cluster, topic, PARTITIONS)
 
 
 def deal(rows: list[Sequence[int]]) -> list[Sequence[int]]:
