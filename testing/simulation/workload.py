@@ -199,7 +199,6 @@ class Workload:
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_anew, "late-writer")
             for number in range(self._plan.writers):
                 nursery.start_soon(self._write, f"writer-{number}")
             for number in range(self._plan.transactional):
@@ -236,14 +235,14 @@ class Workload:
             await self._whole.wait()
             await self._write_everywhere(producer, name, WRITES)
 
-    async def _write_anew(self, name: str) -> None:
+    async def write_anew(self) -> None:
         """As a producer does that comes when all is healed."""
+        name = "late-writer"
         entropy = SeededEntropy(random.Random(f"{name} {self._plan.seed}"))
         async with (
             self._connect() as cluster,
             open_producer(cluster, self._clock, entropy, ProducerOptions()) as producer,
         ):
-            await self._whole.wait()
             await self._write_everywhere(producer, name, 0)
 
     async def _write_everywhere(self, producer: Producer, name: str, number: int) -> None:
