@@ -28,12 +28,12 @@ LATE = {"not healed", "not acknowledged"}
 
 FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
     "vote_twice": (66, {"two leaders"}),
-    "elect_who_lacks_records": (2, LOST),
+    "elect_who_lacks_records": (1, LOST),
     "keep_what_the_leader_has_not": (1, PARTED | LATE),
     "tell_nobody_where_logs_part": (1, PARTED | LATE),
     "acknowledge_what_the_leader_has": (1, LOST),
-    "count_what_is_on_its_way": (13, LOST),
-    "recover_what_is_broken": (79, PARTED | {"node failed", "an error of its own"}),
+    "count_what_is_on_its_way": (1, LOST),
+    "recover_what_is_broken": (118, PARTED | {"node failed", "an error of its own"}),
     "take_every_stop_for_a_clean_one": (20, PARTED | {"lost write", "aborted read", "node failed"}),
     "move_before_it_is_copied": (3, LOST),
     "stay_in_sync_after_moving_away": (0, {"not healed"}),
@@ -41,7 +41,7 @@ FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
 }
 FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
     "let_go_of_what_was_not_copied": (0, LATE | {"lost write", "not copied"}),
-    "leave_what_others_began": (50, {"not finished"}),
+    "leave_what_others_began": (11, {"not finished"}),
     "take_the_store_at_its_word": (17, {"other object"}),
     "count_sizes_twice": (0, {"not let go"}),
     "begin_where_the_disk_does": (19, {"hangs", "lost write", "unseen"}),
