@@ -250,6 +250,8 @@ class VirtualDisk:
         """That came through doors, of files and of directories."""
         self.refused = 0
         """Those that failed by a fault, or for want of room."""
+        self.has_rotted = False
+        """Bits of it have flipped; whoever flips them says so."""
         self._faults: list[Fault] = []
         self.locks: list[VirtualLock] = []
 
@@ -316,6 +318,7 @@ class VirtualDisk:
         keep = _share(rng, everywhere)
         image = VirtualDisk()
         image.calls, image.refused = self.calls, self.refused
+        image.has_rotted = self.has_rotted
         image.root, nodes = _copied((self.root, [node for _, node in self.everything()]))
         for directory in nodes:
             if isinstance(directory, DirectoryNode) and directory.pending:

@@ -144,7 +144,7 @@ class NodeLife:
     def has_met(self, cause: Cause) -> bool:
         if cause is Cause.STORE:
             return self.bucket.struck > 0
-        return self.doors.disk.refused > self.refused_before
+        return self.doors.disk.refused > self.refused_before or self.doors.disk.has_rotted
 
     def has_reason(self, error: BaseException) -> bool:
         """Whether a sound node may end so."""

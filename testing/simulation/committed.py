@@ -96,6 +96,10 @@ class Committed:
 
     def _compare(self, prefix: _Prefix, replica: Replica, start: int, until: int) -> str | None:
         at = start
+        if (
+            start > prefix.high
+        ):  # nobody was seen with what lies between, and nobody need have it any more
+            prefix.low = start
         for stretch in _stretches(replica.disk, replica.directory, start, until):
             at = stretch.next
             known = prefix.stretches.get(stretch.base)

@@ -271,7 +271,7 @@ class Faults:
             await self._until(lambda: others_have_all(self._cluster, fault.node))
         where = None
         if not node.is_up and node.lives == life and others_have_all(self._cluster, fault.node):
-            where = rot(node.disk, chance)
+            where, node.disk.has_rotted = rot(node.disk, chance), True
             self._cluster.trace.add(f"{host(fault.node)} rots: {where}")
         await self._cluster.start(fault.node)
         await self._until(lambda: self._checkers.is_whole() or self._says_loss(fault.node))

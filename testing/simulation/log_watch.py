@@ -20,7 +20,7 @@ ROOT = "odradek"
 
 
 class Cause(Enum):
-    DISK = "a call of its disk failed, or found no room"
+    DISK = "a call of its disk failed or found no room, or bits of it had flipped"
     STORE = "the object store was at fault"
 
 

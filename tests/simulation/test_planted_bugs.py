@@ -34,7 +34,10 @@ FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
     "acknowledge_what_the_leader_has": (1, LOST),
     "count_what_is_on_its_way": (1, LOST),
     "recover_what_is_broken": (118, PARTED | {"node failed", "an error of its own"}),
-    "take_every_stop_for_a_clean_one": (20, PARTED | {"lost write", "aborted read", "node failed"}),
+    "take_every_stop_for_a_clean_one": (
+        440,
+        PARTED | {"lost write", "aborted read", "node failed"},
+    ),
     "move_before_it_is_copied": (3, LOST),
     "stay_in_sync_after_moving_away": (0, {"not healed"}),
     "know_followers_across_a_missed_epoch": (52, LOST),
