@@ -43,7 +43,7 @@ FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
     "know_followers_across_a_missed_epoch": (52, LOST),
 }
 FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
-    "let_go_of_what_was_not_copied": (0, LATE | {"lost write", "not copied"}),
+    "let_go_of_what_was_not_copied": (2, LATE | {"lost write", "not copied"}),
     "leave_what_others_began": (11, {"not finished"}),
     "take_the_store_at_its_word": (17, {"other object"}),
     "count_sizes_twice": (0, {"not let go"}),
