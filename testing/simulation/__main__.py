@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from odradek.testing.simulation.many import HASH_SEED, Summary, run_many
+from odradek.testing.simulation import summary as summaries
+from odradek.testing.simulation.many import HASH_SEED, run_many
 from odradek.testing.simulation.plan import NODES
 
 TOLD_EVERY = 100
@@ -30,6 +31,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
         "--keep", type=Path, default=Path("simulation-failures"), help="where failing plans go"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="how far the run is; it goes on where that says, if the code is the same",
     )
     parser.add_argument("--replay", type=Path, help="a plan that was kept: run it, show its trace")
     args = parser.parse_args()
@@ -53,21 +60,36 @@ def _nodes(text: str) -> int:
 
 
 def _run(seeds: range, args: argparse.Namespace) -> int:
-    began, summary = time.perf_counter(), Summary()
-    many = run_many(seeds, nodes=args.nodes, jobs=args.jobs, keep=args.keep, tiered=args.tiered)
+    run = {"seeds": [seeds[0], seeds[-1]], "nodes": args.nodes, "tiered": args.tiered}
+    summary = summaries.Summary()
+    if args.resume is not None:
+        try:
+            summary = summaries.kept(args.resume, **run)
+        except summaries.OtherRun as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    many = run_many(
+        seeds[summary.runs :], nodes=args.nodes, jobs=args.jobs, keep=args.keep, tiered=args.tiered
+    )
+    began, before_s = time.perf_counter(), summary.seconds
     is_stopped = False
     try:
         for row in many:
             summary.add(row)
+            summary.seconds = before_s + time.perf_counter() - began
             for anomaly in row["anomalies"]:
                 print(f"seed {row['seed']}: {anomaly}", flush=True)
             if summary.runs % TOLD_EVERY == 0 and summary.runs < len(seeds):
-                print(summary.figures(time.perf_counter() - began), flush=True)
+                print(summary.figures(), flush=True)
+                if args.resume is not None:
+                    summaries.keep(args.resume, summary, **run)
     except KeyboardInterrupt:
         is_stopped = True
+    if args.resume is not None:
+        summaries.keep(args.resume, summary, **run)
     print(summary.table())
     print(summary.more_figures())
-    print(summary.figures(time.perf_counter() - began))
+    print(summary.figures())
     if is_stopped:
         print(f"stopped: {len(seeds) - summary.runs} of {len(seeds)} seeds are left")
     if summary.failed:

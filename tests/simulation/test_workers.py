@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.simulation import many
-from odradek.testing.simulation.many import Summary, run_many
+from odradek.testing.simulation.many import run_many
 from odradek.testing.simulation.plan import Plan
 from odradek.testing.simulation.run import simulate
+from odradek.testing.simulation.summary import Summary
 from odradek.testing.simulation.workload import Workload
 
 PLANT = """
@@ -42,7 +43,7 @@ def rows_of(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
         summary.add(row)
     assert summary.runs == 3
     assert summary.failed == [1]
-    assert "virtual hours" in summary.figures(1.0)
+    assert "virtual hours" in summary.figures()
     assert "events a second of CPU" in summary.more_figures()
     return {row["seed"]: row["anomalies"] for row in rows}
 

@@ -6,8 +6,8 @@ from collections.abc import Set
 from typing import Any
 
 from odradek.testing.simulation.faults import Coverage
-from odradek.testing.simulation.many import Summary
 from odradek.testing.simulation.plan import Kind
+from odradek.testing.simulation.summary import Summary
 
 DONE_A_RUN = {
     "acknowledged records": 20,

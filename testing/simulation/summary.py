@@ -1,0 +1,148 @@
+"""What came of many runs, and of a long one that is stopped and goes on: then it is kept in a file.
+
+A long run is of one code, or its seeds mean nothing beside each other: the file has a digest of all that is
+simulated, and is not gone on with by another.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import trio
+
+ROOT = Path(__file__).parents[2]
+SIMULATED = ("seams", "protocol", "client", "storage", "replication", "broker", "testing")
+
+
+class OtherRun(Exception):
+    """What is in the file is no run that can be gone on with; the text says why."""
+
+
+@dataclass
+class Summary:
+    runs: int = 0
+    failed: list[int] = field(default_factory=list)
+    """Seeds."""
+    seconds: float = 0.0
+    """As long as it took, pauses left out."""
+    virtual_s: float = 0.0
+    cpu_s: float = 0.0
+    messages: int = 0
+    """Sent over virtual networks."""
+    disk_calls: int = 0
+    starts_cpu_ms: Counter[int] = field(default_factory=Counter)
+    """How many worlds took so long to start."""
+    healed_s: tuple[float, int] = (0.0, -1)
+    """The longest (virtual) time until a world was whole again, and its seed."""
+    answered_s: tuple[float, int] = (0.0, -1)
+    """As long as a client had to wait when all was healed, and the seed."""
+    done: Counter[str] = field(default_factory=Counter)
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.runs += 1
+        self.virtual_s += row["virtual_s"]
+        self.cpu_s += row["cpu_s"]
+        self.messages += row["messages"]
+        self.disk_calls += row["disk_calls"]
+        self.starts_cpu_ms[round(1000 * row["starts_cpu_s"])] += 1
+        self.healed_s = max(self.healed_s, (row["healed_s"], row["seed"]))
+        self.answered_s = max(self.answered_s, (row["answered_s"], row["seed"]))
+        self.done.update(row["done"])
+        self.coverage.update({(kind, state): count for kind, state, count in row["coverage"]})
+        if row["anomalies"]:
+            self.failed.append(row["seed"])
+
+    def figures(self) -> str:
+        """Of all runs so far."""
+        return (
+            f"{self.runs} runs, {len(self.failed)} with anomalies, in {self.seconds:.0f} s: "
+            f"{self.virtual_s / 3600:.1f} virtual hours, "
+            f"{self.virtual_s / (self.seconds or math.inf):.0f} virtual seconds a second, "
+            f"{self.cpu_s / max(self.runs, 1):.2f} s of CPU a run"
+        )
+
+    def more_figures(self) -> str:
+        """What else is to be known when all are over."""
+        cpu_s = self.cpu_s or math.inf
+        starts = sorted(self.starts_cpu_ms.elements()) or [0]
+        done = ", ".join(f"{count} {what}" for what, count in sorted(self.done.items()))
+        return (
+            f"{(self.messages + self.disk_calls) / cpu_s:.0f} events a second of CPU: "
+            f"{self.messages} messages sent, {self.disk_calls} calls of disks\n"
+            f"a world's start takes {starts[len(starts) // 2]} ms of CPU at the median\n"
+            f"healed within {self.healed_s[0]:.2f} virtual s (seed {self.healed_s[1]}), "
+            f"answered within {self.answered_s[0]:.2f} s then (seed {self.answered_s[1]})\n"
+            f"{done}"
+        )
+
+    def table(self) -> str:
+        """Which faults met which states."""
+        states = sorted({state for _, state in self.coverage})
+        kinds = sorted({kind for kind, _ in self.coverage})
+        width = max(map(len, kinds), default=0)
+        lines = [f"{'':{width}}  " + "  ".join(states)]
+        for kind in kinds:
+            counts = "  ".join(f"{self.coverage[kind, each]:{len(each)}}" for each in states)
+            lines.append(f"{kind:{width}}  {counts}")
+        return "\n".join(lines)
+
+
+def keep(path: Path, summary: Summary, **run: Any) -> None:
+    """Write down how far a run of this code is; `run` tells it from others."""
+    content = {
+        "code": digest_of_code(),
+        **run,
+        **vars(summary),
+        "starts_cpu_ms": sorted(summary.starts_cpu_ms.items()),
+        "coverage": [(*which, count) for which, count in sorted(summary.coverage.items())],
+    }
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(json.dumps(content, indent=1) + "\n")
+    fresh.replace(path)
+
+
+def kept(path: Path, **run: Any) -> Summary:
+    """How far it was; a new one where there is no file. Raises OtherRun."""
+    digest = digest_of_code()
+    if not path.exists():
+        return Summary()
+    try:
+        content = json.loads(path.read_text())
+        code, known = content.pop("code"), {name: content.pop(name) for name in run}
+        if known != run:
+            raise OtherRun(f"{path} is of another run: {known}")
+        if code != digest:
+            raise OtherRun(f"{path} is of other code: remove it to begin anew")
+        return Summary(
+            **content
+            | {
+                "starts_cpu_ms": Counter(dict(content["starts_cpu_ms"])),
+                "healed_s": tuple(content["healed_s"]),
+                "answered_s": tuple(content["answered_s"]),
+                "done": Counter(content["done"]),
+                "coverage": Counter(
+                    {(kind, state): count for kind, state, count in content["coverage"]}
+                ),
+            }
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OtherRun(f"{path} tells of no run: {error!r}") from None
+
+
+@cache
+def digest_of_code() -> str:
+    """Of all that is simulated, and of what runs it; as it is when this is asked first."""
+    digest = sha256(f"{sys.version} {trio.__version__}".encode())
+    for floor in SIMULATED:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
