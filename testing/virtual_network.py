@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import errno
 import os
-import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import trio
 
@@ -38,6 +36,8 @@ from odradek.seams.network import (
 from odradek.seams.selector import EachAlone
 from odradek.testing.power import Power
 from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_direction import Direction
+from odradek.testing.virtual_troubles import Trouble, Troubles
 
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10
@@ -45,18 +45,6 @@ WINDOW_BYTES = 256 << 10
 
 _THIS_HOST = frozenset(("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::"))
 _FIRST_PORT = 32_768
-
-
-@dataclass(eq=False)
-class Trouble:
-    """What is wrong between hosts until it is healed: nothing passes, or all takes its time."""
-
-    pairs: frozenset[tuple[str, str]]
-    """From one to the other."""
-    delay_seconds: tuple[float, float] | None = None
-    """None: nothing passes."""
-    has_struck: bool = False
-    """Whether it held anything back."""
 
 
 class VirtualWires:
@@ -86,8 +74,7 @@ class VirtualWires:
         self.changed = trio.lowlevel.ParkingLot()
         self._silent: dict[str, list[VirtualConnection]] = {}
         self._delay_seconds = (0.0, 0.0)
-        self._troubles: list[Trouble] = []
-        self._partitions: set[tuple[str, str]] = set()
+        self.troubles = Troubles()
         self._next_port = _FIRST_PORT
 
     def host(self, name: str, power: Power | None = None) -> VirtualNetwork:
@@ -101,28 +88,16 @@ class VirtualWires:
     def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> Trouble:
         """The same between two hosts alone, until `heal`; of two such delays the longer one."""
         pairs = frozenset({(one, other), (other, one)})
-        return self._trouble(Trouble(pairs, (low_seconds, high_seconds)))
+        return self.troubles.add(Trouble(pairs, (low_seconds, high_seconds)))
 
     def partition(self, one: str, other: str, *, one_way: bool = False) -> Trouble:
         """Nothing passes between two hosts, or from `one` to `other`, until `heal`."""
         pairs = {(one, other)} if one_way else {(one, other), (other, one)}
-        return self._trouble(Trouble(frozenset(pairs)))
-
-    def _trouble(self, trouble: Trouble) -> Trouble:
-        self._troubles.append(trouble)
-        self._find_partitions()
-        return trouble
-
-    def _find_partitions(self) -> None:
-        of_all = [each.pairs for each in self._troubles if each.delay_seconds is None]
-        self._partitions = set().union(*of_all)
+        return self.troubles.add(Trouble(frozenset(pairs)))
 
     def heal(self, trouble: Trouble | None = None) -> None:
         """End one, or all; what was held back arrives, if no other holds it back."""
-        self._troubles = [
-            each for each in self._troubles if trouble is not None and each is not trouble
-        ]
-        self._find_partitions()
+        self.troubles.heal(trouble)
         self.changed.unpark_all()
         for connection in self.connections:
             connection.wake()
@@ -164,28 +139,8 @@ class VirtualWires:
             if {connection.local.host, connection.peer.host} == {one, other}
         ]
 
-    def parted(self, sender: str, receiver: str) -> bool:
-        return (sender, receiver) in self._partitions
-
-    def holds_back(self, sender: str, receiver: str) -> bool:
-        """Whether it does what there is to pass."""
-        if (sender, receiver) not in self._partitions:
-            return False
-        for trouble in self._troubles:
-            trouble.has_struck |= (
-                trouble.delay_seconds is None and (sender, receiver) in trouble.pairs
-            )
-        return True
-
     def delay_seconds(self, one: str, other: str) -> float:
-        low, high = self._delay_seconds
-        if self._troubles:
-            delays = []
-            for trouble in self._troubles:
-                if trouble.delay_seconds is not None and (one, other) in trouble.pairs:
-                    trouble.has_struck = True
-                    delays.append(trouble.delay_seconds)
-            low, high = max(delays, key=lambda delay: delay[1], default=(low, high))
+        low, high = self.troubles.delay_seconds(one, other) or self._delay_seconds
         if high <= 0 or self.entropy is None:
             return high
         return self.entropy.uniform(low, high)
@@ -199,72 +154,6 @@ class VirtualWires:
         return self._next_port
 
 
-class _Direction:
-    """Bytes on their way from one end to the other, in order; the last thing may be an end."""
-
-    def __init__(self, wires: VirtualWires, sender: str, receiver: str) -> None:
-        self._wires = wires
-        self._hosts = (sender, receiver)
-        self._arrivals: deque[tuple[float, bytes | ConnectionLost]] = deque()  # b"": the end
-        self._last_at = 0.0
-        self.held_bytes = 0
-        self.closed_by_receiver = False
-        self.changed = trio.lowlevel.ParkingLot()
-
-    def put(self, what: bytes | ConnectionLost) -> None:
-        if isinstance(what, ConnectionLost):
-            self._arrivals.clear()  # a reset takes what was not read with it
-            self.held_bytes = 0
-        self.append(what)
-
-    def append(self, what: bytes | ConnectionLost) -> None:
-        """Behind all that is under way."""
-        wires = self._wires
-        wires.messages += 1
-        if isinstance(what, bytes):
-            self.held_bytes += len(what)
-            wires.checksum = zlib.crc32(what, wires.checksum)
-        at = wires.now_s() + wires.delay_seconds(*self._hosts)
-        self._last_at = max(self._last_at, at)
-        self._arrivals.append((self._last_at, what))
-        clock = wires.clock
-        if clock is not None and clock.jumping:
-            clock.call_at(self._last_at, self.wake)
-        else:
-            self.wake()
-
-    def wake(self) -> bool:
-        """Have whoever waits look again; whether anybody does."""
-        return bool(self.changed and self.changed.unpark_all())
-
-    def arrived(self) -> bytes | ConnectionLost | None:
-        """What has come and was not taken; None: nothing yet."""
-        if not self._arrivals or self._wires.holds_back(*self._hosts):
-            return None
-        at, what = self._arrivals[0]
-        return what if at <= self._wires.now_s() else None
-
-    def take(self, size: int) -> None:
-        at, what = self._arrivals.popleft()
-        assert isinstance(what, bytes)
-        if size < len(what):
-            self._arrivals.appendleft((at, what[size:]))
-        self.held_bytes -= size
-        self.wake()
-
-    async def wait(self) -> None:
-        """Until something may have changed."""
-        if self._wires.parted(*self._hosts):
-            await self._wires.changed.park()
-            return
-        clock = self._wires.clock
-        if not self._arrivals or (clock is not None and clock.jumping):
-            await self.changed.park()
-            return
-        with trio.move_on_at(self._arrivals[0][0]):
-            await self.changed.park()
-
-
 class VirtualConnection:
     """One end. Made by `VirtualNetwork.connect`, the other end by the listener."""
 
@@ -273,8 +162,8 @@ class VirtualConnection:
         wires: VirtualWires,
         power: Power,
         ends: tuple[Address, Address],
-        incoming: _Direction,
-        outgoing: _Direction,
+        incoming: Direction,
+        outgoing: Direction,
     ) -> None:
         self._wires = wires
         self._power = power
@@ -426,7 +315,7 @@ class VirtualConnection:
         self._outgoing.wake()
 
     def _hears(self) -> bool:
-        return not self._wires.parted(self._peer.host, self._local.host)
+        return not self._wires.troubles.parted(self._peer.host, self._local.host)
 
     def _close(self, last_word: bytes | ConnectionLost) -> None:
         self._closed = True
@@ -558,16 +447,16 @@ class VirtualNetwork:
         await self.wires.sleep(2 * self.wires.delay_seconds(here.host, there.host))
         while (
             self.wires.is_silent(there.host)
-            or self.wires.holds_back(here.host, there.host)
-            or self.wires.holds_back(there.host, here.host)
+            or self.wires.troubles.hold_back(here.host, there.host)
+            or self.wires.troubles.hold_back(there.host, here.host)
         ):
             await self.wires.changed.park()
         self.power.check()
         listener = self.wires.listeners.get((there.host, there.port))
         if listener is None:
             raise ConnectionRefused(f"{there}: connection refused")
-        there_to_here = _Direction(self.wires, there.host, here.host)
-        here_to_there = _Direction(self.wires, here.host, there.host)
+        there_to_here = Direction(self.wires, there.host, here.host)
+        here_to_there = Direction(self.wires, here.host, there.host)
         theirs = VirtualConnection(
             self.wires, listener.power, (there, here), here_to_there, there_to_here
         )

@@ -38,7 +38,7 @@ from odradek.testing.simulation.rot import others_have_all, rot
 from odradek.testing.simulation.store_faults import STORE_KINDS, StoreFaults
 from odradek.testing.simulation.workload import MOVED, TOPIC
 from odradek.testing.virtual_files import CHANGES, NAMES, Strike
-from odradek.testing.virtual_network import Trouble
+from odradek.testing.virtual_troubles import Trouble
 
 SLOW_NETWORK_S = (0.05, 0.4)
 SLOW_DISK_S = 0.3
