@@ -381,8 +381,8 @@ class VirtualDisk:
             old = directory.names.get(name)
             if isinstance(old, FileNode) and id(old) not in stays:
                 old.mount.used_bytes -= len(old.content)
-        self.renamings += 1
-        Renaming(self.renamings, list(puts)).apply()
+        Renaming(self.renamings + 1, list(puts)).apply()
+        self.renamings += 1  # what another thread found before is looked for again
 
     def walk(self) -> Iterator[tuple[str, Node]]:
         """Everything that has a name now, in the order of names."""

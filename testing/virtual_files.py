@@ -183,12 +183,13 @@ class VirtualFile:
 
     def _is_there(self) -> bool:
         disk, (path, renamings, is_there) = self._files.disk, self._seen
-        if renamings != disk.renamings or path is not self._path:
+        path_now, renamings_now = self._path, disk.renamings  # others may change both meanwhile
+        if renamings != renamings_now or path is not path_now:
             try:
-                is_there = disk.find(self._path) is self._node
+                is_there = disk.find(path_now) is self._node
             except OSError:
                 is_there = False
-            self._seen = (self._path, disk.renamings, is_there)
+            self._seen = (path_now, renamings_now, is_there)
         return is_there
 
     def _write(self, position: int, data: Buffer) -> None:
