@@ -70,6 +70,20 @@ def assert_replicas_equal(cluster: Cluster, topic: str, partitions: int) -> None
         assert logs[0][1], "an empty log proves nothing"
 
 
+def shown_batches(cluster: Cluster, topic: str) -> list[str]:
+    """Who wrote what of a topic, and by which numbers, as each broker has it."""
+    brokers = sorted(cluster.brokers)
+    directories = {path for broker in brokers for path in cluster.log_directories(broker)}
+    names = {each.name for path in directories for each in Path(path).glob(f"{topic}-[0-9]*")}
+    return [
+        f"{name} on {broker}: {batch.base_offset} to {batch.last_offset} in epoch {batch.leader_epoch}"
+        f" by {batch.producer_id}, {batch.producer_epoch}, {batch.base_sequence}"
+        for name in sorted(names)
+        for broker, log in _logs(cluster, name)
+        for batch in batches(memoryview(log), allow_partial=True)
+    ]
+
+
 def _are_equal(logs: Sequence[tuple[int, bytes]], replicas: Sequence[int]) -> bool:
     return [broker for broker, _ in logs] == replicas and len({log for _, log in logs}) == 1
 

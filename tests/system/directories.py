@@ -148,8 +148,18 @@ def move(cluster: Cluster, directory: Path, topic: str, target: Target) -> None:
 
 def move_all(cluster: Cluster, directory: Path, topic: str, partitions: int, number: int) -> None:
     """Every replica to its broker's log directory of that number, from 0."""
+    _move_each(cluster, directory, topic, [number] * partitions)
+
+
+def move_to_both(cluster: Cluster, directory: Path, topic: str, partitions: int) -> None:
+    """The replicas of one partition to one log directory, those of the next to the other: where brokers put
+    them hangs on how much lies there."""
+    _move_each(cluster, directory, topic, [index % 2 for index in range(partitions)])
+
+
+def _move_each(cluster: Cluster, directory: Path, topic: str, numbers: Sequence[int]) -> None:
     target: dict[int, list[tuple[int, str]]] = {}
-    for index in range(partitions):
+    for index, number in enumerate(numbers):
         replicas = partition(cluster, topic, index).replicas
         target[index] = [(each, cluster.log_directories(each)[number]) for each in replicas]
     move(cluster, directory, topic, target)

@@ -21,6 +21,7 @@ from tests.system.clusters import KINDS, assert_replicas_equal
 from tests.system.directories import (
     BAD,
     mend,
+    move_to_both,
     places,
     replace_by_a_file,
     two_directories_each,
@@ -56,10 +57,12 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
 class Replicas:
     """Of a topic with a replica of each partition on each broker, some in each directory."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, directory: Path) -> None:
+        """`directory` is for the tools' files."""
         self.cluster = cluster
         self.topic = topic
         create_topic(cluster, topic, PARTITIONS, {})
+        move_to_both(cluster, directory, topic, PARTITIONS)
         found = places(cluster, topic)
         self.leaders = {
             index: partition(cluster, topic, index).leader for index in range(PARTITIONS)
@@ -145,10 +148,10 @@ class OneByOne:
         assert self._producer.flush(PATIENCE_S) == 0  # a broker may take 30 s to give up
 
 
-def test_scenario_22_the_leaders_directory(whole: Cluster) -> None:
+def test_scenario_22_the_leaders_directory(whole: Cluster, tmp_path: Path) -> None:
     """A storage error, or that it does not lead; then another one does, and all goes on."""
-    replicas = Replicas(whole, "led")
-    written = Replicas(whole, "led-too")
+    replicas = Replicas(whole, "led", tmp_path)
+    written = Replicas(whole, "led-too", tmp_path)
     broker = leading_in_bad(replicas, written)
     directory = Path(whole.log_directories(broker)[BAD])
     (index, *_) = written.led_in_bad(broker)
@@ -175,11 +178,11 @@ def test_scenario_22_the_leaders_directory(whole: Cluster) -> None:
     assert_replicas_equal(whole, replicas.topic, PARTITIONS)
 
 
-def test_scenario_22_a_followers_directory(whole: Cluster, kind: str) -> None:
+def test_scenario_22_a_followers_directory(whole: Cluster, tmp_path: Path, kind: str) -> None:
     """No producer notices; the broker goes on to follow what is in its other directory. (Apache Kafka may
     let a record wait for its time-out.)"""
-    replicas = Replicas(whole, "followed")
-    written = Replicas(whole, "followed-too")
+    replicas = Replicas(whole, "followed", tmp_path)
+    written = Replicas(whole, "followed-too", tmp_path)
     broker, index = next(
         (broker, index)
         for broker, bad in written.bad.items()
@@ -207,11 +210,13 @@ def test_scenario_22_a_followers_directory(whole: Cluster, kind: str) -> None:
     assert_replicas_equal(whole, replicas.topic, PARTITIONS)
 
 
-def test_scenario_22_without_a_controller_to_be_told(whole: Cluster, kind: str) -> None:
+def test_scenario_22_without_a_controller_to_be_told(
+    whole: Cluster, tmp_path: Path, kind: str
+) -> None:
     """After log.dir.failure.timeout.ms the broker ends: nobody would take its leadership otherwise."""
     if kind == "kafka":
         pytest.skip("it asks for five minutes to be let go, by the controller that is not there")
-    replicas = Replicas(whole, "unheard")
+    replicas = Replicas(whole, "unheard", tmp_path)
     broker = leading_in_bad(replicas)
     directory = whole.log_directories(broker)[BAD]
     with Pair(whole, replicas.topic, PARTITIONS) as pair:
