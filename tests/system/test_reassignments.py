@@ -3,7 +3,7 @@ anew among four brokers, by kafka-reassign-partitions, while records go in and o
 
 With and without brokers bounced meanwhile; from offset 0, and where logs begin later. All replicas must
 be in sync for a record to be acknowledged. (Apache Kafka fails with bounced brokers at times: its own test
-does not look for records that are there twice, KAFKA-18905. Once in many runs they were with us, too, and why
+does not look for records that are there twice, KAFKA-18905. Once there were some with us, too, and why
 is open: a second run excuses it so far, and the first one shows who wrote what.)
 """
 
