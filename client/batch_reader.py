@@ -55,8 +55,8 @@ class BatchReader:
         max_bytes: int = 8 << 20,
         unavailable_s: float = 30.0,
     ) -> None:
-        """`topic_id`: nothing is wanted of another topic. `max_bytes` is asked for at once; `unavailable_s` how long the partition may stay without a
-        leader that answers."""
+        """`topic_id`: nothing is wanted of another topic. `max_bytes` is asked for at once; `unavailable_s` how
+        long the partition may stay without a leader that answers."""
         self._cluster = cluster
         self._where = where
         self._topic_id = topic_id

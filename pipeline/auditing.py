@@ -20,7 +20,7 @@ from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
 from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, MissingSegment, in_words
 from odradek.pipeline.history import cover
 from odradek.pipeline.log_walk import LogWalk
-from odradek.pipeline.segment_columns import Segments, Stretch
+from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store import Store, store_at
 from odradek.pipeline.store_errors import of_object
 from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
@@ -207,10 +207,10 @@ def check_partition(
         except (MissingSegment, CorruptSegment) as error:
             problems.append(str(error))
             lineage = list(segments.latest().epochs)
-    stretches = list(cover(segments, lineage, 0, 1 << 62))
-    if stretches:
-        low = stretches[0].low if low is None else low
-        high = max(stretches[-1].high, high or 0)
+    stretches = cover(segments, lineage, 0, 1 << 62)
+    if len(stretches):
+        low = stretches.low if low is None else low
+        high = max(stretches.high, high or 0)
     gaps = _gaps(stretches, low, high)
     if summaries:
         objects = source.store().objects
@@ -226,7 +226,7 @@ def check_partition(
     return PartitionReport(
         partition,
         len(segments),
-        (stretches[0].low, stretches[-1].high) if stretches else None,
+        (stretches.low, stretches.high) if len(stretches) else None,
         gaps,
         _overlapping(known),
         [segment_key(each, "") for each in segments if each.id.id not in used],
@@ -234,16 +234,12 @@ def check_partition(
     )
 
 
-def _gaps(stretches: Iterable[Stretch], low: int | None, high: int | None) -> list[tuple[int, int]]:
-    """What is between them, and up to `high`."""
-    gaps, cursor = [], low or 0
-    for each in stretches:
-        if each.low > cursor:
-            gaps.append((cursor, each.low))
-        cursor = max(cursor, each.high)
-    if high is not None and cursor < high:
-        gaps.append((cursor, high))
-    return gaps
+def _gaps(stretches: Stretches, low: int | None, high: int | None) -> list[tuple[int, int]]:
+    """What is between them, from `low` up to `high`."""
+    if high is None:
+        return []
+    within = stretches.between(low or 0, high)
+    return [(begin, end) for begin, end, _ in within.gaps(low or 0, high)]
 
 
 class _Known:
