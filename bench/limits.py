@@ -20,12 +20,16 @@ from pathlib import Path
 
 from odradek.bench.load import run_load
 from odradek.bench.model import Limit, LimitResult, Metric, WorkloadFailed
+from odradek.bench.workloads.latency import P999, outcome
 
 SIZE_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 PING_PONG_S = 2.0
 PING = (1).to_bytes(4, "big") + b"!"
 """As a request and as an answer: its length, and a byte."""
+RECORD_BYTES = 1024
+INTERVAL_NS = 1_000_000
+PACED_S = 10.0
 COME_S = 30.0
 PASSES = 3
 """How often a file is sent: once is too short to time."""
@@ -46,6 +50,24 @@ def _drain(connection: socket.socket) -> None:
     buffer = bytearray(CHUNK_BYTES)
     while connection.recv_into(buffer):
         pass
+
+
+def _echo(connection: socket.socket) -> None:
+    buffer = bytearray(RECORD_BYTES)
+    while _filled(connection, buffer):
+        connection.sendall(buffer)
+
+
+def _filled(connection: socket.socket, buffer: bytearray) -> bool:
+    """False where the other end is gone."""
+    got = 0
+    with memoryview(buffer) as view:
+        while got < len(buffer):
+            count = connection.recv_into(view[got:])
+            if count == 0:
+                return False
+            got += count
+    return True
 
 
 @contextmanager
@@ -213,6 +235,36 @@ class PingPong:
 
 
 @dataclass(frozen=True)
+class PacedPingPong:
+    """A record there and back every millisecond, from when it was due, as the stream whose latency is
+    measured: its tail is what the machine itself keeps two processes waiting."""
+
+    name: str = "paced-ping-pong"
+    title: str = (
+        f"loopback round trips of {RECORD_BYTES:,} bytes, 1,000/s, from when each was due: p99.9"
+    )
+    metric: Metric = P999
+
+    def measure(self, directory: Path) -> LimitResult:
+        del directory
+        record = bytearray(RECORD_BYTES)
+        latencies_ns: list[int] = []
+        latenesses_ns: list[int] = []
+        with _connected(_echo) as connection:
+            began = time.monotonic_ns()
+            for number in range(1, int(PACED_S * 1e9) // INTERVAL_NS + 1):
+                due = began + number * INTERVAL_NS
+                time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
+                latenesses_ns.append(time.monotonic_ns() - due)
+                connection.sendall(record)
+                if not _filled(connection, record):
+                    raise WorkloadFailed("the other end is gone")
+                latencies_ns.append(time.monotonic_ns() - due)
+        found = dict(outcome(latencies_ns, latenesses_ns).values)
+        return LimitResult(found.pop(self.metric.name), found)
+
+
+@dataclass(frozen=True)
 class SequentialWrite:
     """Write a file and have it on the disk."""
 
@@ -248,4 +300,10 @@ def _write(file: int) -> None:
         os.write(file, chunk)
 
 
-LIMITS: Sequence[Limit] = (SocketToFile(), Sendfile(), PingPong(), SequentialWrite())
+LIMITS: Sequence[Limit] = (
+    SocketToFile(),
+    Sendfile(),
+    PingPong(),
+    PacedPingPong(),
+    SequentialWrite(),
+)

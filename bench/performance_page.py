@@ -40,10 +40,11 @@ READING = """\
   during which other processes used more than {others:.0%} of a core was repeated; where every run was
   like that the figure has a star, and is worth less.
 - A percentage is how close a figure comes to what the machine does with no broker in between: the same
-  bytes from a socket to a file and back, a round trip of a few bytes, as much written to the disk, measured in
-  the same run. What is compressed, and what waits behind others, has none.
+  bytes from a socket to a file and back, a round trip of a few bytes, a record to another process and back
+  every millisecond, as much written to the disk, measured in the same run. What is compressed, and what waits behind others, has none.
 - "No broker" is a bare loop in Python on this machine, in the same run: `recv_into` and `write`,
-  `sendfile`, or a few bytes there and back, asked by the client that asks the brokers. Goals that are numbers were set on another machine; this is
+  `sendfile`, a few bytes there and back, asked by the client that asks the brokers, or a record there and back
+  every millisecond, from when it was due: how long the machine itself keeps two processes waiting. Goals that are numbers were set on another machine; this is
   what they can be held against here.{reno}
 - Client and brokers share the machine's {cores} cores. Where the client was at its limit (below, if it
   was) the rate is the client's; the broker's CPU seconds per GB tell brokers apart all the same.

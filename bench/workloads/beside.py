@@ -31,7 +31,7 @@ from odradek.bench.workloads.latency import MAX, P50, P99, P999, SENDER_P99, Str
 SMALL_CLIENT = Stream(rate=500, seconds=5.0, record_bytes=100, acks="all")
 BACKGROUND = Metric("beside_mb_per_s", "MB/s", "higher")
 PRODUCED = Metric("beside_mb_per_s", "MB/s", "higher", limit="socket-to-file")
-LATENCIES = (replace(P50, limit=None), P99, P999, MAX, SENDER_P99)
+LATENCIES = tuple(replace(metric, limit=None) for metric in (P50, P99, P999, MAX, SENDER_P99))
 """What is beside is what there is to wait for, and no round trip."""
 WARM_UP_S = 0.5
 UNLIMITED = 10**12

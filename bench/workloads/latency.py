@@ -30,9 +30,9 @@ from odradek.bench.model import (
     WorkloadFailed,
 )
 
-P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
-P99 = Metric("p99_us", "µs", "lower")
-P999 = Metric("p999_us", "µs", "lower")
+P50 = Metric("p50_us", "µs", "lower", limit="paced-ping-pong:p50_us")
+P99 = Metric("p99_us", "µs", "lower", limit="paced-ping-pong:p99_us")
+P999 = Metric("p999_us", "µs", "lower", limit="paced-ping-pong")
 MAX = Metric("max_us", "µs", "lower", diagnostic=True)
 SENDER_P99 = Metric("sender_p99_us", "µs", "lower", diagnostic=True)
 LATENCIES = (P50, P99, P999, MAX, SENDER_P99)

@@ -77,6 +77,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "SETTLE_S", 0.05)
     monkeypatch.setattr(limits, "SIZE_BYTES", 32 << 20)
     monkeypatch.setattr(limits, "PING_PONG_S", 0.05)
+    monkeypatch.setattr(limits, "PACED_S", 0.05)
 
 
 def whole(workload: Workload, target: Target) -> Outcome:
