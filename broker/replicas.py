@@ -139,8 +139,8 @@ class Replicas:
                 )
 
     async def load(self) -> PartitionTable:
-        """Recover the logs, by the configs that the metadata image has: compacted logs are recovered
-        otherwise."""
+        """Recover the logs, by the configs that the metadata image has: compacted logs that no checkpoint
+        names are recovered otherwise."""
         broker = self._broker
         self.cordon()
         await self.logs.load()

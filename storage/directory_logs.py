@@ -8,6 +8,7 @@ change is not written: an idle broker does not wake the disk.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ class Checkpointed(Protocol):
     @property
     def recovery_point(self) -> int: ...
     @property
+    def gaps_found_to(self) -> int: ...
+    @property
     def log_start_offset(self) -> int: ...
     @property
     def high_watermark(self) -> int: ...
@@ -35,9 +38,12 @@ class Checkpointed(Protocol):
     def cleaned_to(self) -> int | None: ...
 
 
-# A log that starts at 0 needs no entry: that is what a missing one means.
+# A log that starts at 0 needs no entry: that is what a missing one means. One whose recovery point is not past
+# the gaps that it was found with has none: recovery is to find them again, and let them be.
 VALUES: Mapping[Checkpoint, Callable[[Checkpointed], int | None]] = {
-    Checkpoint.RECOVERY_POINT: lambda log: log.recovery_point,
+    Checkpoint.RECOVERY_POINT: lambda log: (
+        log.recovery_point if log.recovery_point >= log.gaps_found_to else None
+    ),
     Checkpoint.LOG_START: lambda log: log.log_start_offset or None,
     Checkpoint.HIGH_WATERMARK: lambda log: log.high_watermark,
     Checkpoint.CLEANER: lambda log: log.cleaned_to,
@@ -111,14 +117,24 @@ class DirectoryLogs:
     def _write(self, kind: Checkpoint) -> None:
         value = VALUES[kind]
         at_start = self._at_start.get(kind, {})
-        offsets = {name: at_start[name] for name in self.unserved.copy() if name in at_start}
-        offsets |= {
-            name: offset
-            for name, log in {**self.incoming.copy(), **self.logs.copy()}.items()  # by the loop
-            if (offset := value(log)) is not None
+        logs = self.logs.copy()  # by the loop
+        there: dict[TopicPartition, Checkpointed] = {**self.incoming.copy(), **logs}
+        offsets = {
+            name: at_start[name]
+            for name in self.unserved.copy()
+            if name in at_start and name not in there
         }
-        if offsets == self._written.get(kind):
-            return
-        self._written.pop(kind, None)
-        self.directory.write_checkpoint(kind, offsets)
-        self._written[kind] = offsets
+        offsets |= {
+            name: offset for name, log in there.items() if (offset := value(log)) is not None
+        }
+        if (
+            self.directory.failed
+        ):  # asked once the logs are known: it is failed before they are dropped
+            raise OSError(errno.EIO, "it is offline", str(self.directory.path / kind.value))
+        if offsets != self._written.get(kind):
+            self._written.pop(kind, None)
+            self.directory.write_checkpoint(kind, offsets)
+            self._written[kind] = offsets
+        if kind is Checkpoint.RECOVERY_POINT:
+            for name in offsets.keys() & logs.keys():
+                logs[name].is_checkpointed = True

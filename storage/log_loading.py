@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 
 CHUNK = 32
 """Cleanly closed logs that are opened in one call to a thread."""
+ANYWHERE = 1 << 63
+"""Past every offset."""
 KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
 ODD = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 """What a disk says of a name that is not what it should be."""
@@ -112,6 +114,14 @@ class Survey:
     @property
     def clean(self) -> bool:
         return self.mark is not None
+
+    def gaps_to(self, name: TopicPartition, *, compact: bool) -> int:
+        """Up to where gaps between segments are no loss to a log's recovery: what a cleaner has come to is
+        below the recovery point. Where that is lost, or the log came from elsewhere, one that is or was
+        compacted may have them anywhere."""
+        if name in self.recovery_points:
+            return max(self.recovery_points[name], self.cleaned_to.get(name, 0))
+        return ANYWHERE if compact or name in self.cleaned_to else 0
 
 
 def survey(files: Files, home: DirectoryLogs) -> Survey:
@@ -208,10 +218,12 @@ class Opener:
             on_checkpoint_due=self.on_checkpoint_due,
             on_flush_due=self.on_flush_due,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
-            was_compacted=wanted in found.cleaned_to,
+            gaps_to=found.gaps_to(wanted, compact=config.compact),
         )
         opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
-        opened.cleaned_to = found.cleaned_to.get(wanted)
+        opened.is_checkpointed = wanted in found.recovery_points
+        if wanted in found.cleaned_to:
+            opened.cleaned_to = min(found.cleaned_to[wanted], opened.end_offset)
         return opened
 
     def create(

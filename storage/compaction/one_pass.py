@@ -89,7 +89,9 @@ class Pass:
                         await self._swap(step)
                     elif isinstance(step, Finished):
                         statistics = step.statistics
-                        self.end_offset = self.which.cleaned_to = step.end_offset
+                        self.end_offset = step.end_offset
+                        # It may have been cut once all was swapped.
+                        self.which.cleaned_to = min(step.end_offset, self.which.recovery_point)
                     else:
                         if step.is_mapping:
                             self.map_seconds = self._manager.clock.monotonic() - started
@@ -101,19 +103,25 @@ class Pass:
         return statistics
 
     async def _tell_recovery(self) -> None:
-        """Before a log has its first gap it is in the checkpoint, durably: a recovery that takes gaps
-        for loss must know, whatever the policy is by then. Raises OSError."""
+        """What the pass will leave gaps in is below the recovery point, which is made durable before there
+        are any: past it a recovery takes a gap for a loss, whatever the policy is by then. Where recovery
+        points are lost, it goes by whether a cleaner has ever begun with the log. Raises OSError."""
         which, home = self.which, self._home
-        if which.cleaned_to is not None:
-            return
-        which.cleaned_to = self.dirt.first_dirty
+        before = which.cleaned_to
+        if before is None:
+            which.cleaned_to = self.dirt.first_dirty
         try:
             await self._manager.offload.run(
-                home.write_checkpoints, (Checkpoint.CLEANER,), lane=home.directory.lane
+                home.write_checkpoints,
+                (Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER),
+                lane=home.directory.lane,
             )
         except OSError:
-            which.cleaned_to = None
+            if before is None:
+                which.cleaned_to = None
             raise
+        if self.dirt.end > which.recovery_point:
+            raise GivenUp("it was truncated")
 
     @staticmethod
     def _steps(worker: Worker, plan: Plan) -> AsyncGenerator[Step, None]:

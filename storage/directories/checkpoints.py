@@ -8,17 +8,18 @@
 The first line is the version, the second the number of entries; an empty file has none. They are
 replaced at once (`Files.write_new`: `.tmp`, sync, rename, sync of the directory), so a crash leaves
 the old one or the new one. A file that makes no sense all the same was damaged by something else:
-the caller reports it and goes on as if it were missing, which costs work and loses nothing:
+the caller reports it and goes on as if it were missing, which costs work:
 
 | file | without it |
 |---|---|
-| recovery-point-offset-checkpoint | every segment is read again after an unclean shutdown |
+| recovery-point-offset-checkpoint | every segment is read again after an unclean shutdown, and what is missing |
+|                                  | before a segment of a compacted log is taken for a gap |
 | log-start-offset-checkpoint | logs start at their first segment; deleted records may reappear |
 | replication-offset-checkpoint | high watermarks start at the log start, until the leader says |
 | cleaner-offset-checkpoint | compaction starts over |
 
-Kafka means to do the same for the first two, and takes the directory offline for the others; with
-a record's fate never depending on them, availability wins here.
+Kafka means to do the same for the first two, and takes the directory offline for the others; with no
+record lost for want of them alone, availability wins here.
 """
 
 from __future__ import annotations

@@ -31,8 +31,10 @@ def flush_gap(log: LogState) -> None:
     """The log has come to have a gap between two segments that its leader's has, too: below the recovery
     point, and that durable, it is not taken for the end of a segment that was lost. On the loop, but
     once in 2^31 offsets at most. Raises LogFailed."""
+    end = log.tip.end_offset
     with log.all_or_offline():
-        flush(log)
+        while log.recovery_point < end:  # unless a swap came in between
+            flush(log)
         if log.on_checkpoint_due is not None:
             log.on_checkpoint_due()
 

@@ -36,6 +36,7 @@ class Loaded:
     log_start_offset: int
     end_offset: int
     recovery_point: int
+    gaps_found_to: int
 
 
 @value_class
@@ -49,7 +50,8 @@ class Loader:
     new_producers: Callable[[], ProducerStates]
     new_segment: Callable[[int], Segment]
     end_offset: Callable[[], int]
-    was_compacted: bool = False
+    gaps_to: int = 0
+    """See Recovery."""
     is_tiered: bool = False
     """Whether the log may begin below its first segment: only the checkpoint knows where."""
 
@@ -57,6 +59,8 @@ class Loader:
         """Raises OSError."""
         names = clear_leftovers(self.files, self.directory)
         segments = self._find_segments(names)
+        gaps_to = max(self.gaps_to, recovery_point)  # as it was, whatever is scanned below
+        gaps_found_to = 0
         snapshots = ProducerSnapshots(
             self.files,
             self.directory,
@@ -74,17 +78,19 @@ class Loader:
             if end is None:
                 segments = self._find_segments(names)
                 producers = self.new_producers()
-                end = Recovery(
+                recovery = Recovery(
                     self.files,
                     segments,
                     recovery_point,
                     log_start_offset,
                     self.now_ms,
-                    self.config.compact or self.was_compacted,
+                    gaps_to,
                     epochs,
                     producers,
                     snapshots,
-                ).run()
+                )
+                end = recovery.run()
+                gaps_found_to = recovery.gaps_found_to
             else:
                 recovery_point = end
                 snapshots.keep_only(segment.base_offset for segment in segments)
@@ -98,7 +104,16 @@ class Loader:
         epochs.truncate_from_end(end)
         epochs.truncate_from_start(log_start_offset)
         recovery_point = min(recovery_point, end)
-        return Loaded(segments, epochs, snapshots, producers, log_start_offset, end, recovery_point)
+        return Loaded(
+            segments,
+            epochs,
+            snapshots,
+            producers,
+            log_start_offset,
+            end,
+            recovery_point,
+            gaps_found_to,
+        )
 
     def _clean_end(self, last: Segment) -> int | None:
         """Where a cleanly closed log ends; None if it cannot have been closed cleanly."""

@@ -109,20 +109,19 @@ class PartitionLog(LogReads):
         on_checkpoint_due: Callable[[PartitionLog], None] | None = None,
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
-        was_compacted: bool = False,
+        gaps_to: int = 0,
     ) -> PartitionLog:
         """Create the directory if there is none, load a cleanly closed log, or recover one.
 
         `clean` says that the directory was shut down cleanly: nothing is scanned. Otherwise all
-        past `recovery_point` is read and checked; gaps are no loss where the policy is to compact,
-        or the log `was_compacted` under another. One that `config` puts into the remote tier, too, may
-        begin below its first segment.
+        past `recovery_point` is read and checked; gaps between segments are no loss up to there, or up to
+        `gaps_to`. One that `config` puts into the remote tier, too, may begin below its first segment.
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
         thread that was; `on_full` each time that one is refused because the disk is full.
         `on_checkpoint_due` is called where `recovery_point` must be durable (the log directory's
-        checkpoint) when it returns: by a truncation that has lowered it, before a byte is cut, and by
-        an append past a gap that no segment spans. `on_flush_due` is called with the log and an offset after a
+        checkpoint) when it returns: by a truncation that has lowered it, before a byte is cut, by
+        an append past a gap that no segment spans, and before the first roll of a compacted log. `on_flush_due` is called with the log and an offset after a
         roll, and by an append that makes `is_flush_due` true: `flush` up to there is to be run
         through offload.
 
@@ -158,7 +157,7 @@ class PartitionLog(LogReads):
             log.new_producers,
             log.new_segment,
             lambda: log.end_offset,
-            was_compacted,
+            gaps_to,
             log.is_tiered,
         )
         log.use(loader.load(recovery_point, log_start_offset, clean=clean))

@@ -16,13 +16,14 @@ says in which order) and is believed. The decisions:
 | whole batches to the end                 | indexed; epochs, producers, transactions follow      |
 | a batch cut short, of a wrong CRC, magic | the segment is cut there, all later ones are removed |
 | or length, or whose offsets go back      |                                                      |
-| the next segment begins past the end of  | unless the log is or was compacted, or the next      |
-| this one                                 | begins below the recovery point or the log's start:  |
-|                                          | the end of this one was lost, all later segments are |
-|                                          | removed                                              |
+| the next segment begins past the end of  | unless it begins at or below `gaps_to`, or the log's |
+| this one                                 | start: the end of this one was lost, all later       |
+|                                          | segments are removed                                 |
 
-A gap that a follower takes over from its leader's log lies within a segment: the next begins where the
-log ends (`PartitionLog`). Where no segment spans it the recovery point is past it at once.
+Compaction leaves gaps below the recovery point alone, which is durable by then
+(`compaction/one_pass.py`). A gap that a follower takes over from its leader's log lies within a segment:
+the next begins where the log ends (`PartitionLog`). Where no segment spans it the recovery point is past
+it at once. So `gaps_to` is the recovery point, where that is known.
 
 So the log is a prefix of what was written, and holds all that was synced. A segment's indexes are
 written anew past what was kept; the producers start from the latest snapshot at or below the point
@@ -73,14 +74,16 @@ class Recovery:
     recovery_point: int
     log_start_offset: int
     now_ms: int
-    is_compacted: bool
-    """Whether it may have gaps: by its policy, or because a cleaner has ever begun with it."""
+    gaps_to: int
+    """A segment that begins at or below it may begin past the end of the one before."""
     epochs: LeaderEpochCache
     producers: ProducerStates
     snapshots: ProducerSnapshots
     bytes_scanned: int = 0
     bytes_cut: int = 0
     segments_removed: int = 0
+    gaps_found_to: int = 0
+    """Where the last gap between segments was let be, past the recovery point."""
 
     def run(self) -> int:
         """Recover; the log's end offset. Raises OSError."""
@@ -132,9 +135,14 @@ class Recovery:
 
     def _is_lost(self, segment: Segment, end_offset: int) -> bool:
         """Whether `segment` cannot be what was written after `end_offset`."""
-        if segment.base_offset <= max(end_offset, self.recovery_point, self.log_start_offset):
-            return segment.base_offset < end_offset
-        return not self.is_compacted
+        begins_at = segment.base_offset
+        if begins_at == end_offset:
+            return False
+        if begins_at < end_offset or begins_at > max(self.gaps_to, self.log_start_offset):
+            return True
+        if begins_at > self.recovery_point:
+            self.gaps_found_to = begins_at
+        return False
 
     def _remove_from(self, number: int) -> None:
         """The newest first, so that what is left is whole whenever this is cut short."""

@@ -107,8 +107,11 @@ def roll_limits(active: Active, config: LogConfig) -> RollLimits:
 def roll(log: LogState, base_offset: int) -> Segment:
     """Seal the active segment, open the next at `base_offset`; nothing if the active one is empty.
 
-    On the loop, so nothing is synced here; `flush` does:
+    On the loop, so nothing of the log is synced here; `flush` does:
 
+    0. Where the log is compacted, and no checkpoint has named its recovery point yet (in its first minute):
+       one that does. From here on there is a next segment, and recovery is to know that a gap before it
+       would be a loss.
     1. The new segment's files, empty. A crash: an empty last segment, or (its name was lost) none.
        A full disk: they are removed, the roll is refused.
     2. The producer snapshot, unless no records are left before the new segment: loading would drop it, and a
@@ -126,6 +129,8 @@ def roll(log: LogState, base_offset: int) -> Segment:
         return active
     producers = log.producers
     try:
+        if log.config.compact and not log.is_checkpointed and log.on_checkpoint_due is not None:
+            log.on_checkpoint_due()
         fresh = log.new_segment(base_offset)
     except OSError as error:
         raise log.io_failed(error, undone=True) from error

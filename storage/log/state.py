@@ -49,6 +49,8 @@ class LogState:
     high_watermark: int
     recovery_point: int
     """All below it is durable: data, indexes, epochs, the directory's names."""
+    gaps_found_to: int
+    """Where recovery let the last gap between two segments be, past the recovery point."""
 
     def __init__(
         self,
@@ -86,6 +88,8 @@ class LogState:
         there, and cleared before a sync: one that begins in a thread in between is not taken for it."""
         self.is_touched = False
         """Whether anything is to be written on closing."""
+        self.is_checkpointed = False
+        """Whether its directory's checkpoint has ever had a recovery point of it."""
         self.cleaned_to: int | None = None
         """All below this offset was compacted together (cleaner-offset-checkpoint); None: no cleaner has
         begun with it."""
@@ -118,6 +122,7 @@ class LogState:
         self.starts_at(loaded.log_start_offset)
         self.high_watermark = self.local_log_start_offset  # what is copied was replicated before
         self.recovery_point = loaded.recovery_point
+        self.gaps_found_to = loaded.gaps_found_to
 
     @property
     def end_offset(self) -> int:

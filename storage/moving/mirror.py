@@ -111,6 +111,10 @@ class Mirror:
         return min(synced_to, self._completed_to)
 
     @property
+    def gaps_found_to(self) -> int:
+        return self.log.gaps_found_to
+
+    @property
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
 

@@ -193,9 +193,6 @@ def test_a_thousand_seeds_are_sound(tmp_path: Path) -> None:
     assert_sound(list(rows), set(Kind) - OF_TIER)
 
 
-@pytest.mark.xfail(
-    reason="open: what a loss of power took from the end of a segment is taken for a gap of the leader's"
-)
 def test_a_batch_that_was_lost_before_a_roll_is_missed() -> None:
     """Seed 1196, made smaller: the segment behind it was durable, so recovery finds nothing torn."""
     run = simulate(load(Path(__file__).with_name("seed-1196.json")))

@@ -110,9 +110,15 @@ class World:
         return VirtualFiles(self.disk).list(path)
 
 
-def append(log: PartitionLog, *values: str, now_ms: int = T0, epoch: int = 0) -> Appended:
+def append(
+    log: PartitionLog,
+    *values: str,
+    now_ms: int = T0,
+    epoch: int = 0,
+    key: bytes | None = None,
+) -> Appended:
     """A batch of these values; the high watermark follows, as with one replica."""
-    records = [Record(-1, now_ms, None, value.encode()) for value in values]
+    records = [Record(-1, now_ms, key, value.encode()) for value in values]
     appended = log.append_as_leader(
         memoryview(build_batch(records)), leader_epoch=epoch, now_ms=now_ms
     )

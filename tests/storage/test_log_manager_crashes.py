@@ -8,7 +8,8 @@ that such a cut may leave.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import errno
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.power import NodeCrashed
-from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
+from tests.storage.log_manager_world import ONE, SMALL, TWO, A, B, World, append, contents
 
 MARK = ".kafka_cleanshutdown"
 IMAGES = 3
@@ -189,3 +190,98 @@ async def _load_and_close(world: World) -> None:
     for log in manager.logs():
         append(log, "unsynced")
     await manager.close()
+
+
+async def with_a_hole() -> tuple[World, list[int]]:
+    """A node that was killed, and the end of a sealed segment is not there: nothing is torn, but the next one
+    begins too late. What is left."""
+    world = World(paths=(A,), configs={"t": replace(SMALL, cleanup_policy=("compact",))})
+    manager = world.manager()
+    await manager.load()
+    log = await manager.create("t", 0, ONE)
+    for number in range(9):
+        append(log, f"{number}" + "x" * 50, key=b"%d" % number)
+    first, second, *_ = log.segments
+    size = world.files.file_size(first.path(".log"))
+    batch_bytes = size // (second.base_offset - first.base_offset)
+    manager.directories.close()  # as a process that is killed does
+    world.killed().files.open(first.path(".log"), write=True).truncate(size - batch_bytes)
+    last = second.base_offset - 1
+    return world, [*range(last), *range(last + 1, 9)]
+
+
+async def numbers_after_a_kill(world: World) -> list[int]:
+    """In a next life that is killed, too."""
+    manager = world.manager()
+    await manager.load()
+    log = manager.get("t", 0)
+    assert log is not None
+    found = [int(value.rstrip("x")) for value in contents(log)]
+    manager.directories.close()
+    world.killed()
+    return found
+
+
+async def test_a_batch_that_was_lost_before_a_roll_is_missed() -> None:
+    """In a compacted log too: its gaps are below the recovery point."""
+    world, left = await with_a_hole()
+    before = [number for at, number in enumerate(left) if number == at]
+    assert 0 < len(before) < len(left)
+    assert await numbers_after_a_kill(world) == before
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged", "without it"])
+async def test_where_the_recovery_point_is_lost_it_may_be_a_gap(damage: str) -> None:
+    """And may be one still when the node is killed once more."""
+    world, left = await with_a_hole()
+    checkpoint = A / Checkpoint.RECOVERY_POINT.value
+    text = {"removed": "", "damaged": "0\n2\nt 0 0\n", "without it": "0\n0\n"}[damage]
+    world.files.remove(checkpoint)
+    if text:
+        world.files.write_new(checkpoint, text.encode())
+    for _ in range(3):
+        assert await numbers_after_a_kill(world) == left
+
+
+@pytest.mark.parametrize("cleaned_to", [0, 9])
+async def test_what_a_cleaner_has_come_to_may_have_gaps(cleaned_to: int) -> None:
+    """Kafka's writes down the recovery point later."""
+    world, left = await with_a_hole()
+    world.files.write_new(A / Checkpoint.CLEANER.value, f"0\n1\nt 0 {cleaned_to}\n".encode())
+    assert (await numbers_after_a_kill(world) == left) is (cleaned_to == 9)
+
+
+async def test_checkpoints_of_a_directory_that_failed_stay_as_they_are() -> None:
+    """Its logs are not served any more, and would be missing there."""
+    world = World(paths=(A, B))
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "value")
+        log.flush()
+        home = manager.home_of(log)
+        home.write_checkpoints()
+        path = home.directory.path / Checkpoint.RECOVERY_POINT.value
+        before = world.read(path)
+        home.directory.fail(OSError(errno.EIO, "bad sector"))
+        assert not home.logs
+        with pytest.raises(OSError, match="recovery-point"):
+            home.write_checkpoints()
+        assert world.read(path) == before
+
+
+async def test_a_new_log_has_nothing_of_an_unserved_one_of_its_name() -> None:
+    world = World(paths=(A,))
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        for number in range(5):
+            append(log, f"{number}")
+        log.advance_log_start(3, "asked to")
+    async with world.running() as manager:
+        (home,) = manager.homes()
+        await manager.delete(TopicPartition("t", 0))
+        home.unserved.add(TopicPartition("t", 0))
+        home.write_checkpoints()
+        assert world.read(A / Checkpoint.LOG_START.value) == "0\n1\nt 0 3\n"
+        await manager.create("t", 0, TWO)
+        home.write_checkpoints()
+        assert world.read(A / Checkpoint.LOG_START.value) == "0\n0\n"

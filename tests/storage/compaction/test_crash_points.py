@@ -33,13 +33,16 @@ class Story:
     syncs: int = 0
     """Before the pass; `syncs_after` after it."""
     syncs_after: int = 0
+    is_checkpointed: bool = True
+    """Whether the recovery point was written down before."""
 
     async def begin(self, manager: LogManager) -> PartitionLog:
         log = await manager.create("t", 0, ONE)
         history = History(log, random.Random(3), self.world.clock, keys=6)
         history.go_on(45)
         history.seal()
-        await manager.checkpoint(Checkpoint)
+        if self.is_checkpointed:
+            await manager.checkpoint(Checkpoint)
         self.before = content(log)
         self.syncs = self.world.files.syncs
         return log
@@ -62,9 +65,9 @@ async def told(story: Story) -> list[Kept]:
     return after
 
 
-async def crashed(cut: Callable[[VirtualFiles], None]) -> Story:
+async def crashed(cut: Callable[[VirtualFiles], None], *, is_checkpointed: bool = True) -> Story:
     """The story until the power goes."""
-    story = Story()
+    story = Story(is_checkpointed=is_checkpointed)
     manager = story.world.manager()
     await manager.load()
     await story.begin(manager)
@@ -130,15 +133,21 @@ async def test_power_cut_at_every_sync() -> None:
         await check(just_after, after)
 
 
-async def test_gaps_are_no_loss_whatever_the_policy_has_become() -> None:
-    """The whole log is recovered: its recovery point was not written down yet."""
-    story = Story()
+@pytest.mark.parametrize("lost", [False, True])
+async def test_gaps_are_no_loss_whatever_the_policy_has_become(lost: bool) -> None:
+    """The recovery point was not written down before the pass; or it was, and is lost, and all of the log is
+    recovered."""
+    story = Story(is_checkpointed=lost)
     after = await told(story)
     for sync in range(story.syncs, story.syncs_after + 1):
-        at = await crashed(lambda files: files.cut_power_after(sync))  # noqa: B023
+        at = await crashed(
+            lambda files: files.cut_power_after(sync),  # noqa: B023
+            is_checkpointed=lost,
+        )
         world = at.world.crashed(seed=0)
         world.configs = {"t": replace(COMPACTED, cleanup_policy=("delete",))}
-        world.files.remove(A / Checkpoint.RECOVERY_POINT.value, missing_ok=True)
+        if lost:
+            world.files.remove(A / Checkpoint.RECOVERY_POINT.value, missing_ok=True)
         async with world.running() as manager:
             log = manager.get("t", 0)
             assert log is not None

@@ -72,6 +72,7 @@ class World:
     clock: VirtualClock = field(default_factory=VirtualClock)
     recovery_point: int = 0
     """What the log directory's checkpoint says."""
+    gaps_to: int = 0
     log_start_offset: int = 0
     flush_due: list[int] = field(default_factory=list)
     failures: list[OSError] = field(default_factory=list)
@@ -94,6 +95,7 @@ class World:
             recovery_point=self.recovery_point,
             log_start_offset=self.log_start_offset,
             clean=clean,
+            gaps_to=self.gaps_to,
             on_failure=lambda log, error: self.failures.append(error),
             on_checkpoint_due=self._lowered,
             on_flush_due=lambda log, offset: self.flush_due.append(offset),

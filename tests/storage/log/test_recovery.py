@@ -130,8 +130,10 @@ def test_only_what_lies_past_the_recovery_point_is_read(world: World) -> None:
     }
 
 
-def test_a_lost_end_before_a_later_segment_ends_the_log(world: World) -> None:
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_lost_end_before_a_later_segment_ends_the_log(world: World, policy: str) -> None:
     """The end of one segment never reached the disk, the next one did."""
+    world.config = dataclasses.replace(CONFIG, cleanup_policy=(policy,))
     each = world.files.file_size(path(18, "log")) // 6
     cut(world, path(18, "log"), each * 4)
     log = world.kill()
@@ -140,17 +142,17 @@ def test_a_lost_end_before_a_later_segment_ends_the_log(world: World) -> None:
     check_indexes(world)
 
 
-def test_gaps_are_fine_in_a_compacted_topic_and_below_the_recovery_point(world: World) -> None:
+@pytest.mark.parametrize("known", ["recovery_point", "gaps_to"])
+@pytest.mark.parametrize(("up_to", "is_loss"), [(23, True), (24, False), (30, False)])
+def test_a_gap_below_what_is_known_of_them_is_no_loss(
+    world: World, known: str, up_to: int, is_loss: bool
+) -> None:
     world.log.close(False)
     each = world.files.file_size(path(18, "log")) // 6
     cut(world, path(18, "log"), each * 4)
-    world.config = dataclasses.replace(CONFIG, cleanup_policy=("compact",))
+    setattr(world, known, up_to)
     log = world.kill()
-    assert offsets_in(log) == [*range(22), *range(24, 30)]
-    log.close(False)
-    world.config = CONFIG
-    world.recovery_point = 24
-    assert offsets_in(world.kill()) == [*range(22), *range(24, 30)]
+    assert offsets_in(log) == [*range(22), *(() if is_loss else range(24, 30))]
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
