@@ -50,6 +50,8 @@ ApiVersions does not show these, and clients say that the broker does not suppor
 - Records are not decoded when they are produced: a batch is checked by its header, its CRC and its
   size. Kafka decodes every batch and refuses records that make no sense; here, whoever reads them
   finds out.
+- A batch that is sent again and is committed is acknowledged, also while fewer than `min.insync.replicas` are in
+  sync. Kafka answers NOT_ENOUGH_REPLICAS; its producer may then write it again in a new epoch.
 - Where DeleteRecords, or a leader's log start, leaves nothing of the active segment, its bytes leave the
   disk too, with the next round of retention. Kafka keeps them until the segment is full, or old.
 - Compaction goes no further than the log's recovery point, checks the CRC of every batch it reads, and

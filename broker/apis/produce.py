@@ -54,7 +54,7 @@ class Outcome(ProducedPartition):
 
     last_offset: int = -1
     partition: Partition | None = None
-    """Where the batch went; None if it was refused."""
+    """Where the batch went; None if it was refused, or was committed before."""
     leader_epoch: int = -1
     """In which it was appended."""
 
@@ -285,6 +285,7 @@ def _append(
         )
     except KafkaError as error:
         return _refused(partition, records, error)
+    is_committed = appended.duplicate and appended.last_offset < partition.log.high_watermark
     return Outcome(
         partition.index,
         ErrorCode.none,
@@ -295,7 +296,7 @@ def _append(
         None,
         None,
         appended.last_offset,
-        partition,
+        None if is_committed else partition,  # of which nothing is to be waited for
         partition.leader_epoch,
     )
 

@@ -28,6 +28,7 @@ from odradek.protocol.records.batch import Batch
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.errors import (
     FencedLeaderEpoch,
+    NotEnoughReplicas,
     NotLeader,
     UnknownLeaderEpoch,
 )
@@ -238,13 +239,21 @@ class Partition:
         `PartitionLog.append_as_leader`.
 
         Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than min.insync.replicas in sync, or
-        than there are replicas), what `retire` was given, and whatever the log refuses.
+        than there are replicas, for what is not committed already), what `retire` was given, and whatever the log refuses.
         """
         if self._gone is not None or self.leader != self._node_id:
             self.check_leader()
         leading = self.leading
         if leading is not None and acks == ACKS_ALL:
-            leading.leader.check_append()
+            try:
+                leading.leader.check_append()
+            except NotEnoughReplicas:
+                # One that is committed is no append. (Kafka refuses it too; its producer then takes it for one
+                # that was never written, and what follows it for out of order.)
+                before = self.log.committed_before(records) if origin is Origin.CLIENT else None
+                if before is None:
+                    raise
+                return before
         try:
             appended = self.log.append_as_leader(
                 records,

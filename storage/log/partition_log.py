@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
@@ -37,6 +38,7 @@ from odradek.storage.log.epochs import EpochEnd
 from odradek.storage.log.loading import Loader
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.partition_metadata import settle_topic_id
+from odradek.storage.log.producers import KeptBatch
 from odradek.storage.log.read import LogRead, Tip
 from odradek.storage.log.reading import LogReads
 from odradek.storage.log.roll import RollLimits, roll, roll_limits, should_roll
@@ -236,14 +238,7 @@ class PartitionLog(LogReads):
                 guard=guard,
             )
             if kept is not None:
-                return Appended(
-                    kept.first_offset,
-                    kept.last_offset,
-                    kept.timestamp,
-                    self.log_start_offset,
-                    True,
-                    0,
-                )
+                return self._as_before(kept)
         first_offset = self.tip.end_offset
         batch.stamp(first_offset, leader_epoch)
         self._append((batch,), batch.view, now_ms)
@@ -255,6 +250,24 @@ class PartitionLog(LogReads):
             False,
             batch.size,
             batch.view,
+        )
+
+    def committed_before(self, records: memoryview) -> Appended | None:
+        """What a client's batch got when it came before, where all of that is below the high watermark;
+        None where it did not, as far as its producer's last batches tell. Raises LogFailed."""
+        try:
+            batch = Batch(records)
+        except CorruptBatch:
+            return None
+        entry = self.producers.get(batch.producer_id)
+        kept = None if entry is None or batch.is_control else entry.duplicate_of(batch)
+        if kept is None or kept.last_offset >= self.high_watermark:
+            return None
+        return self._as_before(kept)
+
+    def _as_before(self, kept: KeptBatch) -> Appended:
+        return Appended(
+            kept.first_offset, kept.last_offset, kept.timestamp, self.log_start_offset, True, 0
         )
 
     def append_as_follower(

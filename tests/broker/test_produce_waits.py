@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from odradek.replication.partition.partition import Partition
 from odradek.seams.network import Address
 from odradek.testing import Broker
 from tests.broker.test_produce import batch
+from tests.broker.test_produce import produce as produced
 
 PATIENCE_SECONDS = 20.0
 
@@ -104,3 +106,23 @@ def test_who_has_ceased_to_lead_acknowledges_nothing(broker: Broker) -> None:
 
     ((_, _, (outcome,)),) = broker._call(run)
     assert outcome.error_code == ErrorCode.not_leader_or_follower
+
+
+def test_what_is_committed_is_acknowledged_again_though_too_few_are_in_sync(broker: Broker) -> None:
+    """At once, and by where it is: its first answer was lost."""
+    records = batch(producer_id=7, producer_epoch=0, base_sequence=0)
+    first = produced(broker, "t", records)
+
+    async def one_of_two_is_enough_no_more() -> None:
+        partition = await broker.node.partitions.get("t", None, 0)
+        log, me = partition.log, partition.leader
+        log.update_config(replace(log.config, min_insync_replicas=2))
+        both, directories = (me, me + 1), (UUID(int=1001), UUID(int=1002))
+        epoch = partition.leader_epoch
+        partition.update(PartitionImage(both, directories, (me,), me, epoch, 0))
+
+    broker._call(one_of_two_is_enough_no_more)
+    again = produced(broker, "t", records)
+    assert (again.error_code, again.base_offset) == (ErrorCode.none, first.base_offset)
+    another = batch(producer_id=7, producer_epoch=0, base_sequence=1)
+    assert produced(broker, "t", another).error_code == ErrorCode.not_enough_replicas

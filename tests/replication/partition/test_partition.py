@@ -25,7 +25,7 @@ from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.replication.partition.unseen import PLENTY_BYTES
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.epochs import EpochStart
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_log import Appended, PartitionLog
 from tests.replication.partition.controller_stub import Controller
 from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World, batch
 
@@ -214,6 +214,28 @@ def test_too_few_in_sync() -> None:
     with pytest.raises(NotEnoughReplicasAfterAppend):
         stand.partition.is_replicated(offset, 5)
     stand.append(1)
+
+
+def test_what_is_committed_is_answered_again_though_too_few_are_in_sync() -> None:
+    """A producer that lost the first answer would write it again in a new epoch, once later batches of its are
+    out of order."""
+    stand = Stand(min_isr=2)
+
+    def send(sequence: int) -> Appended:
+        sent = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return stand.partition.append(sent, acks=ACKS_ALL, now_ms=NOW_MS)
+
+    committed = send(0)
+    stand.fetch(2, 1)
+    pending = send(1)
+    stand.see(isr=(1,))
+    again = send(0)
+    assert again.duplicate
+    assert (again.first_offset, again.last_offset) == (committed.first_offset, 0)
+    for sequence in (1, 2):
+        with pytest.raises(NotEnoughReplicas):
+            send(sequence)
+    assert stand.partition.log.end_offset == pending.last_offset + 1
 
 
 def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> None:
