@@ -111,5 +111,7 @@ class PartitionCoordinatorLog:
             return b""
         try:
             return found.slice.read()
+        except OSError as error:
+            raise log.io_failed(error) from error
         finally:
             found.slice.file.unpin()

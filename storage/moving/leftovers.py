@@ -161,8 +161,8 @@ class Leftovers:
                 opened.fail(LogFailed(offline_reason(home.directory)))
                 return
             self._manager.registry.offline.pop(name, None)
-            home.unserved.discard(name)
             self._manager.registry.add(home, name, opened)
+            home.unserved.discard(name)
             log.info("%s was moved here when the last run ended: served from %s", name, left)
 
 

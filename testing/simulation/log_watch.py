@@ -48,6 +48,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.storage.log_closing", "%s is not closed cleanly: "): Cause.DISK,
     ("odradek.storage.log_manager", "%s was the last or the metadata directory: "): Cause.DISK,
     ("odradek.storage.moving.mover", "the move of %s failed (%s): "): Cause.DISK,
+    ("odradek.coordination", "%s-%d can't be loaded, "): Cause.DISK,
     ("odradek.node", "log directory %s took %d partitions offline; "): Cause.DISK,
     ("odradek.node", "%s is full: other replicas are to lead what is in it"): Cause.DISK,
     ("odradek.node", "%s"): Cause.DISK,  # that its storage is lost

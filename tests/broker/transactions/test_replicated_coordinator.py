@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -234,6 +235,27 @@ async def test_who_loses_it_before_the_replicas_had_it_never_served_it(clock: Vi
         await clock.settle()
         assert stand.coordinator.describe("a").producer_id == 1000
         assert stand.coordinator.leadership.failed_loads == 0
+
+
+async def test_a_disk_that_fails_a_load_is_reported_and_the_log_offline(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        stand.fetched(1)
+        await clock.settle()
+        stand.world.disk.fail("*.log", errno.EIO, {"read"})
+        stand.led_by(ME, 7)
+        await clock.settle()
+        assert stand.coordinator.leadership.failed_loads == 1
+        assert [error.errno for error in stand.world.failures] == [errno.EIO]
+        assert stand.world.log.failure is not None
+        with pytest.raises(NotCoordinator):
+            stand.coordinator.describe("a")
+    assert "can't be loaded" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> None:
