@@ -52,6 +52,9 @@ ApiVersions does not show these, and clients say that the broker does not suppor
   finds out.
 - A batch that is sent again and is committed is acknowledged, also while fewer than `min.insync.replicas` are in
   sync. Kafka answers NOT_ENOUGH_REPLICAS; its producer may then write it again in a new epoch.
+- What an idempotent producer had on its way behind a batch that was refused for too few replicas, for another leader
+  or for its disk, is refused for the same, though that is over by then. Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER,
+  upon which librdkafka begins a new epoch and writes again what it has no answer for.
 - Where DeleteRecords, or a leader's log start, leaves nothing of the active segment, its bytes leave the
   disk too, with the next round of retention. Kafka keeps them until the segment is full, or old.
 - Compaction goes no further than the log's recovery point, checks the CRC of every batch it reads, and

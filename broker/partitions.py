@@ -138,7 +138,7 @@ class PartitionTable:
                 self._to_open.pop((topic.name, index), None)
                 partition = self._by_id.get((topic_id, index))
                 if partition is not None:
-                    self._forget(partition)
+                    self._forget(partition, UnknownPartition(f"{topic.name} is deleted"))
         for (topic_id, index), image in delta.changed_partitions.items():
             self._partition_changed(delta.image.topics_by_id[topic_id], index, image)
 
@@ -155,16 +155,16 @@ class PartitionTable:
             partition.update(image)
             self._on_role(partition)
         elif partition is not None:
-            self._forget(partition)
+            self._forget(partition, _no_replica(topic.name, index))
 
-    def _forget(self, partition: Partition) -> None:
+    def _forget(self, partition: Partition, reason: KafkaError) -> None:
         key = (partition.topic, partition.index)
         del self._by_name[key]
         del self._by_id[partition.topic_id, partition.index]
         self._busy.setdefault(key, trio.Event())
         if partition.traffic is not None:
             self.past_traffic.add(partition.traffic)
-        partition.retire(UnknownPartition(f"{partition.topic}-{partition.index} is not here now"))
+        partition.retire(reason)
         self._on_gone(*key)
         self._to_delete.append(partition)
         self._wanted.set()
@@ -250,7 +250,7 @@ class PartitionTable:
         if image is None:
             raise UnknownPartition(f"{topic} has no partition {index}")
         if self._node_id not in image.replicas:
-            raise NotLeader(f"{topic}-{index} has no replica here")
+            raise _no_replica(topic, index)
         with self._working_on(key):
             partition = await self._open_log(found, index)
         self._on_role(partition)
@@ -268,7 +268,9 @@ class PartitionTable:
         if image is None or self._node_id not in image.replicas:
             # Deleted, or given to others, while the disk was waited for
             await self._logs.delete(TopicPartition(topic.name, index))
-            raise UnknownPartition(f"{topic.name}-{index} is not here any more")
+            if image is None:
+                raise UnknownPartition(f"{topic.name} is deleted")
+            raise _no_replica(topic.name, index)
         partition = Partition(
             opened,
             topic_id=topic.id,
@@ -323,3 +325,8 @@ class PartitionTable:
             yield
         finally:
             self._busy.pop(key).set()
+
+
+def _no_replica(topic: str, index: int) -> NotLeader:
+    """The partition is there, and others have it."""
+    return NotLeader(f"{topic}-{index} has no replica here")

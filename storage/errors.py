@@ -80,6 +80,8 @@ class OutOfOrderSequence(StorageError):
     """A producer's batch does not follow its last one (KIP-98)."""
 
     code = ErrorCode.out_of_order_sequence_number
+    expected = -1
+    """The sequence that follows; -1 where that is not known."""
 
 
 class InvalidProducerEpoch(StorageError):

@@ -32,6 +32,7 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
+from odradek.replication.partition.refusals import Refusals
 from odradek.replication.partition.unseen import Unseen
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
@@ -112,6 +113,7 @@ class Partition:
         self.log = log
         self.traffic: Traffic | None = None
         """None where nobody is told of it."""
+        self.refusals = Refusals()
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id

@@ -18,7 +18,7 @@ from odradek.protocol.schemas.topic_records import (
 )
 from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.errors import UnknownPartition
+from odradek.replication.errors import NotLeader, UnknownPartition
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
@@ -112,10 +112,26 @@ async def test_a_replica_that_is_given_away_while_it_is_opened_goes(clock: Virtu
 
         logs.create = created_meanwhile  # type: ignore[method-assign]
         cluster.create("t", ONE)
-        with pytest.raises(UnknownPartition):
+        with pytest.raises(NotLeader):
             await cluster.table.get("t", None, 0)
         assert list(cluster.table) == []
         assert not logs.logs()
+
+
+async def test_who_waits_for_a_replica_that_goes_is_told_whether_others_have_it(
+    clock: VirtualClock,
+) -> None:
+    """As Kafka: a client of one that others have asks who leads it."""
+    async with running(clock) as (cluster, _):
+        for topic, id in (("t", ONE), ("u", TWO)):
+            cluster.create(topic, id)
+        given, deleted = [await cluster.table.get(topic, None, 0) for topic in ("t", "u")]
+        cluster.give_to_another(ONE)
+        cluster.delete(TWO)
+        with pytest.raises(NotLeader):
+            given.check_leader()
+        with pytest.raises(UnknownPartition):
+            deleted.check_leader()
 
 
 async def test_what_breaks_for_one_partition_is_its_own_affair(

@@ -67,6 +67,20 @@ async def produce_to_two(
     return answer.topics
 
 
+def too_few_in_sync(broker: Broker) -> None:
+    """Of two replicas one is, and that is not enough any more."""
+
+    async def one_of_two() -> None:
+        partition = await broker.node.partitions.get("t", None, 0)
+        log, me = partition.log, partition.leader
+        log.update_config(replace(log.config, min_insync_replicas=2))
+        both, directories = (me, me + 1), (UUID(int=1001), UUID(int=1002))
+        epoch = partition.leader_epoch
+        partition.update(PartitionImage(both, directories, (me,), me, epoch, 0))
+
+    broker._call(one_of_two)
+
+
 def test_what_is_replicated_while_earlier_answers_are_sent_is_not_waited_for(
     broker: Broker,
 ) -> None:
@@ -113,16 +127,31 @@ def test_what_is_committed_is_acknowledged_again_though_too_few_are_in_sync(brok
     records = batch(producer_id=7, producer_epoch=0, base_sequence=0)
     first = produced(broker, "t", records)
 
-    async def one_of_two_is_enough_no_more() -> None:
-        partition = await broker.node.partitions.get("t", None, 0)
-        log, me = partition.log, partition.leader
-        log.update_config(replace(log.config, min_insync_replicas=2))
-        both, directories = (me, me + 1), (UUID(int=1001), UUID(int=1002))
-        epoch = partition.leader_epoch
-        partition.update(PartitionImage(both, directories, (me,), me, epoch, 0))
-
-    broker._call(one_of_two_is_enough_no_more)
+    too_few_in_sync(broker)
     again = produced(broker, "t", records)
     assert (again.error_code, again.base_offset) == (ErrorCode.none, first.base_offset)
     another = batch(producer_id=7, producer_epoch=0, base_sequence=1)
     assert produced(broker, "t", another).error_code == ErrorCode.not_enough_replicas
+
+
+def test_what_was_on_its_way_behind_one_that_was_refused_is_not_out_of_order(
+    broker: Broker,
+) -> None:
+    """Its producer did not know yet, and librdkafka would begin a new epoch."""
+
+    def send(sequence: int) -> ErrorCode:
+        records = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return produced(broker, "t", records).error_code
+
+    assert send(0) == ErrorCode.none
+    too_few_in_sync(broker)
+    assert send(1) == ErrorCode.not_enough_replicas
+
+    async def enough() -> None:
+        partition = await broker.node.partitions.get("t", None, 0)
+        in_sync(partition, partition.leader)
+
+    broker._call(enough)
+    assert send(2) == ErrorCode.not_enough_replicas
+    assert [send(1), send(2)] == [ErrorCode.none, ErrorCode.none]
+    assert send(9) == ErrorCode.out_of_order_sequence_number
