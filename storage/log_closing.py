@@ -19,6 +19,7 @@ import trio
 
 from odradek.seams.offload import Offload
 from odradek.storage.directory_logs import DirectoryLogs
+from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,9 @@ def close_logs(logs: Sequence[PartitionLog]) -> bool:
             log.error("%s is not closed cleanly: %s", each.directory, each.failure)
         try:
             each.close(clean=True)
+        except StorageError as error:
+            good = False
+            log.error("%s is not closed cleanly: %s", each.directory, error)
         except Exception as error:
             good = False
             log.error("%s could not be closed", each.directory, exc_info=error)

@@ -224,7 +224,9 @@ async def test_without_a_finished_load_there_is_no_clean_mark(world: World) -> N
     assert MARK in world.names(B)
 
 
-async def test_a_log_that_broke_costs_the_mark_of_its_directory_alone(world: World) -> None:
+async def test_a_log_that_broke_costs_the_mark_of_its_directory_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async with world.running() as manager:
         broken = await manager.create("t", 0, ONE)
         await manager.create("t", 1, ONE)
@@ -232,6 +234,8 @@ async def test_a_log_that_broke_costs_the_mark_of_its_directory_alone(world: Wor
         world.disk.fail("/a/t-0/*.log", operations={"sync"})
     assert MARK not in world.names(A)
     assert MARK in world.names(B)
+    assert "t-0 is not closed cleanly: " in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_so_does_one_that_was_fenced_by_an_error_of_its_own(world: World) -> None:
