@@ -289,6 +289,7 @@ class Producer:
         if retriable(error) and now < queue.blocked_since + self._options.delivery_timeout_s:
             self._cluster.forget(topic)
             return
+        queue.blocked_since = None  # whoever comes next has all of that time
         if queue.again is not None:
             self._finish(queue.again, -1, error)
         self._settle(list(queue.waiting), sum(map(_size, queue.waiting)), -1, error)

@@ -13,7 +13,7 @@ import trio
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.client.metadata import open_cluster
 from odradek.client.producer import Producer, ProducerOptions, open_producer
-from odradek.protocol.apis import INIT_PRODUCER_ID, PRODUCE
+from odradek.protocol.apis import INIT_PRODUCER_ID, METADATA, PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.records import decode
@@ -160,6 +160,30 @@ async def test_after_giving_up_the_producer_is_somebody_else() -> None:
     first, last = log.sent[0], log.sent[-1]
     assert (first[0], first[1]) == (101, 0)
     assert (last[0], last[1]) == (102, 0)
+
+
+async def test_who_comes_after_one_that_was_given_up_for_no_leader_is_waited_for_as_long() -> None:
+    log, leaders = Log(), [1]
+
+    def script(asked: Asked) -> Answer:
+        if asked.api is not METADATA:
+            return log(asked)
+        answer = broker.metadata(asked)
+        for topic in answer["topics"]:
+            for partition in topic["partitions"]:
+                partition["leader_id"] = leaders[0]
+        return answer
+
+    async with producing(log) as (broker, producer):
+        broker.script = script
+        leaders[0] = -1
+        with pytest.raises(KafkaError, match="no leader"):
+            await producer.send("t", b"lost")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.send, "t", b"next")
+            await trio.sleep(QUICK.delivery_timeout_s / 3)
+            leaders[0] = 1
+    assert [values for _, _, values in log.appended] == [[b"next"]]
 
 
 async def test_what_patience_does_not_mend_fails_at_once() -> None:
