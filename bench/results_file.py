@@ -14,7 +14,7 @@ import errno
 import json
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -158,9 +158,14 @@ class Results:
         return None
 
     def has_failures(self) -> bool:
-        return any(
-            measured.failures for workload in self.workloads for measured in workload.peers.values()
-        )
+        return any(each.failures for each in self._measured())
+
+    def has_figures(self) -> bool:
+        """Whether any workload was measured on any peer."""
+        return any(each.counted for each in self._measured())
+
+    def _measured(self) -> Iterator[Measured]:
+        return (each for workload in self.workloads for each in workload.peers.values())
 
 
 def to_json(results: Results) -> str:

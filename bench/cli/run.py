@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import tempfile
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage(str(reason)) from None
     if (args.rounds is not None and args.rounds < 1) or args.warm_ups < 0 or args.repeats < 0:
         raise WrongUsage("--rounds is 1 or more, --warm-ups and --repeats 0 or more")
+    if args.warm_memory is not None and not 0 <= args.warm_memory < math.inf:
+        raise WrongUsage("--warm-memory is 0 or more GiB")
     _check_outputs(args)
 
     found: list[Results] = []
@@ -225,4 +228,5 @@ def _end(args: argparse.Namespace, results: Results) -> int:
     asked = args.peers is not None or args.bootstrap is not None
     gone = [each for each in results.peers if each.unavailable]
     missing = gone and (asked or len(gone) == len(results.peers))
-    return 1 if results.has_failures() or missing else 0
+    failed = results.has_failures() or missing or not results.has_figures()
+    return 1 if failed else 0

@@ -109,6 +109,7 @@ def _format(java: list[str], config: Path) -> None:
     done = subprocess.run(
         [*java, "kafka.tools.StorageTool", "format",
          "-t", CLUSTER_ID, "-c", str(config), "--standalone"],
+        cwd=config.parent,  # it writes a log of its own beside what it is told to
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:

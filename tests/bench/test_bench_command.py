@@ -173,6 +173,14 @@ def test_a_broker_that_runs_is_measured_by_its_address(
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_run_that_has_measured_nothing_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker() as broker:
+        words = ["--bootstrap", broker.bootstrap, "--workloads", "group-*-ever", "--rounds", "1"]
+        assert main(["bench", "run", *words]) == 1
+    assert "group-assignment-ever on given was left out: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("impatient")
 def test_nobody_at_an_address_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["--bootstrap", "127.0.0.1:1", "--workloads", "topics-at-once", "--rounds", "1"]
     assert main(["bench", "run", *words]) == 1
@@ -274,6 +282,8 @@ def test_one_broker_of_a_cluster_is_not_measured(capsys: pytest.CaptureFixture[s
         (["--peers", "kafak"], "no peer 'kafak'; there are odradek, kafka"),
         (["--workloads", "laten"], "no workload is like 'laten'"),
         (["--rounds", "0"], "--rounds is 1 or more"),
+        (["--warm-memory", "-1"], "--warm-memory is 0 or more"),
+        (["--warm-memory", "nan"], "--warm-memory is 0 or more"),
         (["--bootstrap", "127.0.0.1:1", "--peers", "kafka"], "no --peers beside it"),
         (["--bootstrap", "somewhere"], "--bootstrap takes HOST:PORT"),
         (["--bootstrap", "127.0.0.1:1,127.0.0.1:2"], "--bootstrap takes one broker"),
