@@ -80,8 +80,11 @@ class OutOfOrderSequence(StorageError):
     """A producer's batch does not follow its last one (KIP-98)."""
 
     code = ErrorCode.out_of_order_sequence_number
-    expected = -1
-    """The sequence that follows; -1 where that is not known."""
+
+    def __init__(self, message: str, expected: int) -> None:
+        """`expected` is the sequence that would follow."""
+        super().__init__(message)
+        self.expected = expected
 
 
 class InvalidProducerEpoch(StorageError):

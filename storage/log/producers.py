@@ -277,12 +277,11 @@ class ProducerStates:
         else:
             expected = 0
         if batch.base_sequence != expected:
-            error = OutOfOrderSequence(
+            raise OutOfOrderSequence(
                 f"producer {batch.producer_id} in epoch {batch.producer_epoch} sends sequence "
-                f"{batch.base_sequence} to {self._name}, expected is {expected}"
+                f"{batch.base_sequence} to {self._name}, expected is {expected}",
+                expected,
             )
-            error.expected = expected
-            raise error
 
     def _check_marker(
         self, batch: Batch, entry: ProducerEntry | None, transaction_version: int

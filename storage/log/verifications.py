@@ -49,12 +49,14 @@ class Verification:
         sequence = batch.base_sequence
         if self.adds_partitions and sequence != 0 and not is_known:
             raise OutOfOrderSequence(
-                f"producer {batch.producer_id} begins with sequence {sequence}, it can only be 0"
+                f"producer {batch.producer_id} begins with sequence {sequence}, it can only be 0",
+                0,
             )
         if sequence > self.lowest_sequence:
             raise OutOfOrderSequence(
                 f"producer {batch.producer_id} sends sequence {sequence} while "
-                f"{self.lowest_sequence} is still to come"
+                f"{self.lowest_sequence} is still to come",
+                self.lowest_sequence,
             )
 
 

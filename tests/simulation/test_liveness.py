@@ -29,7 +29,7 @@ def refuse(error: KafkaError, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_refusal_without_a_cause_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(OutOfOrderSequence("says who is wrong"), monkeypatch)
+    refuse(OutOfOrderSequence("says who is wrong", 0), monkeypatch)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0))
     assert {each.kind for each in run.anomalies} == {"fatal to a client", "not acknowledged"}
 

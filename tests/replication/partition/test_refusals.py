@@ -14,9 +14,7 @@ TOO_FEW = NotEnoughReplicas("1 of 2")
 
 
 def out_of_order(expected: int) -> OutOfOrderSequence:
-    error = OutOfOrderSequence("another was expected")
-    error.expected = expected
-    return error
+    return OutOfOrderSequence("another was expected", expected)
 
 
 @pytest.mark.parametrize("error", [TOO_FEW, NotLeader("node 2 leads"), DiskFull("no room")])
