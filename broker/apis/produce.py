@@ -303,7 +303,7 @@ def _append(
 
 def _refused(partition: Partition, records: memoryview | None, error: KafkaError) -> Outcome:
     if records:
-        error = partition.refusals.told(records, error)
+        error = partition.told(records, error)
     if partition.traffic is not None:
         is_too_large = error.code == ErrorCode.message_too_large
         partition.traffic.refused(len(records or b"") if is_too_large else 0)

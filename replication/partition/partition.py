@@ -32,7 +32,6 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.refusals import Refusals
 from odradek.replication.partition.unseen import Unseen
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
@@ -41,6 +40,7 @@ from odradek.storage.log.verifications import Guard
 
 if TYPE_CHECKING:
     from odradek.replication.partition.leading import Leading, Surroundings
+    from odradek.replication.partition.refusals import Refusals
     from odradek.replication.partition.traffic import Traffic
 
 ACKS_ALL = -1
@@ -113,7 +113,7 @@ class Partition:
         self.log = log
         self.traffic: Traffic | None = None
         """None where nobody is told of it."""
-        self.refusals = Refusals()
+        self._refusals: Refusals | None = None
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id
@@ -285,6 +285,15 @@ class Partition:
                 watcher.visible(self, size_bytes)
             leading.appended(size_bytes)
         return appended
+
+    def told(self, records: memoryview, error: KafkaError) -> KafkaError:
+        """What the client that sent `records` is told where `append` raised `error`: that, or why a batch
+        was refused that they come behind (see `refusals`)."""
+        if self._refusals is None:
+            from odradek.replication.partition.refusals import Refusals
+
+            self._refusals = Refusals()
+        return self._refusals.told(records, error)
 
     def _keep_newest(self, appended: Appended) -> None:
         if appended.data is not None and appended.size_bytes <= NEWEST_BYTES_MAX:
