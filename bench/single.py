@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from odradek.bench import machine
+from odradek.bench.arguments import gib
 from odradek.bench.model import (
     ClusterPeer,
     Peer,
@@ -47,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="where the data goes (default: a new one)")
     parser.add_argument(
-        "--warm-memory", type=float, default=4.0, metavar="GIB", help="touched before (default: 4)"
+        "--warm-memory",
+        type=gib,
+        default=gib("4"),
+        metavar="GIB",
+        help="touched before (default: 4)",
     )
     parser.add_argument("--list", action="store_true", help="the workloads' names")
     args = parser.parse_args(argv)
@@ -77,7 +82,7 @@ def _run(workload: Workload, args: argparse.Namespace) -> int:
     started = partial(_cluster_started, workload.stage) if several else _started
     fresh = several or workload.stage is Stage.FRESH
     with ExitStack() as stack:
-        stack.enter_context(warm_memory(int(args.warm_memory * (1 << 30))))
+        stack.enter_context(warm_memory(args.warm_memory))
         target = None if fresh else stack.enter_context(_started(peer, args.directory))
         for _ in range(args.runs):
             machine.settle()

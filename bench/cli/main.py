@@ -7,6 +7,7 @@ import argparse
 import importlib
 from collections.abc import Callable, Mapping
 
+from odradek.bench.arguments import gib
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 
 EXTRA = "pip install 'odradek[bench]'"
@@ -103,7 +104,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warm-memory",
         metavar="GIB",
-        type=float,
+        type=gib,
         help="how much free memory is touched before (default: all but one; about a minute on a "
         "virtual machine)",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import sys
 import tempfile
@@ -42,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage(str(reason)) from None
     if (args.rounds is not None and args.rounds < 1) or args.warm_ups < 0 or args.repeats < 0:
         raise WrongUsage("--rounds is 1 or more, --warm-ups and --repeats 0 or more")
-    if args.warm_memory is not None and not 0 <= args.warm_memory < math.inf:
-        raise WrongUsage("--warm-memory is 0 or more GiB")
     _check_outputs(args)
 
     found: list[Results] = []
@@ -148,7 +145,7 @@ def _warm_bytes(args: argparse.Namespace) -> int:
     """Memory matters only to what we start ourselves."""
     if args.bootstrap is not None:
         return 0
-    return ALL if args.warm_memory is None else int(args.warm_memory * (1 << 30))
+    return ALL if args.warm_memory is None else args.warm_memory
 
 
 def _limits(args: argparse.Namespace, workloads: Sequence[Workload]) -> Sequence[Limit]:

@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from odradek.bench import machine
+from odradek.bench.arguments import gib
 from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
 from odradek.bench.model import PeerFailed, PeerUnavailable, WorkloadFailed
 from odradek.bench.progress import TerminalProgress
@@ -40,7 +41,7 @@ from odradek.bench.tables.records import (
     content,
 )
 from odradek.bench.tables.workloads import WORKLOADS
-from odradek.bench.warm_memory import warm_memory
+from odradek.bench.warm_memory import ALL, warm_memory
 
 SMALL_SHARE = 0.4
 """Bytes of 100-byte records, for one of JSON."""
@@ -79,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--repeats", type=int, default=1, help="of a run that others disturbed, at most (1)"
     )
+    parser.add_argument(
+        "--warm-memory", type=gib, default=ALL, metavar="GIB", help="touched before (all but one)"
+    )
     parser.add_argument("--workloads", nargs="+", metavar="PATTERN", help="of these names alone")
     parser.add_argument("--readers", nargs="+", metavar="NAME", help="these alone")
     parser.add_argument("--out", type=Path, metavar="FILE", help="results as JSON")
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = contents(chosen.gb)
     try:
         with (
-            warm_memory(),
+            warm_memory(chosen.warm_memory),
             running_brokers(chosen.directory.resolve(), made) as brokers,
             tempfile.TemporaryDirectory(dir=chosen.directory, prefix="run-") as directory,
         ):

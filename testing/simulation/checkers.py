@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import trio
 
 from odradek.broker.node import Broker
+from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
@@ -239,7 +240,12 @@ class Checkers:
         if not replicas:
             return
         starts = [partition.log.local_log_start_offset for _, partition in replicas]
-        contents = {number: _content(partition, max(starts)) for number, partition in replicas}
+        contents: dict[int, bytes] = {}
+        for number, partition in replicas:
+            try:
+                contents[number] = _content(partition, max(starts))
+            except CorruptBatch as reason:
+                self._found("other records", f"{topic}-{index} on {number}: {reason}")
         ends = {number: partition.log.high_watermark for number, partition in replicas}
         if len(set(ends.values())) > 1:
             self._found("other high watermark", f"{topic}-{index}: {ends}")
