@@ -68,7 +68,7 @@ class VirtualWorld:
         entropy = self._entropy(f"{name} {self._starts}")
         files = VirtualFiles(disk or VirtualDisk(), power)
         network = self.wires.host(name, power)
-        offload = VirtualOffload(power, entropy)
+        offload = VirtualOffload(power, entropy, self.clock)
         objects = VirtualObjects(self.bucket, power, offload.owe)
         workers = VirtualWorkers(files, power)
         return VirtualNode(

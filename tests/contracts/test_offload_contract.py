@@ -111,11 +111,12 @@ class TestThreads:
 
 
 class TestVirtual:
-    def test_it_takes_virtual_time(self) -> None:
+    @pytest.mark.parametrize("jumping", [False, True])
+    def test_it_takes_virtual_time(self, jumping: bool) -> None:
         clock = VirtualClock()
-        offload = VirtualOffload(
-            entropy=SeededEntropy(random.Random(3)), delay_seconds=2.0, calls_per_lane=1
-        )
+        clock.jumping = jumping
+        entropy = SeededEntropy(random.Random(3))
+        offload = VirtualOffload(None, entropy, clock, delay_seconds=2.0, calls_per_lane=1)
         called: list[float] = []
         returned: list[float] = []
 
@@ -127,7 +128,7 @@ class TestVirtual:
             async with trio.open_nursery() as nursery:
                 for _ in range(3):
                     nursery.start_soon(call)
-                await clock.run_for(20)
+                await _pass_seconds(clock, 20)
 
         trio.run(main, clock=clock)
         assert len(returned) == 3
@@ -144,9 +145,11 @@ class TestVirtual:
             await offload.run(called.append, 1, lane="/d1")
         assert called == []
 
-    def test_what_was_to_be_called_when_the_power_went(self) -> None:
+    @pytest.mark.parametrize("jumping", [False, True])
+    def test_what_was_to_be_called_when_the_power_went(self, jumping: bool) -> None:
         clock, power = VirtualClock(), Power()
-        offload = VirtualOffload(power, delay_seconds=1.0)
+        clock.jumping = jumping
+        offload = VirtualOffload(power, None, clock, delay_seconds=1.0)
         called: list[int] = []
 
         async def call() -> None:
@@ -156,9 +159,36 @@ class TestVirtual:
         async def main() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(call)
-                await clock.run_for(0.5)
+                await _pass_seconds(clock, 0.5)
                 power.cut()
-                await clock.run_for(10)
+                await _pass_seconds(clock, 0.1)
+                assert not nursery.child_tasks
+                await _pass_seconds(clock, 10)
 
         trio.run(main, clock=clock)
         assert called == []
+
+    @pytest.mark.parametrize("jumping", [False, True])
+    def test_what_has_begun_is_waited_for(self, jumping: bool) -> None:
+        clock = VirtualClock()
+        clock.jumping = jumping
+        offload = VirtualOffload(None, None, clock, delay_seconds=1.0)
+        called: list[float] = []
+
+        async def call() -> None:
+            await offload.run(lambda: called.append(clock.monotonic()), lane="/d1")
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                await _pass_seconds(clock, 0.5)
+                nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await _pass_seconds(clock, 10)
+
+        trio.run(main, clock=clock)
+        assert called == [1.0]
+
+
+async def _pass_seconds(clock: VirtualClock, seconds: float) -> None:
+    await (clock.sleep if clock.jumping else clock.run_for)(seconds)
