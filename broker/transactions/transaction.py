@@ -86,7 +86,7 @@ class Transaction:
         """Let something happen. `fresh_id` is the producer id that was asked for by `Allocate`."""
         row = self._row(event)
         if isinstance(row, ErrorCode):
-            return Actions().reply(waiter, failed(event, row))
+            return self._answer(event, waiter, row)
         step = TABLE[row][self.stored.state]
         if step in ANSWERS:
             return self._answer(event, waiter, ANSWERS[step])
@@ -152,11 +152,31 @@ class Transaction:
         return ErrorCode.producer_fenced
 
     def _answer(self, event: Event, waiter: Waiter, code: ErrorCode) -> Actions:
+        """Say so, where nothing changes."""
         answer = failed(event, code)
         bumps = isinstance(event, EndTransaction) and event.client_version >= EPOCH_BUMP
         if code is NO_ERROR and bumps:
             answer = ProducerAnswer(NO_ERROR, *self.producer)
+        if self._may_be_outdated(event):
+            self.pending = self.stored.state
+            actions = Actions()
+            then = Then(self.transactional_id, self.stored, event, waiter, answer)
+            actions.appends.append(Append(then))
+            return actions
         return Actions().reply(waiter, answer)
+
+    def _may_be_outdated(self, event: Event) -> bool:
+        """Whether another coordinator may know better. One that is cut off does not hear that it is no
+        coordinator any more, and partitions that its producers write to are added elsewhere (KIP-890): to
+        it, the transaction that is to be ended never began, and its answer would be the producer's last.
+        Before it says so it writes what it knows, once more; it can't while others lead the partition.
+        Of epochs before its own it is right: none of them comes again."""
+        return (
+            isinstance(event, EndTransaction)
+            and event.producer.producer_id == self.stored.producer_id
+            and event.producer.epoch >= self.stored.epoch
+            and self._check_wait() is None
+        )
 
     def _needs_fresh_id(self, event: Event, step: Step, now: Now) -> bool:
         """Whether the epochs are used up that the step wants one more of."""

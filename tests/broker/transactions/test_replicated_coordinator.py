@@ -157,6 +157,27 @@ async def test_followers_that_are_late(clock: VirtualClock) -> None:
         assert stand.errors == [ErrorCode.coordinator_not_available]
 
 
+async def test_who_is_cut_off_does_not_say_that_there_is_no_transaction(
+    clock: VirtualClock,
+) -> None:
+    """Another may have been elected, and one may have begun there: its producer would give up."""
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        stand.fetched(1)
+        await clock.settle()
+        commit = partial(stand.coordinator.end, "a", Producer(1000, 0), is_commit=True)
+        nursery.start_soon(stand.ended, commit)
+        await clock.run_for(2.1)
+        nursery.start_soon(stand.ended, commit)
+        await clock.settle()
+        stand.fetched(stand.world.log.end_offset)
+        await clock.settle()
+        late, refused = ErrorCode.coordinator_not_available, ErrorCode.invalid_txn_state
+        assert stand.errors == [ErrorCode.none, late, refused]
+
+
 async def test_too_few_in_sync_and_nothing_is_written(clock: VirtualClock) -> None:
     stand = Stand(clock, min_isr=2)
     stand.led_by(ME, 6, isr=(ME,))

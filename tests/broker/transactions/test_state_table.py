@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.broker.transactions import records
 from odradek.broker.transactions.actions import NO_EPOCH, Outcome, Producer, ProducerAnswer, Stored
 from odradek.broker.transactions.states import (
     AT_REST,
@@ -87,6 +88,9 @@ HAPPEN: Mapping[Event, Callable[[Stage], Request | None]] = {
     Event.EXPIRES: expires,
 }
 
+PRESENT_ENDS = {Event.COMMITS_V1, Event.ABORTS_V1, Event.COMMITS, Event.ABORTS}
+"""Under the epoch that is the last one known here: another coordinator may know of more."""
+
 BECOMES: Mapping[Step, State] = {
     Step.BEGIN_EPOCH: State.EMPTY,
     Step.FENCE: State.PREPARE_ABORT,
@@ -120,7 +124,7 @@ def told(request: Request | None) -> ErrorCode | None:
 )
 def test_every_cell(event: Event, state: State) -> None:
     stage = in_state(state, version=0 if event in (Event.COMMITS_V1, Event.ABORTS_V1) else 2)
-    step = TABLE[event][state]
+    step, before = TABLE[event][state], stage.shard.transactions[ID].stored
     request = HAPPEN[event](stage)
     if step is Step.FORGET:
         assert stage.transaction is None
@@ -130,7 +134,10 @@ def test_every_cell(event: Event, state: State) -> None:
     assert transaction is not None
     assert transaction.stored.state is BECOMES.get(step, state)
     assert transaction.pending is None
-    assert bool(stage.log) == (step in BECOMES)
+    is_confirmed = event in PRESENT_ENDS and step in (Step.DONE, Step.REFUSE)
+    assert bool(stage.log) == (step in BECOMES or is_confirmed)
+    if is_confirmed:
+        assert stage.log == [records.encode(ID, before, stage.version)]
     if request is not None:
         expected = ErrorCode.transaction_abortable if step is Step.LOOK else NONE
         known = step is Step.LOOK and state is State.ONGOING
@@ -193,9 +200,39 @@ def test_strangers_are_turned_away(
     ends = code if version == 0 else waits
     assert told(stage.verify("P", "t-0")) is code
     assert told(stage.add("P", "t-0")) is waits
+    before = stage.shard.transactions[ID].stored
     assert told(stage.end("P", is_commit=True)) is ends
     assert told(stage.end("P", is_commit=False)) is ends
-    assert not stage.log
+    assert stage.shard.transactions[ID].stored == before
+    may_be_known_elsewhere = producer == Producer(1000, 6) and state not in PREPARED
+    assert len(stage.log) == (2 if may_be_known_elsewhere else 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "code"),
+    [
+        (0, State.EMPTY, ErrorCode.invalid_txn_state),
+        (0, State.COMPLETE_COMMIT, NONE),
+        (0, State.COMPLETE_ABORT, ErrorCode.invalid_txn_state),
+        (2, State.EMPTY, ErrorCode.invalid_txn_state),
+        (2, State.COMPLETE_COMMIT, ErrorCode.invalid_txn_state),
+        (2, State.COMPLETE_ABORT, ErrorCode.invalid_txn_state),
+    ],
+)
+def test_a_commit_of_nothing_is_answered_once_the_replicas_agree(
+    version: int, state: State, code: ErrorCode
+) -> None:
+    """A coordinator that is cut off knows nothing of transactions that began elsewhere since."""
+    stage = in_state(state, version)
+    stage.holding = True
+    request = stage.end("P", is_commit=True)
+    assert request.answer is None
+    assert told(stage.add("P", "t-0")) is ErrorCode.concurrent_transactions
+    stage.release(ErrorCode.not_coordinator)
+    assert told(request) is ErrorCode.not_coordinator
+    again = stage.end("P", is_commit=True)
+    stage.release()
+    assert told(again) is code
 
 
 @pytest.mark.parametrize("is_commit", [True, False])

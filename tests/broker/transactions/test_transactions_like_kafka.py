@@ -300,7 +300,8 @@ def _feature(peer: Peer, name: str) -> str:
 
 
 def _written(peer: Peer) -> dict[str, list[Any]]:
-    """The records of every history, in order, without what the broker makes up."""
+    """The records of every history, in order, without what the broker makes up, and without those that
+    say once more what the one before says: ours are written before an end of nothing is refused."""
     found: dict[str, list[Any]] = {}
     names: dict[str, dict[int, str]] = {}
     for directory in peer.broker.log_dirs:
@@ -310,7 +311,9 @@ def _written(peer: Peer) -> dict[str, list[Any]]:
                     assert each.key is not None
                     transactional_id = records.decode_key(each.key)
                     rows = found.setdefault(transactional_id, [])
-                    rows.append(_plain(each.value, names.setdefault(transactional_id, {})))
+                    row = _plain(each.value, names.setdefault(transactional_id, {}))
+                    if not rows or row != rows[-1]:
+                        rows.append(row)
     return found
 
 
