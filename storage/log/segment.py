@@ -272,7 +272,9 @@ class Segment(SegmentHandles):
         """Write `data`, `batch_count` batches with offsets and epochs in place; where it begins.
 
         Raises OSError; if that is about space or descriptors (not another error of cutting off what
-        was written in part), the segment is as before. `added` must follow.
+        was written in part), the segment is as before, on the disk too: a loss of power must not bring
+        back some of those bytes under what is written there next. Of the same batch, from the next leader,
+        that would be the leader epoch of the one before, which no CRC covers. `added` must follow.
         """
         if not self._ready:
             self.prepare()
@@ -285,8 +287,11 @@ class Segment(SegmentHandles):
         file = self._file or self.file
         try:
             return file.append_v((data,))
+        except OutOfDescriptors:
+            raise
         except OSError:
             file.truncate(self._size)
+            file.sync()
             raise
 
     def added(self, batches: Sequence[Batch], position: int) -> None:

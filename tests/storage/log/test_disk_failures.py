@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from odradek.protocol.records.batch import Batch
 from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.testing.virtual_disk import VirtualDisk
@@ -22,6 +23,7 @@ from tests.storage.log.log_world import (
     idempotent,
     offsets_in,
     raises_offline,
+    read_batches,
     records_in,
 )
 
@@ -64,6 +66,25 @@ def test_a_full_disk_is_an_error_to_the_producer_and_changes_nothing(room: int) 
     world.kill()
     assert offsets_in(world.log) == list(range(end + 1))
     check_indexes(world)
+
+
+def test_what_a_full_disk_took_in_part_never_comes_back() -> None:
+    """The same batch comes from the next leader, and the power goes: no CRC covers a leader's epoch."""
+    for seed in range(200):
+        world = limited(10**6)
+        world.append(idempotent(7, 0))
+        world.flush()
+        disk = world.disk.mount_of(ROOT)
+        disk.capacity_bytes = disk.used_bytes + 300
+        with pytest.raises(DiskFull):
+            world.append(idempotent(7, 1, size=1000), epoch=1)
+        disk.capacity_bytes = 10**6
+        world.kill()
+        again = idempotent(7, 1, size=1000)
+        Batch(again, 0).stamp(base_offset=1, leader_epoch=2)
+        world.log.append_as_follower(again)
+        log = world.power_cut(seed)
+        assert all(each.leader_epoch == 2 for each in read_batches(log, 1, log.end_offset))
 
 
 def test_retention_makes_room_on_a_full_disk() -> None:
