@@ -38,8 +38,9 @@ start of Java and of Spark is not. `cpu_s` is of all the application's processes
 workers), `broker_cpu_s` of the broker's, whose copies to the store were made before. "Count" asks our source with
 `.schema("partition int NOT NULL, offset long NOT NULL")`, and the connector, whose columns cannot be chosen, as it is;
 "count by batches" sums up our source's `rows=batches`, a row a batch. "One hour of thirty days, by a filter" sets
-`maxLateness` to `0` on our side, a promise that records are in order, by which the source leaves out what comes after
-the hour; the connector has no such option, and applies the filter to all records. "All columns" goes into Spark's sink that throws
+`pushFilters` on our side, by which the source sees the filter, and `maxLateness` to `0`, a promise that records are in
+order, by which it leaves out what comes after the hour; the connector has no such options, and applies the filter to
+all records. "All columns" goes into Spark's sink that throws
 rows away. Our source wants Spark 4.2 or later; the connector runs on 4.0.0, the last of which all that it needs can be
 fetched: some of the difference may be Spark's. Batches have 16 KiB, as Java's producer fills them. Every answer is
 compared with what was written. Before each run the memory is warm, and the logs that are to be read are in

@@ -101,6 +101,8 @@ class Options:
     """What a row of the table is: a record, or a batch."""
     value_format: str = BINARY
     """`valueFormat`: as values are, or JSON, whose fields the schema has in `value`."""
+    push_filters: bool = False
+    """`pushFilters`: the query's filters leave out segments, batches and records before Spark sees them."""
     max_lateness_ms: int | None = None
     """`maxLateness`: no record is by more than this older than any before it in its partition. Who asks
     promises it; nothing in a log does."""
@@ -176,6 +178,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
         value_format=read.choice("valueformat", (BINARY, JSON), BINARY),
+        push_filters=not streaming and read.flag("pushfilters", False),
         max_lateness_ms=read.checked("maxlateness", duration_ms),
     )
     read.flag("includeheaders", False)  # the schema goes by it
@@ -205,7 +208,7 @@ _SPELT = {
         "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
         "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
         "includeHeaders", "failOnDataLoss", "maxBytesPerTask", "onCorruptSegment", "rows",
-        "maxLateness", "valueFormat",
+        "pushFilters", "maxLateness", "valueFormat",
     )
 }  # fmt: skip
 """Spark hands options on in small letters."""

@@ -58,7 +58,8 @@ class OdradekDataSource(DataSource):
         return usual_schema(self.options)
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(parse_options(self.options, streaming=False), schema)
+        options = parse_options(self.options, streaming=False)
+        return (FilteringReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         from odradek.pipeline.stream import StreamReader
@@ -163,11 +164,6 @@ class BatchReader(Reads, DataSourceReader):
         super().__init__(options, schema)
         self._filtered = Filtered()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        has_gaps = self._options.corrupt_segments == REPORT
-        self._filtered, left = push_down(filters, has_gaps=has_gaps)
-        return left
-
     def partitions(self) -> Sequence[InputPartition]:
         from odradek.pipeline.query import Query
 
@@ -178,7 +174,20 @@ class BatchReader(Reads, DataSourceReader):
         return self._read(partition, self._filtered)
 
 
+class FilteringReader(BatchReader):
+    """One that leaves out what the query's filters do (`pushFilters`).
+
+    Spark up to 4.3.0 keeps the last such plan of a `load()`, and reads by it whatever else is asked of the same
+    DataFrame without a filter, or in one query with it: so nobody gets this who has not asked for it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        has_gaps = self._options.corrupt_segments == REPORT
+        self._filtered, left = push_down(filters, has_gaps=has_gaps)
+        return left
+
+
 def register(spark: Any) -> None:
-    """Make the format "odradek" known to a session, and let it see filters."""
+    """Make the format "odradek" known to a session, and let it see filters (`pushFilters`)."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(OdradekDataSource)

@@ -191,7 +191,7 @@ def test_the_page_tells_what_a_second_core_brings() -> None:
     (_, after) = text.split("| from one core to two | peer | unit | one | two | times |\n")
     rows = after.split("\n\n")[0].splitlines()[1:]
     assert rows == ["| table-full-100b | odradek | ? | 400 | 600 | 1.50 |"]
-    assert "`maxLateness` to `0` on our side" in text
+    assert "`pushFilters` on our side" in text
 
 
 def test_the_stored_page_is_that_of_the_stored_results() -> None:

@@ -217,17 +217,20 @@ def test_the_same_rows(
         "key is null and timestampType = 0",
     ],
 )
+@pytest.mark.parametrize("pushed", ["true", "false"])
 def test_the_same_rows_pass_a_filter(
     spark: SparkSession,
     connector: SparkConnector,
     broker: BrokerProcess,
     times: dict[str, str],
     condition: str,
+    pushed: str,
 ) -> None:
     options = asked(QUERIES["all"], broker, times)
     condition = condition.replace("MIDDLE", times["MIDDLE"])
     theirs = connector.read(options, where=condition)
-    ours = spark.read.format("odradek").options(**options).load().where(condition)
+    ours = spark.read.format("odradek").options(**options, pushFilters=pushed).load()
+    ours = ours.where(condition)
     assert rows_of(ours) == theirs
     assert theirs
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType  # noqa: E402
 
 from odradek.pipeline.filters import Filtered, push_down  # noqa: E402
 from odradek.pipeline.options import parse_options  # noqa: E402
-from odradek.pipeline.source import BatchReader  # noqa: E402
+from odradek.pipeline.source import FilteringReader  # noqa: E402
 from tests.pipeline.test_table_schema import GAP  # noqa: E402
 from tests.pipeline.virtual_leader import VirtualLeader  # noqa: E402
 from tests.pipeline.virtual_reading import FULL  # noqa: E402
@@ -149,7 +149,7 @@ def test_a_gap_is_one_row_whatever_is_asked_for(
         asked.append(spark.GreaterThanOrEqual(("timestamp",), at))
     if from_offset is not None:
         asked.append(spark.GreaterThanOrEqual(("offset",), from_offset))
-    reader = BatchReader(options, StructType([*FULL.fields[:3]]).add("gap", GAP))
+    reader = FilteringReader(options, StructType([*FULL.fields[:3]]).add("gap", GAP))
     with VirtualLeader((10, 20)).reachable():
         assert list(reader.pushFilters(asked)) == []
         rows = [

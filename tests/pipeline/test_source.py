@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -76,10 +77,11 @@ def test_what_is_asked_for_in_offsets_times_and_columns(
     spark: SparkSession, broker: Broker
 ) -> None:
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
-    frame = table(spark, options(broker))
+    filtering = options(broker, pushFilters="true")
 
     def offsets(condition: str) -> list[tuple[int, int]]:
-        found = frame.where(condition).select("partition", "offset").collect()
+        frame = table(spark, filtering).where(condition)
+        found = frame.select("partition", "offset").collect()
         return sorted(tuple(each) for each in found)
 
     assert offsets("partition = 1 and offset >= 100 and offset < 120") == [
@@ -92,7 +94,8 @@ def test_what_is_asked_for_in_offsets_times_and_columns(
     assert offsets(f"timestamp >= {at}") == [row[:2] for row in rows if row[2] >= middle]
     assert offsets(f"timestamp < {at}") == [row[:2] for row in rows if row[2] < middle]
     plan = (
-        frame.where("partition = 1 and offset >= 100")
+        table(spark, filtering)
+        .where("partition = 1 and offset >= 100")
         ._jdf.queryExecution()
         .executedPlan()
         .toString()
@@ -105,6 +108,28 @@ def test_what_is_asked_for_in_offsets_times_and_columns(
         .load()
     )
     assert sorted(tuple(row) for row in narrow.collect()) == [row[:2] for row in rows]
+
+
+def test_a_frame_may_be_asked_again_and_again(spark: SparkSession, broker: Broker) -> None:
+    """What one query's filter left out is there for the next one, and for the rest of the same query."""
+    rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
+    count = Counter(row[0] for row in rows)
+    frame = table(spark, options(broker))
+    assert frame.where("partition = 1").count() == count[1]
+    assert frame.count() == len(rows)
+    assert frame.where("partition = 2 or offset < 0").count() == count[2]
+    both = frame.where("partition = 0").union(frame.where("partition = 1"))
+    assert {row.partition: row["count"] for row in both.groupBy("partition").count().collect()} == {
+        0: count[0],
+        1: count[1],
+    }
+    assert frame.where("partition = 1").union(frame).count() == count[1] + len(rows)
+    frame.createOrReplaceTempView("asked_again")
+    some, whole = (
+        f"(select count(*) from asked_again {each})" for each in ("where partition = 0", "")
+    )
+    (row,) = spark.sql(f"select {some}, {whole}").collect()
+    assert tuple(row) == (count[0], len(rows))
 
 
 def test_a_schema_may_say_where_there_is_no_null(spark: SparkSession, broker: Broker) -> None:
@@ -173,11 +198,11 @@ def test_a_gap_is_a_row_of_each_query_that_compares_times(spark: SparkSession) -
             done.result(30)
         given = {"startingOffsets": '{"short":{"0":0}}', "failOnDataLoss": "false"}
         given |= {"subscribe": "short", "onCorruptSegment": "report"}
-        asked = table(spark, options(broker, **given))
+        filtering = options(broker, **given, pushFilters="true")
 
         def found(where: str) -> tuple[int, int]:
             """Rows of gaps, and of records."""
-            rows = asked.where(where).select("gap").collect()
+            rows = table(spark, filtering).where(where).select("gap").collect()
             gaps = sum(row.gap is not None for row in rows)
             return gaps, len(rows) - gaps
 

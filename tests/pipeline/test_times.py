@@ -18,7 +18,7 @@ from odradek.pipeline.query import Query
 from odradek.pipeline.reading import Reading, read_pieces
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.segments import narrowed_to_time
-from odradek.pipeline.source import BatchReader, ReadTask
+from odradek.pipeline.source import FilteringReader, ReadTask
 from odradek.pipeline.store import Store
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
@@ -210,7 +210,7 @@ def test_what_indexes_leave_of_many_segments_is_no_single_tasks(
     options = {"subscribe": "t", "tiered.url": "unused", "maxlateness": "0"}
 
     def pieces_a_task(*filters: Filter) -> list[int]:
-        reader = BatchReader(parse_options(options, streaming=False), FULL)
+        reader = FilteringReader(parse_options(options, streaming=False), FULL)
         assert list(reader.pushFilters([*filters])) == []
         return [len(task.pieces) for task in reader.partitions() if isinstance(task, ReadTask)]
 
