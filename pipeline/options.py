@@ -299,6 +299,8 @@ class _Read:
 
 def store_url(text: str) -> str:
     """A directory as it is called from everywhere: tasks run elsewhere than who names it."""
+    if not text.strip():
+        raise ValueError("names no store")
     return text if "://" in text else str(Path(text).absolute())
 
 
@@ -326,10 +328,13 @@ def _pattern(text: str) -> str:
 
 def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     with _json_such_as('{"topic":[0,1]}'):
-        return {
-            topic: tuple(sorted({int(each) for each in partitions}))
+        found = {
+            topic: tuple(sorted({_whole(each) for each in partitions}))
             for topic, partitions in json.loads(text).items()
         }
+    if not found or not all(found.values()):
+        raise ValueError("names no partition")
+    return found
 
 
 def _offsets(text: str, *, least: int) -> Position:
@@ -354,7 +359,7 @@ def _by_partition(text: str, *, least: int) -> dict[str, dict[int, int]]:
 def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str, dict[int, int]]:
     with _json_such_as(_OF_PARTITIONS):
         found = {
-            topic: {int(partition): int(value) for partition, value in partitions.items()}
+            topic: {_whole(partition): _whole(value) for partition, value in partitions.items()}
             for topic, partitions in given.items()
         }
     for topic, partitions in found.items():
@@ -362,6 +367,13 @@ def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str,
             if _int64(value) < least:
                 raise ValueError(f"{value} of {topic}-{partition} means nothing there")
     return found
+
+
+def _whole(given: Any) -> int:
+    """A number, or the text of one: `10.7` and `true` are no offsets. Raises ValueError."""
+    if isinstance(given, bool) or re.fullmatch(r"-?[0-9]+", str(given)) is None:
+        raise ValueError("not a whole number")
+    return int(given)
 
 
 _OF_PARTITIONS = '{"topic":{"0":42}}'

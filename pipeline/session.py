@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os  # noqa: TID251 - a process's edge: it is where Spark looks for the workers' interpreter
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.quick_workers import quicken
@@ -47,8 +50,11 @@ def open_session(
         builder = builder.config(key, value)
     logging.getLogger().addFilter(_is_nobodys)
     try:
-        session = builder.getOrCreate()
+        with _first_interrupt_noted() as interrupts:
+            session = builder.getOrCreate()
         try:
+            if interrupts:
+                raise KeyboardInterrupt
             quicken(session)
             session.sparkContext.setLogLevel("ERROR")
             yield session
@@ -59,6 +65,27 @@ def open_session(
             session.stop()
     finally:
         logging.getLogger().removeFilter(_is_nobodys)
+
+
+@contextmanager
+def _first_interrupt_noted() -> Iterator[list[int]]:
+    """A Ctrl-C while Spark starts is for whoever comes after: half-way through, its JVM would stay for good. A
+    second one is not waited with."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _is_nobodys(record: logging.LogRecord) -> bool:

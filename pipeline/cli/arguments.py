@@ -29,9 +29,23 @@ def add_source_arguments(
     )
 
 
+_ARGUMENTS = {
+    "kafka.bootstrap.servers": "bootstrap",
+    "tiered.url": "tiered",
+    "subscribe": "topic",
+    "kafka.isolation.level": "isolation",
+    "includeheaders": "headers",
+}
+"""Options of the source that are arguments of their own, where a command has these."""
+
+
 def source_of(args: argparse.Namespace) -> dict[str, str]:
     """The options of the source that these arguments are. Raises BadOption."""
     source = named_values("--option", args.option)
+    for name in source:
+        argument = _ARGUMENTS.get(name.lower())
+        if argument is not None and hasattr(args, argument):
+            raise BadOption(f"--option {name}: --{argument} says that")
     if args.bootstrap is not None:
         source["kafka.bootstrap.servers"] = args.bootstrap
     if args.tiered is not None:

@@ -79,7 +79,7 @@ def _job(args: argparse.Namespace) -> ExportJob:
         values=Values(
             args.value, args.schema, None if args.registry is None else decoding_of(args)
         ),
-        offsets_a_batch=args.offsets_a_batch or OFFSETS_A_BATCH,
+        offsets_a_batch=OFFSETS_A_BATCH if args.offsets_a_batch is None else args.offsets_a_batch,
         unreadable=args.unreadable,
         checkpoint=args.checkpoint,
         dead_letters=args.dead_letters,

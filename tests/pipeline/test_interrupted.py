@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -60,3 +63,44 @@ def test_an_interrupted_job_says_nothing(script: str) -> None:
     assert "Traceback" not in done.stderr
     if script is JOB:
         assert done.stderr.partition("begun\n")[2] == ""
+
+
+SLOWLY = """
+import sys
+from odradek.pipeline.session import open_session
+
+try:
+    with open_session("interrupted", "local[1]"):
+        print("too late", file=sys.stderr, flush=True)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.5, 1.5])
+def test_who_interrupts_the_start_leaves_nothing_behind(after_s: float) -> None:
+    """As a terminal does it: everyone hears of Ctrl-C, Spark's launcher too."""
+    job = subprocess.Popen([sys.executable, "-c", SLOWLY], start_new_session=True)
+    try:
+        while len(_of_session(job.pid)) == 1:  # Spark's launcher is not there yet
+            time.sleep(0.01)
+        time.sleep(after_s)
+        os.killpg(job.pid, signal.SIGINT)
+        assert job.wait(60) == 130
+        until = time.monotonic() + 30
+        while _of_session(job.pid) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert _of_session(job.pid) == []
+    finally:
+        for left in _of_session(job.pid):
+            os.kill(left, signal.SIGKILL)
+        job.wait()
+
+
+def _of_session(leader: int) -> list[int]:
+    """The processes that are left of it, zombies aside."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,stat=", "-s", str(leader)], capture_output=True, text=True, check=False
+    )
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, state in rows if not state.startswith("Z")]

@@ -1,0 +1,42 @@
+"""What the jobs' arguments are to the source, and which may not be said twice."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from odradek.pipeline.cli.arguments import add_source_arguments, source_of
+from odradek.pipeline.errors import BadOption
+
+
+def parsed(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--topic")
+    add_source_arguments(parser)
+    return parser.parse_args(given)
+
+
+def test_options_go_to_the_source() -> None:
+    args = parsed("--bootstrap", "h:9092", "--tiered", "/tier", "--option", "tiered.prefix=a=b")
+    assert source_of(args) == {
+        "kafka.bootstrap.servers": "h:9092",
+        "tiered.url": "/tier",
+        "tiered.prefix": "a=b",
+    }
+    assert source_of(parsed("--option", "includeHeaders=true")) == {"includeHeaders": "true"}
+
+
+@pytest.mark.parametrize(
+    ("option", "argument"),
+    [
+        ("subscribe=other", "--topic"),
+        ("Subscribe=other", "--topic"),
+        ("kafka.bootstrap.servers=h:9092", "--bootstrap"),
+        ("tiered.URL=/tier", "--tiered"),
+    ],
+)
+def test_what_has_an_argument_of_its_own_is_no_option(option: str, argument: str) -> None:
+    name = option.partition("=")[0]
+    with pytest.raises(BadOption, match=f"^--option {name}: {argument} says that$"):
+        source_of(parsed("--topic", "events", "--option", option))
