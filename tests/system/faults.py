@@ -172,8 +172,8 @@ def unclean_election(scene: Scene) -> frozenset[bytes]:
     """A replica that has not been in sync for a while leads, because the topic lets it.
 
     `A` is the leader, `B` the other replica; `C`, which has none, is the active controller. B dies, and
-    comes back unable to reach A; then A dies. Returns the values that were acknowledged by A alone: they
-    may be lost. What B had when it died was acknowledged by both, or may have been.
+    comes back unable to reach A; then A dies. Returns the values that A alone may have acknowledged: they
+    may be lost. Of the transaction that is under way then, too: its commit comes later. What B had when it died was acknowledged by both, or may have been.
     """
     cluster, a = scene.cluster, scene.leader()
     [b] = set(_replicas(scene)) - {a}
@@ -187,7 +187,7 @@ def unclean_election(scene: Scene) -> frozenset[bytes]:
     cluster.restart(b)
     scene.load.wait_for_progress()
     cluster.kill(a)
-    alone = scene.load.acknowledged_values() - had
+    alone = scene.load.begun_values() - had
     wait_for_leader(cluster, scene.topic, lambda found: found == b, broker=c)
     scene.load.wait_for_progress()
     cluster.heal()

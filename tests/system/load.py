@@ -91,6 +91,10 @@ class Load(ABC):
         ]
         return {value for values in committed for value in values}
 
+    def begun_values(self) -> set[bytes]:
+        """All that was sent by now, whatever became of it."""
+        return {value for each in list(self.ledger.transactions) for value in each.values}
+
     def acknowledged_in(self, partitions: Set[int]) -> int:
         """How many are committed that have something there. A transaction has something everywhere."""
         places = self.ledger.places
