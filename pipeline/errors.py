@@ -56,9 +56,12 @@ class BrokersUnavailable(PipelineError):
     """No broker answered, or one refused."""
 
 
+OR_WITHOUT = "onCorruptSegment=skip or report reads what is left"
+
+
 def or_without(error: UnreadableSegment) -> UnreadableSegment:
     """The error that ends a query, with how not to."""
-    error.args = (f"{error} (onCorruptSegment=skip or report reads what is left)",)
+    error.args = (f"{error} ({OR_WITHOUT})",)
     return error
 
 

@@ -127,6 +127,9 @@ class Options:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.subscribe or topic in self.assign
 
+    def wants_partition(self, topic: str, partition: int) -> bool:
+        return self.wants(topic) and partition in self.assign.get(topic, (partition,))
+
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     """Raises BadOption, which says what is wrong and what is right."""
@@ -212,6 +215,7 @@ _SPELT = {
     )
 }  # fmt: skip
 """Spark hands options on in small letters."""
+_ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 
 
 class _Read:
@@ -277,9 +281,15 @@ class _Read:
             return Position(timestamps_ms=times)
         if offsets is None:
             return None
-        if offsets.lower() == "latest" and (self._streaming or end is not None):
+        if offsets.lower() == "latest":
+            if end is None and not self._streaming:
+                raise BadOption(
+                    "startingOffsets=latest: a batch query ends there: earliest, or JSON"
+                )
             return Position(everywhere=LATEST)
-        if offsets.lower() == "earliest" and end is None:
+        if offsets.lower() == "earliest":
+            if end is not None:
+                raise BadOption("endingOffsets=earliest: nothing is before that: latest, or JSON")
             return Position(everywhere=EARLIEST)
         least = EARLIEST if end is None else LATEST
         found: Position = self.checked(f"{which}offsets", partial(_offsets, least=least))
@@ -292,6 +302,8 @@ class _Read:
             of_kafka = name.removeprefix(_KAFKA) if name.startswith(_KAFKA) else ""
             if is_passed_over(of_kafka, value):
                 continue
+            if name in _ENDS:  # of a stream: a batch query's were asked for
+                raise BadOption(f"{_SPELT[name]} is of batch queries: a stream goes on")
             if (why := why_refused(of_kafka)) is not None:
                 raise BadOption(f"{name} is not for this source: {why}")
             raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")

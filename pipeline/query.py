@@ -136,9 +136,8 @@ class Query:
         )
 
     def _is_read(self, partition: TopicIdPartition) -> bool:
-        assign, index = self._options.assign, partition.partition
-        is_named = not assign or index in assign.get(partition.topic, ())
-        return is_named and self._filtered.has_partition(partition.topic, index)
+        where = (partition.topic, partition.partition)
+        return self._options.wants_partition(*where) and self._filtered.has_partition(*where)
 
     @cached_property
     def partitions(self) -> dict[TopicPartition, TopicIdPartition | None]:

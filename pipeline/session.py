@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os  # noqa: TID251 - a process's edge: it is where Spark looks for the workers' interpreter
-import signal
 import sys
-import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
 
+from odradek.pipeline.interrupts import interrupts_cancel, interrupts_put_off
 from odradek.pipeline.quick_workers import quicken
 
 if TYPE_CHECKING:
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
 
 TO_WORKERS = {"spark.python.unix.domain.socket.enabled": "true"}
 """Spark hands records on from Python to its JVM over TCP by default, which costs a tenth of a full read."""
+
+SAY_WHAT_IS_RAISED = ("py4j", "SQLQueryContextLogger")
+"""Loggers of errors, with tracebacks: of those in a stream's batch, which are raised where that is waited for, and of
+those in a query."""
 
 
 @contextmanager
@@ -49,43 +52,30 @@ def open_session(
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
     logging.getLogger().addFilter(_is_nobodys)
+    warnings.filterwarnings("ignore", module="pyspark")  # what is for whoever writes a program
+    levels = {logger: logger.level for logger in map(logging.getLogger, SAY_WHAT_IS_RAISED)}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
     try:
-        with _first_interrupt_noted() as interrupts:
-            session = builder.getOrCreate()
+        session = None
         try:
-            if interrupts:
-                raise KeyboardInterrupt
-            quicken(session)
-            session.sparkContext.setLogLevel("ERROR")
-            yield session
+            with interrupts_put_off():
+                session = builder.getOrCreate()
+            with interrupts_cancel(session):
+                quicken(session)
+                session.sparkContext.setLogLevel("ERROR")
+                yield session
         except KeyboardInterrupt:
-            session.sparkContext.setLogLevel("OFF")
+            if session is not None:
+                session.sparkContext.setLogLevel("OFF")
             raise
         finally:
-            session.stop()
+            if session is not None:
+                session.stop()
     finally:
         logging.getLogger().removeFilter(_is_nobodys)
-
-
-@contextmanager
-def _first_interrupt_noted() -> Iterator[list[int]]:
-    """A Ctrl-C while Spark starts is for whoever comes after: half-way through, its JVM would stay for good. A
-    second one is not waited with."""
-    noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if noted:
-            raise KeyboardInterrupt
-        noted.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, before)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def _is_nobodys(record: logging.LogRecord) -> bool:

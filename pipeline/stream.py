@@ -106,11 +106,20 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif where in query.partitions:
                 ranges[where] = (low, offset)
             else:
-                query.lose(where, low, offset, f"{where} was deleted while it was read")
+                query.lose(where, low, offset, self._why_not(where))
         return self._tasks(query.plan(query.left(ranges)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, Filtered())
+
+    def _why_not(self, where: TopicPartition) -> str:
+        """A partition that the stream has read is not one of the query's."""
+        if self._options.wants_partition(*where):
+            return f"{where} was deleted while it was read"
+        return (
+            f"the stream has read {where}, which its options do not name any more (subscribe, assign):"
+            " name it again, or begin with a checkpoint of its own"
+        )
 
     def _begin(self, start: InJson, begun: StreamOffsets, until: StreamOffsets) -> Offsets:
         """Where a batch begins: the first one where its end says, if it does. Raises DataLoss."""

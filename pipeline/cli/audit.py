@@ -111,7 +111,8 @@ def as_json(report: AuditReport) -> dict[str, Any]:
         ],
         "problems": report.problems,
         "findings": [
-            {"standing": each.standing.value, "what": _name(each)} for each in report.findings
+            {"standing": each.standing.value, "what": _name(each), "lacks": _lacks(each)}
+            for each in report.findings
         ],
     }
 
@@ -132,7 +133,8 @@ def as_text(report: AuditReport) -> Iterator[str]:
     for finding in report.findings:
         word = finding.standing.value
         is_bad = finding.standing.is_loss or finding.standing.is_garbage
-        yield f"{word.upper() if is_bad else word}: {_name(finding)}"
+        lacks = f" lacks {', '.join(_lacks(finding))}" if _lacks(finding) else ""
+        yield f"{word.upper() if is_bad else word}: {_name(finding)}{lacks}"
     yield "all is well" if report.is_well else "not all is well"
 
 
@@ -174,4 +176,12 @@ def _name(finding: Finding) -> str:
     if finding.metadata is not None:
         return segment_key(finding.metadata, "")
     assert finding.stored is not None
-    return str(finding.stored.id)
+    suffix, found = next(iter(finding.stored.objects.items()))
+    return found.key.removesuffix(suffix)
+
+
+def _lacks(finding: Finding) -> list[str]:
+    """The suffixes of objects, where some are there and others not."""
+    if not finding.standing.is_loss or finding.stored is None:
+        return []
+    return finding.stored.missing(finding.metadata)

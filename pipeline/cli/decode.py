@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.limit <= LIMIT_MAX:
         raise BadOption(f"--limit {args.limit}: it is a number of records, at most {LIMIT_MAX}")
     decoding = decoding_of(args)
+    decoding.decoder()  # what is wrong with it is told before Spark starts
     if args.columns:
         sys.stdout.writelines(_columns(decoding, as_json=args.json))
         return 0
@@ -108,6 +109,9 @@ def _columns(decoding: Decoding, *, as_json: bool) -> Iterator[str]:
 
 
 def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    from odradek.pipeline.errors import BadOption
     from odradek.pipeline.jobs.decode import DECODED, decoded
     from odradek.pipeline.source import NAME, register
 
@@ -117,7 +121,10 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
     frame = decoded(frame, decoding, fail=args.fail)
     frame = frame.withColumn("value", frame[DECODED]).drop(DECODED)
     if args.where is not None:
-        frame = frame.where(args.where)
+        try:
+            frame = frame.where(args.where)
+        except AnalysisException as error:  # one that is no SQL, too
+            raise BadOption(f"--where {args.where}: {(error.getMessage() or '').strip()}") from None
     return frame.limit(args.limit)
 
 

@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.jobs.export import export
 
     job = _job(args)
+    job.check()
     teller = Teller("offsets", as_json=args.json)
     with teller, session_of(args, "odradek-export") as spark:
         batches = export(spark, job, lambda batch: _tell(teller, batch), teller.progress)

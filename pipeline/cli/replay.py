@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.jobs.replay import replay
 
     job, tell = job_of(args), Teller("offsets", as_json=args.json)
+    job.check()
     with tell, session_of(args, "odradek-replay") as spark:
         result = replay(spark, job, tell.progress)
     for each in result.partitions:

@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         top_keys=args.top,
         late_after_ms=_given("--late-after", args.late_after, duration_ms),
     )
+    job.check()
     teller = Teller("tasks", as_json=args.json)
     with teller, session_of(args, "odradek-stats") as spark:
         rows = rows_of(stats(spark, job, teller.progress))
@@ -200,16 +201,17 @@ def _given(name: str, value: str, parse: Callable[[str], int]) -> int:
 def _size(text: str) -> int:
     from odradek.pipeline.cli.table import UNITS
 
-    for power, unit in reversed(list(enumerate(UNITS))):
+    number, factor = text, 1
+    for power, unit in enumerate(UNITS):
         for name in (unit, unit.replace("iB", "B")):
             if text.endswith(name) and text != name:
-                return _whole(float(text.removesuffix(name)) * 1024**power)
-    return _whole(int(text) if text.isdecimal() else float(text))
-
-
-def _whole(size: float) -> int:
+                number, factor = text.removesuffix(name), 1024**power
+    try:
+        size = factor * (int(number) if number.isdecimal() else float(number))
+    except ValueError:
+        size = -1
     if not 0 <= size < 1 << 63:
-        raise ValueError("no log is so large")
+        raise ValueError(f"a size is a number, of bytes or with a unit ({', '.join(UNITS)})")
     return int(size)
 
 

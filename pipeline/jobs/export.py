@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.errors import BadOption, DataLoss, PipelineError, said_by_spark
+from odradek.pipeline.errors import OR_WITHOUT, BadOption, DataLoss, PipelineError, said_by_spark
+from odradek.pipeline.interrupts import interruption_in_short
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.direct_export import direct_export
 from odradek.pipeline.jobs.driver import turn_of
@@ -49,6 +50,7 @@ DEAD_LETTERS = "_dead_letters"
 OFFSETS_A_BATCH = 10_000_000
 PROGRESS_SECONDS = 1.0
 UNREADABLE = ("fail", "dead-letters")
+OR_AS_DEAD_LETTERS = "--unreadable dead-letters notes it there, and goes on"
 
 
 @value_class
@@ -74,6 +76,22 @@ class ExportJob:
     @property
     def dead_letters_path(self) -> str:
         return self.dead_letters or f"{self.out}/{DEAD_LETTERS}"
+
+    def check(self) -> None:
+        """Whether it means something, but for the values' schema; the registry is asked. Raises PipelineError."""
+        if self.format not in FORMATS:
+            raise BadOption(f"tables are {', '.join(FORMATS)}, not {self.format}")
+        if self.by not in PARTITIONINGS:
+            raise BadOption(f"directories are by {', '.join(PARTITIONINGS)}, not by {self.by}")
+        if self.unreadable not in UNREADABLE:
+            raise BadOption(f"what can't be read: {' or '.join(UNREADABLE)}, not {self.unreadable}")
+        if any(name.lower() == "oncorruptsegment" for name in self.source):
+            raise BadOption(
+                "onCorruptSegment is not for an export, of which each offset has to be somewhere: --unreadable"
+                f" {' or '.join(UNREADABLE)} (ExportJob.unreadable) says what becomes of what can't be read"
+            )
+        parse_options(self.options(), streaming=True)
+        self.values.check()
 
     def options(self) -> dict[str, str]:
         """Of the stream."""
@@ -118,12 +136,14 @@ def export(
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    _check(job)
+    job.check()
+    job.values.check_schema()
     register(spark)
     try:
         return _export(spark, job, on_batch, on_progress)
     except (PySparkException, Py4JJavaError) as error:
-        raise PipelineError(f"the export ended: {said_by_spark(error)}") from error
+        said = said_by_spark(error).replace(OR_WITHOUT, OR_AS_DEAD_LETTERS)
+        raise PipelineError(f"the export ended: {said}") from error
 
 
 def _export(
@@ -140,10 +160,12 @@ def _export(
     dead_letters = open_table(spark, job.format, job.dead_letters_path, None, turn.confirm)
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
+    if not checkpoint.exists:  # what is refused leaves nothing behind
+        _check_begins(table, options, job)
     with turn.held():
         try:
             if not checkpoint.exists:
-                _check_untouched(table, options, job)
+                _check_begins(table, options, job)
             checkpoint.belongs_to(job.identity())
             checkpoint.take_back()
             checkpoint.has_dead_letters_at(job.dead_letters_path)
@@ -170,6 +192,7 @@ def _run(
     """Whose turn it is."""
     done: list[ExportBatch] = []
 
+    @interruption_in_short()
     def write(frame: object, number: int) -> None:
         turn.confirm()
         offsets = course.offsets_of(number)
@@ -197,32 +220,15 @@ def _run(
     return done
 
 
-def _check(job: ExportJob) -> None:
-    if job.format not in FORMATS:
-        raise BadOption(f"tables are {', '.join(FORMATS)}, not {job.format}")
-    if job.by not in PARTITIONINGS:
-        raise BadOption(f"directories are by {', '.join(PARTITIONINGS)}, not by {job.by}")
-    if job.unreadable not in UNREADABLE:
-        raise BadOption(f"what can't be read: {' or '.join(UNREADABLE)}, not {job.unreadable}")
-    if any(name.lower() == "oncorruptsegment" for name in job.source):
-        raise BadOption(
-            "onCorruptSegment is not for an export, of which each offset has to be somewhere: --unreadable"
-            f" {' or '.join(UNREADABLE)} (ExportJob.unreadable) says what becomes of what can't be read"
-        )
-    job.values.check()
-
-
-def _check_untouched(table: Table, options: Options, job: ExportJob) -> None:
-    """An export that begins would write again what one whose checkpoint was lost has written."""
+def _check_begins(table: Table, options: Options, job: ExportJob) -> None:
+    """An export that begins has a topic, and would write again what one whose checkpoint was lost has written. Raises
+    BadOption."""
     from pyspark.sql import functions as f
 
+    topics = {where.topic for where in Query(options).partitions}
     if not table.exists():
         return
-    topic = f.col("topic")
-    wanted = topic.isin(*options.subscribe, *options.assign)
-    if options.pattern is not None:
-        wanted = topic.rlike(f"^(?:{options.pattern})$")
-    if table.read().where(wanted).limit(1).count():
+    if table.read().where(f.col("topic").isin(topics)).limit(1).count():
         raise BadOption(
             f"{job.out} has records of these topics already, and {job.checkpoint_path} does not say"
             " how far they go: name the checkpoint they were exported with, or another place"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from odradek.pipeline.decoding.schema import RECORDS
 from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.options import REPORT, Options, parse_options
+from odradek.pipeline.options import REPORT, parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.replaying import Lane, Replayed, replay_lane
 from odradek.pipeline.target import JobState, Reached, Target, forgotten, is_whole, target_at
@@ -66,6 +66,29 @@ class ReplayJob:
     """Of keys, values and headers, before they are compressed."""
     tasks: int | None = None
     """At the same time; as many as Spark has cores."""
+
+    def options(self) -> dict[str, str]:
+        """Of the table."""
+        return {
+            ISOLATION: "read_committed",
+            "startingOffsetsByTimestampStrategy": "latest",
+            **self.source,
+        }
+
+    def check(self) -> None:
+        """Raises BadOption."""
+        if self.by not in BY:
+            raise BadOption(f"records are replayed by {' or by '.join(BY)}, not by {self.by}")
+        if self.compression not in NAMES:
+            raise BadOption(f"there is no compression {self.compression}, but {', '.join(NAMES)}")
+        for rate in (self.records_per_s, self.bytes_per_s):
+            if rate is not None and not 0 < rate < math.inf:
+                raise BadOption(f"a rate is a number above 0, not {rate}")
+        if self.tasks is not None and self.tasks < 1:
+            raise BadOption(f"there is at least one task, not {self.tasks}")
+        options = parse_options(self.options(), streaming=False)
+        if options.rows != RECORDS or options.corrupt_segments == REPORT:
+            raise BadOption("records alone are replayed: neither rows=batches nor reports of gaps")
 
 
 @value_class
@@ -128,12 +151,9 @@ def replay(
 
 def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
     """What is left of the job, for so many tasks; its ranges are fixed when this returns."""
-    source = {
-        ISOLATION: "read_committed",
-        "startingOffsetsByTimestampStrategy": "latest",
-        **job.source,
-    }
-    options = _checked(job, source)
+    job.check()
+    source = job.options()
+    options = parse_options(source, streaming=False)
     target = target_at(job.bootstrap, options.request_timeout_ms)
     what = _digest(job, source)
     name = job.name or f"{job.topic}.{what}"
@@ -153,22 +173,6 @@ def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
     )
     total = sum(each.high - each.low for each in progress.values())
     return ReplayPlan(target, state, list(progress), total, _dealt(lane, left, tasks_max))
-
-
-def _checked(job: ReplayJob, source: Mapping[str, str]) -> Options:
-    if job.by not in BY:
-        raise BadOption(f"records are replayed by {' or by '.join(BY)}, not by {job.by}")
-    if job.compression not in NAMES:
-        raise BadOption(f"there is no compression {job.compression}, but {', '.join(NAMES)}")
-    for rate in (job.records_per_s, job.bytes_per_s):
-        if rate is not None and not 0 < rate < math.inf:
-            raise BadOption(f"a rate is a number above 0, not {rate}")
-    if job.tasks is not None and job.tasks < 1:
-        raise BadOption(f"there is at least one task, not {job.tasks}")
-    options = parse_options(source, streaming=False)
-    if options.rows != RECORDS or options.corrupt_segments == REPORT:
-        raise BadOption("records alone are replayed: neither rows=batches nor reports of gaps")
-    return options
 
 
 def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:

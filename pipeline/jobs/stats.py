@@ -57,6 +57,20 @@ class StatsJob:
     top_keys: int = 5
     late_after_ms: int = 3_600_000
 
+    def check(self) -> None:
+        """Raises BadOption."""
+        if self.by not in GROUPS:
+            raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {self.by}")
+        if not 1 <= self.top_keys <= TOP_KEYS_MAX:
+            raise BadOption(
+                f"there are 1 to {TOP_KEYS_MAX} most frequent keys, not {self.top_keys}"
+            )
+        if parse_options(self.source, streaming=False).corrupt_segments == REPORT:
+            raise BadOption(
+                f"statistics are of what can be read, and have no rows for gaps: onCorruptSegment={REPORT}"
+                " is not for them, skip is"
+            )
+
 
 def stats(
     spark: SparkSession,
@@ -70,10 +84,7 @@ def stats(
     Control batches are counted in `bytes` and `batches`. Partitions in which nothing is have rows, too, but for
     hours. Progress is in tasks. Raises BadOption, and PipelineError.
     """
-    if job.by not in GROUPS:
-        raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {job.by}")
-    if not 1 <= job.top_keys <= TOP_KEYS_MAX:
-        raise BadOption(f"there are 1 to {TOP_KEYS_MAX} most frequent keys, not {job.top_keys}")
+    job.check()
     register(spark)
     job = replace(job, source=_up_to_now(job.source))
     blocks = _blocks(spark, job).persist()
@@ -103,11 +114,6 @@ def _up_to_now(source: Mapping[str, str]) -> dict[str, str]:
     """The same partitions, and no later ones, with their ends as offsets: a topic that is written to has another one
     each time it is asked for. Raises BadOption."""
     options = parse_options(source, streaming=False)
-    if options.corrupt_segments == REPORT:
-        raise BadOption(
-            f"statistics are of what can be read, and have no rows for gaps: onCorruptSegment={REPORT}"
-            " is not for them, skip is"
-        )
     ends: dict[str, dict[str, int]] = {}
     for (topic, partition), (_, end) in Query(options).ranges().items():
         ends.setdefault(topic, {})[str(partition)] = end

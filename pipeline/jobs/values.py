@@ -28,7 +28,7 @@ class Values:
     decoding: Decoding | None = None
 
     def check(self) -> None:
-        """Raises BadOption, and what the registry says that is asked."""
+        """But for the schema, which Spark alone can read. Raises BadOption, and what the registry says that is asked."""
         if self.kind not in KINDS:
             raise BadOption(f"values are {', '.join(KINDS)}, not {self.kind}")
         if (self.kind == "json") != (self.schema is not None):
@@ -40,10 +40,13 @@ class Values:
                 "a registry goes with values of registry, and they with one (--value registry"
                 " --registry URL)"
             )
-        if self.schema is not None:
-            _columns(self.schema)
         if self.decoding is not None:
             self.decoding.decoder()
+
+    def check_schema(self) -> None:
+        """There has to be a session. Raises BadOption."""
+        if self.schema is not None:
+            _columns(self.schema)
 
     def of(self, frame: DataFrame) -> DataFrame:
         """The frame with `error`, which is null where the value is what it should be; and with `decoded`, a

@@ -198,7 +198,12 @@ def _in_directory(directory: Path) -> list[Schema]:
     try:
         files = sorted(each for each in directory.iterdir() if each.suffix in _KINDS)
         texts = {each.name: each.read_text() for each in files}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise RegistryUnavailable(
+            f"{error.filename or directory}: {error.strerror}: a registry is a URL, or a directory with"
+            " ID.avsc, ID.proto and ID.json"
+        ) from None
+    except UnicodeDecodeError as error:
         raise RegistryUnavailable(f"{directory}: {error}") from None
     protos = tuple((name, text) for name, text in texts.items() if name.endswith(".proto"))
     for each in files:

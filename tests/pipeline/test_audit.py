@@ -163,7 +163,7 @@ def test_what_is_cut_short_missing_or_nobodys(broker: Broker, copy: Path) -> Non
     standings = sorted(each.standing.value for each in report.findings)
     assert standings == ["dangling", "incomplete", "missing", "stray"]
     text = "\n".join(as_text(report))
-    assert f"INCOMPLETE: {second.parent.name}/{second.stem}" in text
+    assert f"INCOMPLETE: {second.parent.name}/{second.stem} lacks .index\n" in text
     assert f"MISSING: {third.parent.name}/{third.stem}" in text
     assert "stray: " in text
     assert not json.loads(json.dumps(as_json(report)))["well"]

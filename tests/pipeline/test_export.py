@@ -188,7 +188,7 @@ def test_where_nothing_can_be_written_is_said(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PipelineError, match=r"odradek-run-.* Spark's driver has to be able to"):
-        export(spark, job(broker, tmp_path, checkpoint=str(tmp_path / "file")))
+        export(spark, job(broker, tmp_path / "out", checkpoint=str(tmp_path / "file")))
     with pytest.raises(PipelineError, match=r"nowhere:/x.* --conf spark.hadoop.*No FileSystem"):
         export(spark, job(broker, Path("nowhere:/x")))
 

@@ -73,7 +73,8 @@ def test_what_is_lost_ends_the_job_or_is_a_dead_letter(
     log[len(log) // 2] ^= 1
     broken.write_bytes(log)
     out, fresh = tmp_path / "out", tmp_path / "fresh"
-    with pytest.raises(PipelineError, match=f"({lost.name}|{broken.name})"):
+    said = f"({lost.name}|{broken.name}).* \\(--unreadable dead-letters "
+    with pytest.raises(PipelineError, match=said):
         export(spark, _job(broker, tier, out, "fail"))
     for where in (out, fresh):  # the one goes on with a batch that was begun
         batches = export(spark, _job(broker, tier, where, "dead-letters"))

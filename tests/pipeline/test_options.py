@@ -32,6 +32,8 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=8: no batch may have so many"),
         ({"minpartitions": "many"}, "minPartitions=many: must be a whole number of at least 1"),
         ({"minpartitions": "0"}, "minPartitions=0: must be a whole number of at least 1"),
+        ({"startingoffsets": "latest"}, "startingOffsets=latest: a batch query ends there"),
+        ({"endingoffsets": "Earliest"}, "endingOffsets=earliest: nothing is before that"),
         ({"startingoffsets": "first"}, 'startingOffsets=first: must be JSON such as {"topic":{"0":42}}'),
         ({"startingoffsets": '{"t":5}'}, 'must be JSON such as {"topic":{"0":42}}'),
         ({"startingoffsets": '{"t":{"0":"x"}}'}, 'must be JSON such as {"topic":{"0":42}}'),
@@ -59,6 +61,12 @@ def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse_options(named, streaming=False)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(BadOption, match=f"^{name} is of batch queries: a stream goes on$"):
+        parse_options({**GIVEN, name: "latest"}, streaming=True)
 
 
 def test_what_changes_nothing_of_what_is_read_is_passed_over() -> None:

@@ -168,8 +168,8 @@ def test_what_the_options_say_of_rows_is_no_matter() -> None:
             "startingoffsets": '{"t":{"0":4}}',
             "endingoffsets": '{"t": {"0": 10}}',
         }
-        with pytest.raises(BadOption, match="have no rows for gaps"):
-            stats_job._up_to_now(source | {"onCorruptSegment": "report"})
+    with pytest.raises(BadOption, match="have no rows for gaps"):
+        StatsJob(source | {"onCorruptSegment": "report"}).check()
 
 
 def test_partitions_in_which_nothing_is_have_rows(spark: SparkSession, broker: Broker) -> None:

@@ -28,14 +28,14 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(topics={"events": 2}) as broker:
+    with Broker(topics={"events": 2, "others": 2}) as broker:
         yield broker
 
 
-def _produce(broker: Broker, first: int, count: int) -> None:
+def _produce(broker: Broker, first: int, count: int, topic: str = "events") -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(first, first + count):
-        producer.produce("events", value=b"%d" % number, partition=number % 2)
+        producer.produce(topic, value=b"%d" % number, partition=number % 2)
     producer.flush()
 
 
@@ -183,6 +183,18 @@ def test_a_topic_that_was_made_again_between_two_runs_is_told(
     lenient = _run(spark, broker, tmp_path, failOnDataLoss="false")
     assert lenient == [list(range(100, 150))]
     assert _run(spark, broker, tmp_path) == []
+
+
+def test_a_topic_that_a_stream_names_no_more_is_not_told_as_deleted(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    _produce(broker, 0, 20)
+    assert _run(spark, broker, tmp_path) == [list(range(20))]
+    _produce(broker, 7, 1, topic="others")
+    said = "the stream has read events-0, which its options do not name any more"
+    with pytest.raises(StreamingQueryException, match=said):
+        _run(spark, broker, tmp_path, subscribe="others")
+    assert _run(spark, broker, tmp_path, subscribe="others", failOnDataLoss="false") == [[7]]
 
 
 def test_batches_share_out_what_they_may_take() -> None:
