@@ -16,7 +16,7 @@ from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.checkpoint import JOB, Checkpoint
 from odradek.pipeline.jobs.decode import Decoding
-from odradek.pipeline.jobs.export import ExportJob, _check, _Course
+from odradek.pipeline.jobs.export import ExportJob, _Course
 from odradek.pipeline.jobs.export_batch import BatchWriter
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.values import Values
@@ -81,7 +81,7 @@ def test_what_may_move() -> None:
 @pytest.mark.parametrize("option", ["onCorruptSegment", "oncorruptsegment"])
 def test_an_export_leaves_nothing_out_without_a_word(option: str) -> None:
     with pytest.raises(BadOption, match="--unreadable fail or dead-letters"):
-        _check(replace(JOB_BEGUN, source={**SOURCE, option: "skip"}))
+        replace(JOB_BEGUN, source={**SOURCE, option: "skip"}).check()
 
 
 class Kept(HadoopFiles):
