@@ -73,7 +73,6 @@ def advance_log_start(log: LogState, offset: int, reason: str) -> bool:
     _log.info("%s starts at %d now: %s", log.directory, offset, reason)
     log.is_touched = True
     log.starts_at(offset)
-    log.recovery_point = max(log.recovery_point, offset)
     log.epochs.truncate_from_start(offset)
     producers = log.producers_if_loaded
     if producers is not None:
