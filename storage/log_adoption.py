@@ -2,8 +2,10 @@
 
 A log in a directory that failed meanwhile is offline with it; one that makes no sense is offline by
 itself. A partition that is found in several directories is served from none until one alone is
-left: which of the copies is right cannot be known here. What is withheld keeps its entries in the
-checkpoints, and its directory gets no mark of a clean shutdown where it could not be closed.
+left: which of the copies is right cannot be known here. But for a copy in which never was a record: a
+directory that fails while a log is made in it has one, and the log is in another. It is removed. What
+is withheld keeps its entries in the checkpoints, and its directory gets no mark of a clean shutdown
+where it could not be closed.
 """
 
 from __future__ import annotations
@@ -40,11 +42,31 @@ async def adopt(
     elif isinstance(found, Damaged):
         home.is_whole = False
         await _withhold(registry, offload, home, name, None, found.reason)
-    elif name in registry.logs or name in registry.offline:
+    elif (other := registry.logs.get(name)) is not None and _was_never_used(found, beside=other):
+        await _remove(offload, home, found)
+    elif other is not None and _was_never_used(other, beside=found):
+        its_home, _ = registry.remove(name)
+        registry.add(home, name, found)
+        await _remove(offload, its_home, other)
+    elif other is not None or name in registry.offline:
         reason = f"{name} is in {found.directory}"
         await _withhold(registry, offload, home, name, found, reason)
     else:
         registry.add(home, name, found)
+
+
+def _was_never_used(found: PartitionLog, *, beside: PartitionLog) -> bool:
+    """Whether it is as it was made, for the topic whose log `beside` is, as far as it says."""
+    return found.end_offset == 0 and found.topic_id in (None, beside.topic_id)
+
+
+async def _remove(offload: Offload, home: DirectoryLogs, copy: PartitionLog) -> None:
+    """A crash in the midst: it is found again, and as empty."""
+    log.warning("%s is empty, and in another log directory, too: it is removed", copy.directory)
+    try:
+        await offload.run(copy.delete, lane=home.directory.lane)
+    except OSError as error:
+        home.directory.report(error)
 
 
 async def _withhold(

@@ -269,6 +269,43 @@ async def test_a_partition_in_two_directories_is_served_from_neither(
         assert contents(log) == ["in a"]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("has_id", [True, False])
+async def test_one_that_was_never_used_is_removed(
+    world: World, is_first: bool, has_id: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a directory leaves it that fails while a log is made in it: then it is made in another."""
+    async with world.running() as manager:
+        for number in (0, 1):
+            log = await manager.create("t", number, ONE)
+            if number == is_first:
+                append(log, "all there is")
+    world.files.rename(B / "t-1", B / "t-0")
+    unused = (A if is_first else B) / "t-0"
+    if not has_id:
+        world.files.remove(unused / "partition.metadata")
+    async with world.running() as manager:
+        (log,) = manager.logs()
+        assert contents(log) == ["all there is"]
+        append(log, "more")
+    assert not world.files.exists(unused)
+    assert f"{unused} is empty, and in another log directory, too" in caplog.text
+    async with world.running() as manager:
+        (log,) = manager.logs()
+        assert contents(log) == ["all there is", "more"]
+
+
+async def test_an_empty_one_of_another_topic_is_not(world: World) -> None:
+    """Of one that was made anew under its name: which of them is right, the cluster knows."""
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "of the first")
+        await manager.create("t", 1, TWO)
+    world.files.rename(B / "t-1", B / "t-0")
+    async with world.running() as manager:
+        with pytest.raises(LogFailed, match=r"t-0 is in /./t-0 and in /./t-0"):
+            manager.get("t", 0)
+
+
 C = Path("/c")
 
 
