@@ -351,7 +351,6 @@ class Broker:
 
                 self.remote = await open_tiering(self)
                 await room.start(self.remote.run)
-            await room.start(self.partitions.run)
             await room.start(self.logs.run)
             await self.lifecycle.register(registration_of(self))
             await room.start(self.lifecycle.run)
@@ -359,6 +358,8 @@ class Broker:
             await self._unless_stopped(
                 "this broker has not caught up with its registration", self.lifecycle.caught_up.wait
             )
+            # Not before: what it led when it went, it may lead no more, nor have whole.
+            await room.start(self.partitions.run)
             await self.replicas.start(room)
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)

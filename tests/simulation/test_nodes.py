@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
+from odradek.client.admin import NewTopic, create_topics
+from odradek.client.metadata import open_cluster
 from odradek.seams.files import Path
-from odradek.testing.simulation.cluster import OF_MANY, SimulatedCluster
+from odradek.testing.simulation.cluster import CLIENTS, OF_MANY, SimulatedCluster
 from odradek.testing.simulation.plan import SMALL_METADATA
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_files import CHANGES, Strike
@@ -73,6 +75,45 @@ def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() 
     world.run(main)
     fetch_timeout_s = int(OF_MANY["controller.quorum.fetch.timeout.ms"]) / 1000
     assert max(took) < fetch_timeout_s / 2
+
+
+def test_a_node_leads_nothing_before_it_is_registered_again() -> None:
+    """Its metadata log says what it led before it went; what it has of that since, the controller asks of the others."""
+    world = VirtualWorld(1)
+    world.clock.jumping = True
+    world.wires.set_delay(0.001, 0.004)
+    opened: list[int] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = SimulatedCluster(world, 3, Trace(world.clock.monotonic), nursery)
+            for node in cluster:
+                await cluster.start(node.number)
+            while len(cluster.running()) < 3:
+                await trio.sleep(0.01)
+            node = next(e for e in cluster if e.broker and not e.broker.metadata.is_active)
+            await cluster.kill(node.number)
+            await cluster.start(node.number)
+            others = [each for each in (1, 2, 3) if each != node.number]
+            new = NewTopic("t", assignments={0: [node.number, *others]})
+            network = world.node(CLIENTS).network
+            bootstrap = cluster.bootstrap
+            async with open_cluster(network, bootstrap, timeout_s=1.0) as client:
+                await create_topics(client, [new])  # the process before has a session still
+            while not (broker := node.broker) or "t" not in broker.metadata.image.topics_by_name:
+                await trio.sleep(0.01)
+            assert broker.metadata.image.topics_by_name["t"].partitions[0].leader == node.number
+            while not broker.lifecycle.caught_up.is_set():
+                opened.append(len(list(broker.partitions)))
+                await trio.sleep(0.01)
+            while not node.serves:
+                await trio.sleep(0.01)
+            assert len(list(broker.partitions)) == 1
+            await cluster.stop_all()
+
+    world.run(main)
+    assert len(opened) > 50
+    assert set(opened) == {0}
 
 
 @pytest.mark.parametrize("seed", [None, 3])
