@@ -2,9 +2,10 @@
 
 A call of Spark waits for its answer on a connection that its thread keeps for all of them. Were KeyboardInterrupt
 raised while it waits, the next call would take that answer for its own, and the one after it the next one's. So another
-thread, with a connection of its own, cancels what Spark does, and KeyboardInterrupt is raised once the call has had its
-answer. While Spark starts, it is raised afterwards: half-way through, the JVM would stay for good. A second Ctrl-C is
-not waited with.
+thread, with a connection of its own, cancels what Spark does, and again until nothing is begun any more, and
+KeyboardInterrupt is raised once the call has had its answer. While Spark starts, it is raised afterwards: half-way
+through, the JVM would stay for good. A second Ctrl-C is not waited with. Who has SIGINT ignored, or seen to otherwise,
+keeps it so.
 
 A stream that is stopped interrupts the batch under way: whatever that waits for in Java ends with one of
 `INTERRUPTIONS`. Spark knows such an error of Python's by its text (StreamExecution's PROXY_ERROR), by a regular
@@ -18,7 +19,7 @@ import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, get_ident, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -30,13 +31,17 @@ INTERRUPTIONS = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
-LOOK_SECONDS = 0.02
+SAID_MAX = 200
+"""So many characters of what failed are told."""
+LOOK_SECONDS = 0.05
+NUDGE = signal.SIGUSR1
+"""To the thread that has called Spark: it may have had its answer."""
 
 
 @contextmanager
 def interrupts_put_off() -> Iterator[None]:
     """A Ctrl-C is raised when this ends. In another thread than the main one there is none."""
-    if current_thread() is not main_thread():
+    if not _is_ours():
         yield
         return
     noted: list[int] = []
@@ -59,58 +64,72 @@ def interrupts_put_off() -> Iterator[None]:
 def interrupts_cancel(spark: SparkSession) -> Iterator[None]:
     """See the module. Whatever this ends with after a Ctrl-C, it is told as KeyboardInterrupt: what was cancelled
     ends with an error of its own."""
-    if current_thread() is not main_thread():
+    if not _is_ours():
         yield
         return
     interrupt = _Interrupt(spark)
-    before = signal.signal(signal.SIGINT, interrupt.come)
+    nudged = signal.signal(NUDGE, interrupt.on_nudge)
+    interrupted = signal.signal(signal.SIGINT, interrupt.on_interrupt)
     try:
         yield
     finally:
         try:
-            interrupt.end()
+            interrupt.finish()
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, interrupted)
+            signal.signal(NUDGE, nudged)
+
+
+def _is_ours() -> bool:
+    """Whether a Ctrl-C raises KeyboardInterrupt here."""
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return is_default and current_thread() is main_thread()
 
 
 class _Interrupt:
-    """See the module. `come` is the signal's handler."""
+    """See the module."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._thread_id = get_ident()
         self._canceller: Thread | None = None
-        self._is_again = False
-        """Whether the next signal is the canceller's."""
-        self._is_told = Event()
+        self._is_second = False
+        self._is_raised = Event()
 
-    def come(self, number: int, frame: FrameType | None) -> None:
-        is_again, self._is_again = self._is_again, False
-        is_second = self._canceller is not None and not is_again
-        if is_second or not _waits_for_spark(frame):
-            self._is_told.set()
+    def on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._is_second = self._canceller is not None
+        if self._is_second or not _waits_for_spark(frame):
+            self._is_raised.set()
             raise KeyboardInterrupt
-        if self._canceller is None:
-            self._canceller = Thread(target=self._cancel, daemon=True)
-            self._canceller.start()
+        self._canceller = Thread(target=self._cancel, daemon=True)
+        self._canceller.start()
 
-    def end(self) -> None:
+    def on_nudge(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_raised.is_set() and not _waits_for_spark(frame):
+            self._is_raised.set()
+            raise KeyboardInterrupt
+
+    def finish(self) -> None:
         """Raises KeyboardInterrupt if there was one."""
+        self._is_raised.set()
         if self._canceller is None:
             return
-        self._is_told.set()
-        self._canceller.join()
+        if not self._is_second:
+            self._canceller.join()
         raise KeyboardInterrupt
 
     def _cancel(self) -> None:
         context = self._spark.sparkContext
-        with suppress(Exception):  # all of it may have ended by now
+        with suppress(Exception):
             context.setLogLevel("OFF")
-            for query in self._spark.streams.active:
-                query.stop()
-            context.cancelAllJobs()
-        while not self._is_told.wait(LOOK_SECONDS):
-            self._is_again = True
-            signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+        while not self._is_raised.is_set():
+            with suppress(Exception):
+                context.cancelAllJobs()
+            with suppress(Exception):
+                for query in self._spark.streams.active:
+                    query.stop()
+            if not self._is_raised.wait(LOOK_SECONDS):
+                signal.pthread_kill(self._thread_id, NUDGE)
 
 
 def _waits_for_spark(frame: FrameType | None) -> bool:
@@ -124,9 +143,10 @@ def _waits_for_spark(frame: FrameType | None) -> bool:
 class Interrupted(Exception):
     """Spark has stopped the stream."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, error: Exception) -> None:
+        said = (str(error).splitlines() or [""])[0][:SAID_MAX]
         super().__init__(
-            f"py4j.protocol.Py4JJavaError: An error occurred while calling Spark: {name}"
+            f"py4j.protocol.Py4JJavaError: An error occurred while calling Spark: {name} ({said})"
         )
 
 
@@ -139,5 +159,5 @@ def interruption_in_short() -> Iterator[None]:
         text = "".join(traceback.format_exception(error))
         for name in INTERRUPTIONS:
             if name in text:
-                raise Interrupted(name) from None
+                raise Interrupted(name, error) from None
         raise

@@ -52,7 +52,6 @@ def open_session(
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
     logging.getLogger().addFilter(_is_nobodys)
-    warnings.filterwarnings("ignore", module="pyspark")  # what is for whoever writes a program
     levels = {logger: logger.level for logger in map(logging.getLogger, SAY_WHAT_IS_RAISED)}
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
@@ -61,7 +60,9 @@ def open_session(
         try:
             with interrupts_put_off():
                 session = builder.getOrCreate()
-            with interrupts_cancel(session):
+            with interrupts_cancel(session), warnings.catch_warnings():
+                # What they say is for whoever writes a program.
+                warnings.filterwarnings("ignore", module="pyspark")
                 quicken(session)
                 session.sparkContext.setLogLevel("ERROR")
                 yield session
