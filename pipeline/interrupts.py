@@ -1,22 +1,16 @@
-"""Ctrl-C while a driver has Spark do something, and what a batch of a stream ends with then.
+"""Ctrl-C while a driver has Spark do something.
 
 A call of Spark waits for its answer on a connection that its thread keeps for all of them. Were KeyboardInterrupt
 raised while it waits, the next call would take that answer for its own, and the one after it the next one's. So another
 thread, with a connection of its own, cancels what Spark does, and again until nothing is begun any more, and
 KeyboardInterrupt is raised once the call has had its answer. While Spark starts, it is raised afterwards: half-way
-through, the JVM would stay for good. A second Ctrl-C is not waited with. Who has SIGINT ignored, or seen to otherwise,
-keeps it so.
-
-A stream that is stopped interrupts the batch under way: whatever that waits for in Java ends with one of
-`INTERRUPTIONS`. Spark knows such an error of Python's by its text (StreamExecution's PROXY_ERROR), by a regular
-expression that goes a step deeper with each character: it overflows the stack where the text has Java's trace in it, and
-that of the overflow is printed, too. So the error that Spark is given is a short one.
+through, the JVM would stay for good. (But for the end of that: PySpark has a handler of its own by then.) A second
+Ctrl-C is not waited with. Who has SIGINT ignored, or seen to otherwise, keeps it so.
 """
 
 from __future__ import annotations
 
 import signal
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread, current_thread, get_ident, main_thread
@@ -26,13 +20,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-INTERRUPTIONS = (
-    "java.lang.InterruptedException",
-    "java.io.InterruptedIOException",
-    "java.nio.channels.ClosedByInterruptException",
-)
-SAID_MAX = 200
-"""So many characters of what failed are told."""
 LOOK_SECONDS = 0.05
 NUDGE = signal.SIGUSR1
 """To the thread that has called Spark: it may have had its answer."""
@@ -40,8 +27,9 @@ NUDGE = signal.SIGUSR1
 
 @contextmanager
 def interrupts_put_off() -> Iterator[None]:
-    """A Ctrl-C is raised when this ends. In another thread than the main one there is none."""
-    if not _is_ours():
+    """A Ctrl-C is raised when this ends, and its handler is the one that it was. In another thread than the main one
+    there is none."""
+    if current_thread() is not main_thread():
         yield
         return
     noted: list[int] = []
@@ -51,11 +39,14 @@ def interrupts_put_off() -> Iterator[None]:
             raise KeyboardInterrupt
         noted.append(number)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.getsignal(signal.SIGINT)
+    if _is_ours():
+        signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if before is not None:  # as of a handler that is none of Python's
+            signal.signal(signal.SIGINT, before)
     if noted:
         raise KeyboardInterrupt
 
@@ -138,26 +129,3 @@ def _waits_for_spark(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-class Interrupted(Exception):
-    """Spark has stopped the stream."""
-
-    def __init__(self, name: str, error: Exception) -> None:
-        said = (str(error).splitlines() or [""])[0][:SAID_MAX]
-        super().__init__(
-            f"py4j.protocol.Py4JJavaError: An error occurred while calling Spark: {name} ({said})"
-        )
-
-
-@contextmanager
-def interruption_in_short() -> Iterator[None]:
-    """Raises Interrupted in place of an error that comes of an interruption."""
-    try:
-        yield
-    except Exception as error:
-        text = "".join(traceback.format_exception(error))
-        for name in INTERRUPTIONS:
-            if name in text:
-                raise Interrupted(name, error) from None
-        raise

@@ -7,7 +7,7 @@ import os  # noqa: TID251 - a process's edge: it is where Spark looks for the wo
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.interrupts import interrupts_cancel, interrupts_put_off
@@ -51,15 +51,11 @@ def open_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
-    logging.getLogger().addFilter(_is_nobodys)
-    levels = {logger: logger.level for logger in map(logging.getLogger, SAY_WHAT_IS_RAISED)}
-    for logger in levels:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        session = None
+    with _what_is_raised_not_logged(), ExitStack() as stack:
+        with interrupts_put_off():
+            session = builder.getOrCreate()
+            stack.callback(session.stop)
         try:
-            with interrupts_put_off():
-                session = builder.getOrCreate()
             with interrupts_cancel(session), warnings.catch_warnings():
                 # What they say is for whoever writes a program.
                 warnings.filterwarnings("ignore", module="pyspark")
@@ -67,12 +63,18 @@ def open_session(
                 session.sparkContext.setLogLevel("ERROR")
                 yield session
         except KeyboardInterrupt:
-            if session is not None:
-                session.sparkContext.setLogLevel("OFF")
+            session.sparkContext.setLogLevel("OFF")
             raise
-        finally:
-            if session is not None:
-                session.stop()
+
+
+@contextmanager
+def _what_is_raised_not_logged() -> Iterator[None]:
+    logging.getLogger().addFilter(_is_nobodys)
+    levels = {logger: logger.level for logger in map(logging.getLogger, SAY_WHAT_IS_RAISED)}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
     finally:
         logging.getLogger().removeFilter(_is_nobodys)
         for logger, level in levels.items():

@@ -31,7 +31,7 @@ async def adopt(
     name: TopicPartition,
     found: PartitionLog | Damaged,
 ) -> None:
-    """A log was found: it is served if it is whole, and in no other directory."""
+    """A log was found: it is served if it is whole, and in no other directory, but for one without a record."""
     opened = found if isinstance(found, PartitionLog) else None
     if home.directory.failed:
         reason = offline_reason(home.directory)

@@ -36,6 +36,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def own_ctrl_c() -> Iterator[None]:
+    """Python's handler, for whatever goes by whether it is that one: Spark leaves another one here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real one (MinIO), for whoever asks for it; its first build takes minutes, and is kept."""

@@ -133,8 +133,8 @@ def as_text(report: AuditReport) -> Iterator[str]:
     for finding in report.findings:
         word = finding.standing.value
         is_bad = finding.standing.is_loss or finding.standing.is_garbage
-        lacks = f" lacks {', '.join(_lacks(finding))}" if _lacks(finding) else ""
-        yield f"{word.upper() if is_bad else word}: {_name(finding)}{lacks}"
+        lacks = ", ".join(_lacks(finding))
+        yield f"{word.upper() if is_bad else word}: {_name(finding)}{lacks and f' lacks {lacks}'}"
     yield "all is well" if report.is_well else "not all is well"
 
 

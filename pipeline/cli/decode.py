@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from odradek.pipeline.jobs.decode import Decoding
+    from odradek.pipeline.schemas.values import ValueDecoder
 
 LIMIT_MAX = (1 << 31) - 1
 """Of Spark's."""
@@ -90,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.limit <= LIMIT_MAX:
         raise BadOption(f"--limit {args.limit}: it is a number of records, at most {LIMIT_MAX}")
     decoding = decoding_of(args)
-    decoding.decoder()  # what is wrong with it is told before Spark starts
+    decoder = decoding.decoder()  # what is wrong with it is told before Spark starts
     if args.columns:
-        sys.stdout.writelines(_columns(decoding, as_json=args.json))
+        sys.stdout.writelines(_columns(decoder, as_json=args.json))
         return 0
     teller = Teller("tasks", as_json=args.json)
     with teller, session_of(args, "odradek-decode") as spark, watched(spark, teller.progress):
@@ -102,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _columns(decoding: Decoding, *, as_json: bool) -> Iterator[str]:
-    for field in decoding.decoder().kind:
+def _columns(decoder: ValueDecoder, *, as_json: bool) -> Iterator[str]:
+    for field in decoder.kind:
         name, kind = field.name, str(field.type)
         yield (json.dumps({"column": name, "type": kind}) if as_json else f"{name} {kind}") + "\n"
 

@@ -210,8 +210,10 @@ def _size(text: str) -> int:
         size = factor * (int(number) if number.isdecimal() else float(number))
     except ValueError:
         size = -1
-    if not 0 <= size < 1 << 63:
+    if not size >= 0:
         raise ValueError(f"a size is a number, of bytes or with a unit ({', '.join(UNITS)})")
+    if size >= 1 << 63:
+        raise ValueError("no log is so large")
     return int(size)
 
 

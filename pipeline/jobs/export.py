@@ -22,12 +22,12 @@ from uuid import UUID
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.errors import OR_WITHOUT, BadOption, DataLoss, PipelineError, said_by_spark
-from odradek.pipeline.interrupts import interruption_in_short
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.direct_export import direct_export
 from odradek.pipeline.jobs.driver import turn_of
 from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.pipeline.jobs.interruption import interruption_in_short
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
 from odradek.pipeline.jobs.turn import Turn
@@ -161,11 +161,9 @@ def _export(
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
     if not checkpoint.exists:  # what is refused leaves nothing behind
-        _check_begins(table, options, job)
+        _check_begins(table, options, job, checkpoint)
     with turn.held():
         try:
-            if not checkpoint.exists:
-                _check_begins(table, options, job)
             checkpoint.belongs_to(job.identity())
             checkpoint.take_back()
             checkpoint.has_dead_letters_at(job.dead_letters_path)
@@ -220,19 +218,27 @@ def _run(
     return done
 
 
-def _check_begins(table: Table, options: Options, job: ExportJob) -> None:
-    """An export that begins has a topic, and would write again what one whose checkpoint was lost has written. Raises
-    BadOption."""
+def _check_begins(table: Table, options: Options, job: ExportJob, checkpoint: Checkpoint) -> None:
+    """An export that begins has a topic and a place to begin at, and would write again what one whose checkpoint was
+    lost has written. Raises BadOption."""
     from pyspark.sql import functions as f
 
-    topics = {where.topic for where in Query(options).partitions}
+    query = Query(options)
+    _starts(query, options)
     if not table.exists():
         return
-    if table.read().where(f.col("topic").isin(topics)).limit(1).count():
+    topics = {where.topic for where in query.partitions}
+    has_some = table.read().where(f.col("topic").isin(topics)).limit(1).count()
+    if has_some and not checkpoint.exists:  # another run of this export may have begun meanwhile
         raise BadOption(
             f"{job.out} has records of these topics already, and {job.checkpoint_path} does not say"
             " how far they go: name the checkpoint they were exported with, or another place"
         )
+
+
+def _starts(query: Query, options: Options) -> Mapping[TopicPartition, int]:
+    """Where the options have an export begin. Raises BadOption."""
+    return query.resolve(list(query.partitions), options.starting or Position(everywhere=EARLIEST))
 
 
 def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
@@ -311,5 +317,4 @@ class _Course:
     @cached_property
     def _starts(self) -> Mapping[TopicPartition, int]:
         """As the options say; an earlier version's first batch says nothing of it. Raises BadOption."""
-        starting = self._options.starting or Position(everywhere=EARLIEST)
-        return self._query.resolve(list(self._query.partitions), starting)
+        return _starts(self._query, self._options)

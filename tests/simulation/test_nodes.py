@@ -15,6 +15,27 @@ from odradek.testing.virtual_files import CHANGES, Strike
 from odradek.testing.virtual_world import VirtualWorld
 
 
+def _far_apart() -> VirtualWorld:
+    world = VirtualWorld(1)
+    world.clock.jumping = True
+    world.wires.set_delay(0.001, 0.004)
+    return world
+
+
+async def _three(world: VirtualWorld, nursery: trio.Nursery) -> SimulatedCluster:
+    """Nodes that serve, all of them."""
+    cluster = SimulatedCluster(world, 3, Trace(world.clock.monotonic), nursery)
+    for node in cluster:
+        await cluster.start(node.number)
+    await _all_serve(cluster)
+    return cluster
+
+
+async def _all_serve(cluster: SimulatedCluster) -> None:
+    while len(cluster.running()) < len(cluster.nodes):
+        await trio.sleep(0.01)
+
+
 def test_a_node_without_power_is_started_once_all_of_it_has_noticed() -> None:
     world = VirtualWorld(1)
     world.clock.jumping = True
@@ -43,16 +64,12 @@ def test_a_node_without_power_is_started_once_all_of_it_has_noticed() -> None:
 
 
 def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() -> None:
-    world = VirtualWorld(1)
-    world.clock.jumping = True
-    world.wires.set_delay(0.001, 0.004)
+    world = _far_apart()
     took: list[float] = []
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            cluster = SimulatedCluster(world, 3, Trace(world.clock.monotonic), nursery)
-            for node in cluster:
-                await cluster.start(node.number)
+            cluster = await _three(world, nursery)
 
             async def controller() -> int:
                 while True:
@@ -62,8 +79,7 @@ def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() 
                     await trio.sleep(0.001)
 
             for _ in range(5):
-                while len(cluster.running()) < 3:
-                    await trio.sleep(0.01)
+                await _all_serve(cluster)
                 killed = await controller()
                 await cluster.kill(killed)
                 began = world.clock.monotonic()
@@ -79,18 +95,12 @@ def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() 
 
 def test_a_node_leads_nothing_before_it_is_registered_again() -> None:
     """Its metadata log says what it led before it went; what it has of that since, the controller asks of the others."""
-    world = VirtualWorld(1)
-    world.clock.jumping = True
-    world.wires.set_delay(0.001, 0.004)
+    world = _far_apart()
     opened: list[int] = []
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            cluster = SimulatedCluster(world, 3, Trace(world.clock.monotonic), nursery)
-            for node in cluster:
-                await cluster.start(node.number)
-            while len(cluster.running()) < 3:
-                await trio.sleep(0.01)
+            cluster = await _three(world, nursery)
             node = next(e for e in cluster if e.broker and not e.broker.metadata.is_active)
             await cluster.kill(node.number)
             await cluster.start(node.number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 import trio
@@ -71,14 +70,6 @@ def test_a_node_restarts_on_what_its_crash_left() -> None:
     assert found == {("synced",), ("synced", "unsynced")}
     with pytest.raises(NodeCrashed):
         node.files.list(Path("/"))
-
-
-@pytest.fixture
-def own_ctrl_c() -> Iterator[None]:
-    """Python's handler, in whose place trio puts its own: Spark has left another one here."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("own_ctrl_c")

@@ -1,0 +1,44 @@
+"""What ends a batch that Spark interrupts, in few words.
+
+A stream that is stopped interrupts the batch under way: whatever that waits for in Java ends with one of
+`INTERRUPTIONS`. Spark knows such an error of Python's by its text (StreamExecution's PROXY_ERROR), by a regular
+expression that goes a step deeper with each character: it overflows the stack where the text has Java's trace in it, and
+that of the overflow is printed, too. So the error that Spark is given is a short one.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERRUPTIONS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+SAID_MAX = 200
+"""So many characters of what failed are told."""
+
+
+class Interrupted(Exception):
+    """Spark has stopped the stream."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        said = (str(error).splitlines() or [""])[0][:SAID_MAX]
+        super().__init__(
+            f"py4j.protocol.Py4JJavaError: An error occurred while calling Spark: {name} ({said})"
+        )
+
+
+@contextmanager
+def interruption_in_short() -> Iterator[None]:
+    """Raises Interrupted in place of an error that comes of an interruption."""
+    try:
+        yield
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        for name in INTERRUPTIONS:
+            if name in text:
+                raise Interrupted(name, error) from None
+        raise

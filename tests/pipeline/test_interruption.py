@@ -1,0 +1,32 @@
+"""What ends a batch that Spark interrupts is told in words that Spark takes for that."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from odradek.pipeline.errors import FilesUnavailable
+from odradek.pipeline.jobs.interruption import INTERRUPTIONS, Interrupted, interruption_in_short
+
+AS_SPARK_KNOWS_IT = re.compile(
+    "py4j.protocol.Py4JJavaError: An error occurred while calling((.|\\r\\n|\\r|\\n)*)("
+    + "|".join(INTERRUPTIONS)
+    + ")"
+)
+TRACE = "\n\tat java.base/sun.nio.ch.FileChannelImpl.position(FileChannelImpl.java:373)" * 400
+
+
+@pytest.mark.parametrize("name", INTERRUPTIONS)
+def test_an_interruption_is_told_in_short(name: str) -> None:
+    of_java = OSError(f"An error occurred while calling o1.read.\n: {name}{TRACE}")
+    with pytest.raises(Interrupted) as caught, interruption_in_short():
+        raise FilesUnavailable("a file could not be read") from of_java
+    assert AS_SPARK_KNOWS_IT.search(str(caught.value))
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(FilesUnavailable, match=r"^the disk is full$"), interruption_in_short():
+        raise FilesUnavailable("the disk is full")
