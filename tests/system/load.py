@@ -142,7 +142,7 @@ class IdempotentLoad(Load):
             try:
                 self._write_one(producer)
             except KafkaException as failed:
-                if not (self.may_lose and failed.args[0].fatal()):
+                if not (self.may_lose and _is_fatal(failed.args[0])):
                     raise
                 producer = self._producer()
         assert producer.flush(PATIENCE_S) == 0, "records are still under way"
@@ -196,7 +196,7 @@ class TransactionalLoad(Load):
                 if error.txn_requires_abort():
                     _insist(producer.abort_transaction)
                     self.ledger.transactions[-1].outcome = Outcome.ABORTED
-                elif error.fatal():  # what became of the last one, nobody says
+                elif _is_fatal(error):  # what became of the last one, nobody says
                     producer = self._producer()
                 else:
                     raise
@@ -228,6 +228,12 @@ class TransactionalLoad(Load):
             _insist(producer.commit_transaction)
             self.latencies_s.append(time.monotonic() - begun_at)
             transaction.outcome = Outcome.COMMITTED
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    """Whether the producer is at its end. What `produce` says of that is an error of its own, which has the
+    code but is not marked."""
+    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _insist(act: Any) -> None:
