@@ -69,30 +69,30 @@ def test_leaders_of_both_kinds_come_and_go(
             node.start()
         have_led: set[int] = set()
         for attempt in range(4):
-            leader = _level(mixed)
+            leader = mixed.node(_level(mixed).leader_id)
             have_led.add(leader.id)
             (leader.stop if attempt % 2 else leader.kill)()
             mixed.wait_for("another to lead", led_by_another(leader.id))
             leader.start()
-        have_led.add(_level(mixed).id)
+        have_led.add(_level(mixed).leader_id)
         for node in mixed.nodes:
             if node.id not in have_led:
                 _make_lead(mixed, node)
-                assert _level(mixed) is node
+                assert _level(mixed).leader_id == node.id
         for node in reversed(mixed.nodes):
             node.stop()
         assert_same_logs(mixed.nodes)
 
 
-def _level(mixed: Quorum) -> Controller:
-    """Who leads, once all are level."""
-    return mixed.node(mixed.wait_for("all to be level", all_level(mixed.nodes)).leader_id)
+def _level(mixed: Quorum) -> Any:
+    """The description of the quorum, once all are level."""
+    return mixed.wait_for("all to be level", all_level(mixed.nodes))
 
 
 def _make_lead(mixed: Quorum, wanted: Controller) -> None:
     """Of three: nobody else can be elected while the only other one that runs lacks records."""
     lacking, other = (node for node in mixed.nodes if node is not wanted)
-    enough = mixed.wait_for("all to be level", all_level(mixed.nodes)).high_watermark + 20
+    enough = _level(mixed).high_watermark + 20
     lacking.kill()
     mixed.wait_for("records that it lacks", lambda told: told.high_watermark >= enough)
     other.kill()
@@ -157,7 +157,7 @@ def _hand_over(mixed: Quorum, to: Controller) -> None:
     """Stop who leads, until this one does. Of two voters the other one may lack a record or two, and
     then who was stopped is elected again when it is back."""
     for _ in range(5):
-        told = mixed.wait_for("all to be level", all_level(mixed.nodes))
+        told = _level(mixed)
         if told.leader_id == to.id:
             return
         leader = mixed.node(told.leader_id)
