@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.bench.load import LoadUnavailable, load_program
 from odradek.bench.members import Member, drive, quiet, settled
 from odradek.bench.model import Target, Workload, WorkloadFailed
 from odradek.bench.peers.topics import AdminTopics
@@ -120,11 +119,7 @@ def test_an_error_of_the_broker_is_a_failure_of_the_workload() -> None:
         must_be_none(ErrorCode.topic_already_exists, "making t")
 
 
-def test_every_record_is_timed(target: Target) -> None:
-    try:
-        load_program()
-    except LoadUnavailable as unavailable:
-        pytest.skip(str(unavailable))
+def test_every_record_is_timed(target: Target, load_program_is_there: None) -> None:
     stream = replace(Stream(), rate=200, seconds=0.5)
     found = Latency(stream).run(target)
     assert found.histogram is not None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench.load import LoadUnavailable, load_program
 from odradek.bench.model import Target, Workload
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.clusters import OF_A_NODE, TimedSoftware
@@ -29,16 +28,16 @@ def target(tmp_path: Path) -> Iterator[Target]:
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", clusters.WORKLOADS, ids=lambda workload: workload.name)
 def test_every_value_is_there(
-    workload: Workload, target: Target, monkeypatch: pytest.MonkeyPatch
+    workload: Workload,
+    target: Target,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(clusters, "SETTLE_S", 0.5)
     monkeypatch.setattr(clusters, "RECORDS", 20_000)
     monkeypatch.setattr(clusters, "WARM_UP_S", 0.5)
     if isinstance(workload, clusters.ReplicatedProduce):
-        try:
-            load_program()
-        except LoadUnavailable as lacking:
-            pytest.skip(str(lacking))
+        request.getfixturevalue("load_program_is_there")
     assert target.settings["offsets.topic.replication.factor"] == "3"
     assert not set(target.settings) & OF_A_NODE
     values = workload.run(target).values

@@ -7,17 +7,12 @@ from pathlib import Path
 import pytest
 
 from odradek.bench.cold_reads import AT_ONCE, main
-from odradek.bench.load import LoadUnavailable, load_program
 
 
 @pytest.mark.slow
 def test_both_tiers_and_the_store_are_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    load_program_is_there: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        load_program()
-    except LoadUnavailable as lacking:
-        pytest.skip(str(lacking))
     main([str(tmp_path), "--mb", "16", "--passes", "1"])
     told = capsys.readouterr().out
     assert "a directory, a history of 16 MiB" in told

@@ -21,7 +21,7 @@ import pytest
 from odradek.bench import limits, load
 from odradek.bench.goals import GOALS
 from odradek.bench.limits import LIMITS
-from odradek.bench.load import LoadUnavailable, load_program, run_load
+from odradek.bench.load import run_load
 from odradek.bench.model import (
     Limit,
     Outcome,
@@ -58,11 +58,9 @@ from tests.bench.fakes import FakeProcess
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    try:
-        load_program()
-    except LoadUnavailable as unavailable:
-        pytest.skip(str(unavailable))
+def target(
+    load_program_is_there: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target]:
     with Odradek().start(tmp_path_factory.mktemp("load")) as running:
         yield running
 
@@ -355,7 +353,7 @@ def test_a_log_that_does_not_come_back_is_a_failure(
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
-def test_limits(limit: Limit, tmp_path: Path) -> None:
+def test_limits(limit: Limit, load_program_is_there: None, tmp_path: Path) -> None:
     result = limit.measure(tmp_path)
     assert result.value > 0
     assert all(value > 0 for value in result.details.values())

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench.load import LoadUnavailable, load_program
 from odradek.bench.model import Target, TieredPeer
 from odradek.bench.peers import PEERS
 from odradek.bench.workloads import rebuild, tiering
@@ -21,11 +20,9 @@ MB = 1 << 20
 
 
 @pytest.fixture(params=KINDS)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
-    try:
-        load_program()
-    except LoadUnavailable as lacking:
-        pytest.skip(str(lacking))
+def target(
+    request: pytest.FixtureRequest, load_program_is_there: None, tmp_path: Path
+) -> Iterator[Target]:
     peer = PEERS[request.param]
     assert isinstance(peer, TieredPeer)
     peer.obtain()
