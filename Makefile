@@ -5,6 +5,7 @@ BIN := .venv/bin
 # patience is measured for. A file's tests stay together, in their order; slow ones go to who is free.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+SLOWEST := --durations 30 --durations-min 20
 FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: help serve test test-fast test-slow conformance lint format clean
@@ -36,8 +37,8 @@ test-fast: .venv/.made
 	$(PYTEST) $(FILE_BY_FILE) -m 'not slow and not interop'
 
 test-slow: .venv/.made
-	$(PYTEST) --dist worksteal -m 'slow and not alone'; first=$$?; \
-	$(BIN)/python -m pytest -m alone && exit $$first
+	$(PYTEST) --dist worksteal $(SLOWEST) -m 'slow and not alone'; first=$$?; \
+	$(BIN)/python -m pytest $(SLOWEST) -m alone && exit $$first
 
 conformance: .venv/.made
 	$(BIN)/python -m tests.conformance $(CONFORMANCE)
