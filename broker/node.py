@@ -359,7 +359,6 @@ class Broker:
                 "this broker has not caught up with its registration", self.lifecycle.caught_up.wait
             )
             # Not before: what it led when it went, it may lead no more, nor have whole.
-            await room.start(self.partitions.run)
             await self.replicas.start(room)
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)

@@ -259,7 +259,7 @@ class PartitionTable:
     async def _open_log(self, topic: TopicImage, index: int) -> Partition:
         """Open the log and put the partition into the table, as the image has it at that moment."""
         try:
-            opened = self._logs.get(topic.name, index) or await self._create_log(topic, index)
+            opened = await self._log_of(topic, index) or await self._create_log(topic, index)
         except LogFailed:
             self._on_lost(topic, index)
             raise
@@ -283,6 +283,15 @@ class PartitionTable:
         self._by_name[topic.name, index] = partition
         self._by_id[topic.id, index] = partition
         return partition
+
+    async def _log_of(self, topic: TopicImage, index: int) -> PartitionLog | None:
+        """What is here under the partition's name, if it is this topic's. A topic of its name that was
+        deleted while its replica was not open has left its log."""
+        found = self._logs.get(topic.name, index)
+        if found is None or found.topic_id in (None, topic.id):
+            return found
+        await self._logs.set_aside_strays(lambda each: each is found)
+        return None
 
     async def _create_log(self, topic: TopicImage, index: int) -> PartitionLog:
         """Raises LogFailed where the replica's records may be somewhere else."""

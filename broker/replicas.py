@@ -1,6 +1,6 @@
 """The replicas of a node with the role of a broker: their logs, what each is, whom that concerns.
 
-    logs recovered → partitions opened → strays set aside → what becomes of them, until the end
+    logs recovered → strays set aside → partitions opened → what becomes of them, until the end
 
 What the metadata log says of topics, configs and replicas goes down from here to the logs; what
 happens to the logs (a directory fails, a log has moved) goes up to whoever has to know: coordinators,
@@ -163,7 +163,9 @@ class Replicas:
         await house.start(self._in_sync.run)
         await house.start(self._fetching.run)
         await self.logs.promote_moved(self._is_elsewhere)
+        # Before: a log of a topic that is gone would be opened for the next one of that name.
         await self._set_aside_strays()
+        await house.start(self.partitions.run)
         await self.partitions.open_all()
 
     @property

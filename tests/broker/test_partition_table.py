@@ -118,6 +118,18 @@ async def test_a_replica_that_is_given_away_while_it_is_opened_goes(clock: Virtu
         assert not logs.logs()
 
 
+async def test_what_a_topic_left_that_was_deleted_unopened_is_not_its_successors(
+    clock: VirtualClock,
+) -> None:
+    async with running(clock) as (cluster, logs):
+        left = await logs.create("t", 0, ONE, is_new=True)
+        cluster.create("t", TWO)
+        partition = await cluster.table.get("t", None, 0)
+        assert partition.log.topic_id == partition.topic_id == TWO
+        assert partition.log is not left
+        assert logs.logs() == (partition.log,)
+
+
 async def test_who_waits_for_a_replica_that_goes_is_told_whether_others_have_it(
     clock: VirtualClock,
 ) -> None:

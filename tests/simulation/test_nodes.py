@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 import trio
 
-from odradek.client.admin import NewTopic, create_topics
+from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.metadata import open_cluster
 from odradek.seams.files import Path
 from odradek.testing.simulation.cluster import CLIENTS, OF_MANY, SimulatedCluster
@@ -124,6 +126,41 @@ def test_a_node_leads_nothing_before_it_is_registered_again() -> None:
     world.run(main)
     assert len(opened) > 50
     assert set(opened) == {0}
+
+
+def test_a_topic_made_anew_while_its_node_was_down_begins_with_a_log_of_its_own() -> None:
+    world = _far_apart()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = await _three(world, nursery)
+            node = next(e for e in cluster if e.broker and not e.broker.metadata.is_active)
+            others = [each for each in (1, 2, 3) if each != node.number]
+            network = world.node(CLIENTS).network
+
+            async def make(*replicas: int) -> UUID | None:
+                async with open_cluster(network, cluster.bootstrap, timeout_s=5.0) as client:
+                    (made,) = await create_topics(
+                        client, [NewTopic("t", assignments={0: replicas})]
+                    )
+                    return made.topic_id
+
+            await make(node.number, *others)
+            while not node.broker or node.broker.partitions.opened("t", 0) is None:
+                await trio.sleep(0.01)
+            await cluster.kill(node.number)
+            async with open_cluster(network, cluster.bootstrap, timeout_s=5.0) as client:
+                await delete_topics(client, ["t"])
+            topic_id = await make(*others, node.number)
+            await cluster.start(node.number)
+            await _all_serve(cluster)
+            partition = await node.broker.partitions.get("t", None, 0)
+            assert partition.topic_id == partition.log.topic_id == topic_id
+            await trio.sleep(1)  # what is set aside is closed
+            assert partition.log.failure is None
+            await cluster.stop_all()
+
+    world.run(main)
 
 
 @pytest.mark.parametrize("seed", [None, 3])
