@@ -27,8 +27,8 @@ NUDGE = signal.SIGUSR1
 
 @contextmanager
 def interrupts_put_off() -> Iterator[None]:
-    """A Ctrl-C is raised when this ends, and its handler is the one that it was. In another thread than the main one
-    there is none."""
+    """A Ctrl-C is raised when this ends, however it does, and its handler is the one that it was. In another thread than
+    the main one there is none."""
     if current_thread() is not main_thread():
         yield
         return
@@ -47,8 +47,8 @@ def interrupts_put_off() -> Iterator[None]:
     finally:
         if before is not None:  # as of a handler that is none of Python's
             signal.signal(signal.SIGINT, before)
-    if noted:
-        raise KeyboardInterrupt
+        if noted:
+            raise KeyboardInterrupt
 
 
 @contextmanager
@@ -68,7 +68,8 @@ def interrupts_cancel(spark: SparkSession) -> Iterator[None]:
             interrupt.finish()
         finally:
             signal.signal(signal.SIGINT, interrupted)
-            signal.signal(NUDGE, nudged)
+            # What is left of a canceller that was not waited for may nudge still, and by default that kills.
+            signal.signal(NUDGE, signal.SIG_IGN if interrupt.is_cancelling else nudged)
 
 
 def _is_ours() -> bool:
@@ -85,41 +86,46 @@ class _Interrupt:
         self._thread_id = get_ident()
         self._canceller: Thread | None = None
         self._is_second = False
-        self._is_raised = Event()
+        self._is_raised = False
+        """Not an Event: a handler that came while its own thread sets one would wait for ever."""
+
+    @property
+    def is_cancelling(self) -> bool:
+        return self._canceller is not None and self._canceller.is_alive()
 
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._is_second = self._canceller is not None
+        self._is_second = self._is_raised or self._canceller is not None
         if self._is_second or not _waits_for_spark(frame):
-            self._is_raised.set()
+            self._is_raised = True
             raise KeyboardInterrupt
         self._canceller = Thread(target=self._cancel, daemon=True)
         self._canceller.start()
 
     def on_nudge(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_raised.is_set() and not _waits_for_spark(frame):
-            self._is_raised.set()
+        if not self._is_raised and not _waits_for_spark(frame):
+            self._is_raised = True
             raise KeyboardInterrupt
 
     def finish(self) -> None:
         """Raises KeyboardInterrupt if there was one."""
-        self._is_raised.set()
-        if self._canceller is None:
-            return
-        if not self._is_second:
+        was_raised, self._is_raised = self._is_raised, True
+        if self._canceller is not None and not self._is_second:
             self._canceller.join()
-        raise KeyboardInterrupt
+        if was_raised or self._canceller is not None:
+            raise KeyboardInterrupt
 
     def _cancel(self) -> None:
         context = self._spark.sparkContext
         with suppress(Exception):
             context.setLogLevel("OFF")
-        while not self._is_raised.is_set():
+        while not self._is_raised:
             with suppress(Exception):
                 context.cancelAllJobs()
             with suppress(Exception):
                 for query in self._spark.streams.active:
                     query.stop()
-            if not self._is_raised.wait(LOOK_SECONDS):
+            Event().wait(LOOK_SECONDS)
+            if not self._is_raised:
                 signal.pthread_kill(self._thread_id, NUDGE)
 
 

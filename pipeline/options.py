@@ -215,7 +215,7 @@ _SPELT = {
     )
 }  # fmt: skip
 """Spark hands options on in small letters."""
-_ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
+_OF_BATCHES = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "pushfilters")
 
 
 class _Read:
@@ -302,8 +302,8 @@ class _Read:
             of_kafka = name.removeprefix(_KAFKA) if name.startswith(_KAFKA) else ""
             if is_passed_over(of_kafka, value):
                 continue
-            if name in _ENDS:  # of a stream: a batch query's were asked for
-                raise BadOption(f"{_SPELT[name]} is of batch queries: a stream goes on")
+            if name in _OF_BATCHES:  # of a stream: a batch query's were asked for
+                raise BadOption(f"{_SPELT[name]} is of batch queries, and this is a stream")
             if (why := why_refused(of_kafka)) is not None:
                 raise BadOption(f"{name} is not for this source: {why}")
             raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")

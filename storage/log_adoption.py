@@ -42,9 +42,9 @@ async def adopt(
     elif isinstance(found, Damaged):
         home.is_whole = False
         await _withhold(registry, offload, home, name, None, found.reason)
-    elif (other := registry.logs.get(name)) is not None and _was_never_used(found, beside=other):
+    elif (other := registry.logs.get(name)) is not None and _holds_nothing(found, beside=other):
         await _remove(offload, home, found)
-    elif other is not None and _was_never_used(other, beside=found):
+    elif other is not None and _holds_nothing(other, beside=found):
         its_home, _ = registry.remove(name)
         registry.add(home, name, found)
         await _remove(offload, its_home, other)
@@ -55,8 +55,8 @@ async def adopt(
         registry.add(home, name, found)
 
 
-def _was_never_used(found: PartitionLog, *, beside: PartitionLog) -> bool:
-    """Whether it is as it was made, for the topic whose log `beside` is, as far as it says."""
+def _holds_nothing(found: PartitionLog, *, beside: PartitionLog) -> bool:
+    """Whether no record is in it, nor was before it, and it is of the topic whose log `beside` is, or does not say."""
     return found.end_offset == 0 and found.topic_id in (None, beside.topic_id)
 
 

@@ -8,7 +8,8 @@ the lane of its directory. Every log is in exactly one directory, and goes with 
 - A directory that meets an I/O error (`directories/failure.py`) is taken offline as a whole: its
   logs raise LogFailed from then on, the others go on. When none is left, or the metadata directory
   failed, `all_failed` is set, and the node has to end.
-- A partition found in several directories is served from none until one alone is left.
+- A partition found in several directories is served from none until one alone is left; a copy that holds nothing
+  gives way to another one.
 - A log that makes no sense (`partition.metadata` is damaged) is offline by itself.
 
 In which order things become durable:

@@ -116,7 +116,8 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
     from odradek.pipeline.jobs.decode import DECODED, decoded
     from odradek.pipeline.source import NAME, register
 
-    source = {**source_of(args), "subscribe": args.topic}
+    # The frame is asked once, so that its filter may be the source's (docs/pipeline.md).
+    source = {"pushFilters": "true", **source_of(args), "subscribe": args.topic}
     register(spark)
     frame = spark.read.format(NAME).options(**source).load()
     frame = decoded(frame, decoding, fail=args.fail)

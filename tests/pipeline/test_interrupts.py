@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -42,6 +43,43 @@ def test_what_begins_after_a_ctrl_c_is_cancelled_too(monkeypatch: pytest.MonkeyP
                 pass
     assert time.monotonic() < deadline
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("own_ctrl_c")
+def test_a_second_ctrl_c_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first one met no call of Spark, and the second one the clean-up after it, too."""
+    waits, cleaned_up = [False], []
+    monkeypatch.setattr(interrupts, "_waits_for_spark", lambda frame: waits[0])
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            waits[0] = True
+            signal.raise_signal(signal.SIGINT)
+            cleaned_up.append(True)
+
+    with pytest.raises(KeyboardInterrupt), interrupts_cancel(Spark()):  # type: ignore[arg-type]
+        work()
+    assert cleaned_up == []
+
+
+@pytest.mark.usefixtures("own_ctrl_c")
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_fails_after_a_ctrl_c_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    monkeypatch.setattr(interrupts, "_waits_for_spark", lambda frame: waits)
+
+    def work() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RuntimeError("Java has gone, too")
+
+    with pytest.raises(KeyboardInterrupt), interrupts_put_off():
+        work()
+    with pytest.raises(KeyboardInterrupt), interrupts_cancel(Spark()):  # type: ignore[arg-type]
+        work()
 
 
 @pytest.mark.usefixtures("own_ctrl_c")

@@ -63,9 +63,11 @@ def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_a_stream_has_no_end(name: str) -> None:
-    with pytest.raises(BadOption, match=f"^{name} is of batch queries: a stream goes on$"):
+@pytest.mark.parametrize(
+    "name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"]
+)
+def test_a_stream_has_no_end_and_no_filters(name: str) -> None:
+    with pytest.raises(BadOption, match=f"^{name} is of batch queries, and this is a stream$"):
         parse_options({**GIVEN, name: "latest"}, streaming=True)
 
 
