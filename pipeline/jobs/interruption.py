@@ -22,12 +22,13 @@ SAID_MAX = 200
 
 
 class Interrupted(Exception):
-    """Spark has stopped the stream."""
+    """Spark has stopped the stream; or a call of Java's took longer than it may, as some of a store's say it so."""
 
-    def __init__(self, name: str, error: Exception) -> None:
+    def __init__(self, of_java: str, error: Exception) -> None:
         said = (str(error).splitlines() or [""])[0][:SAID_MAX]
         super().__init__(
-            f"py4j.protocol.Py4JJavaError: An error occurred while calling Spark: {name} ({said})"
+            "py4j.protocol.Py4JJavaError: An error occurred while calling Spark:"
+            f" {of_java[:SAID_MAX]} ({said})"
         )
 
 
@@ -39,6 +40,8 @@ def interruption_in_short() -> Iterator[None]:
     except Exception as error:
         text = "".join(traceback.format_exception(error))
         for name in INTERRUPTIONS:
-            if name in text:
-                raise Interrupted(name, error) from None
+            _, found, message = text.partition(name)
+            if found:
+                of_java = name + message.partition("\n")[0]
+                raise Interrupted(of_java, error) from None
         raise

@@ -19,10 +19,13 @@ TRACE = "\n\tat java.base/sun.nio.ch.FileChannelImpl.position(FileChannelImpl.ja
 
 @pytest.mark.parametrize("name", INTERRUPTIONS)
 def test_an_interruption_is_told_in_short(name: str) -> None:
-    of_java = OSError(f"An error occurred while calling o1.read.\n: {name}{TRACE}")
+    said = f"{name}: s3a://history/part-1 was not read in 60 s"
+    of_java = OSError(f"An error occurred while calling o1.read.\n: {said}{TRACE}")
     with pytest.raises(Interrupted) as caught, interruption_in_short():
         raise FilesUnavailable("a file could not be read") from of_java
     assert AS_SPARK_KNOWS_IT.search(str(caught.value))
+    assert f"{said} (a file could not be read)" in str(caught.value)
+    assert len(str(caught.value)) < 500
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
 
