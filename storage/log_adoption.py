@@ -2,9 +2,10 @@
 
 A log in a directory that failed meanwhile is offline with it; one that makes no sense is offline by
 itself. A partition that is found in several directories is served from none until one alone is
-left: which of the copies is right cannot be known here. But for a copy that holds nothing: a directory that
-fails while a log is made in it has one, and the log is in another. It is removed. What is withheld keeps its entries in the checkpoints, and its directory gets no mark of a clean shutdown
-where it could not be closed.
+left: which of the copies is right cannot be known here. But for a copy that holds nothing: a
+directory that fails while a log is made in it has one, and the log is in another. It is removed.
+What is withheld keeps its entries in the checkpoints, and its directory gets no mark of a clean
+shutdown where it could not be closed.
 """
 
 from __future__ import annotations
