@@ -9,6 +9,7 @@ that such a cut may leave.
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,7 +19,9 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, SMALL, TWO, A, B, World, append, contents
+from tests.storage.moving.moving_world import CountingPower
 
 MARK = ".kafka_cleanshutdown"
 IMAGES = 3
@@ -190,6 +193,41 @@ async def _load_and_close(world: World) -> None:
     for log in manager.logs():
         append(log, "unsynced")
     await manager.close()
+
+
+async def start_beside_an_empty_copy(power: CountingPower) -> World:
+    """A replica's log, and what a directory that failed while one was made in it has of the other: a start that
+    removes that, until the power goes."""
+    world = World()
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "all there is")
+        await manager.create("t", 1, ONE)
+    world.files.rename(B / "t-1", B / "t-0")
+    world.files = VirtualFiles(world.disk, power)
+    with suppress(NodeCrashed, BaseExceptionGroup):
+        manager = world.manager()
+        await manager.load()
+        await manager.close()
+        manager.directories.close()
+    return world
+
+
+async def test_an_empty_copy_goes_whole_whenever_the_start_is_killed() -> None:
+    power = CountingPower()
+    await start_beside_an_empty_copy(power)
+    assert power.uses > 50
+    for at in range(1, power.uses):
+        world = await start_beside_an_empty_copy(CountingPower(at))
+        assert not world.files.power.on
+        for next_life in (world.crashed(0), world.crashed(1), world.killed()):
+            try:
+                async with next_life.running() as manager:
+                    (log,) = manager.logs()
+                    assert contents(log) == ["all there is"]
+                assert "t-0" not in next_life.names(B)
+            except BaseException as error:
+                error.add_note(f"killed at use {at} of {power.uses}")
+                raise
 
 
 async def with_a_hole() -> tuple[World, list[int]]:
