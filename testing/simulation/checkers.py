@@ -9,7 +9,10 @@ all have on their disks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from uuid import UUID
 
 import trio
 
@@ -20,10 +23,19 @@ from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.metadata import Metadata
 from odradek.seams.files import Path
+from odradek.storage.directories.names import (
+    METADATA_TOPIC,
+    NotAPartition,
+    PartitionDirectory,
+    State,
+    TopicPartition,
+    parse,
+)
 from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
 from odradek.testing.simulation.committed import Committed, Replica, first_offset
 from odradek.testing.simulation.history import Anomaly
-from odradek.testing.simulation.plan import DATA
+from odradek.testing.simulation.plan import DATA, OTHER_DATA
+from odradek.testing.virtual_disk import DirectoryNode
 
 READ_BYTES = 1 << 20
 IMAGES_KEPT = 50
@@ -36,7 +48,7 @@ class Checkers:
         self.anomalies: list[Anomaly] = []
         self._cluster = cluster
         self._quorum_leaders: dict[int, int] = {}
-        self._leaders: dict[tuple[str, int, int], int] = {}
+        self._leaders: dict[tuple[UUID | None, int, int], int] = {}
         self._high_watermarks: dict[Metadata | Partition, int] = {}
         self._images: dict[int, MetadataImage] = {}
         self._last_images: dict[int, MetadataImage] = {}
@@ -87,7 +99,7 @@ class Checkers:
                 )
 
     def _check_leader(self, node: SimulatedNode, partition: Partition) -> None:
-        key = (partition.topic, partition.index, partition.leader_epoch)
+        key = (partition.topic_id, partition.index, partition.leader_epoch)
         if partition.is_leader:
             known = self._leaders.setdefault(key, node.number)
             if known != node.number:
@@ -226,6 +238,26 @@ class Checkers:
         for topic in image.topics_by_name.values():
             for index, partition in topic.partitions.items():
                 self._check_equal(topic.name, index, set(partition.replicas))
+        for node in self._cluster:
+            self._check_directories(node, image)
+
+    def _check_directories(self, node: SimulatedNode, image: MetadataImage) -> None:
+        """Under a partition's name a node has what it is to have, once, and nothing else."""
+        expected = Counter(
+            TopicPartition(topic.name, index)
+            for topic in image.topics_by_name.values()
+            for index, partition in topic.partitions.items()
+            if node.number in partition.replicas
+        )
+        there = Counter(
+            found.topic_partition
+            for directory in (DATA, OTHER_DATA)
+            for found in _partition_directories(node, directory)
+            if found.state is State.LIVE and found.topic_partition.topic != METADATA_TOPIC
+        )
+        if there != expected:
+            more, less = list(there - expected), list(expected - there)
+            self._found("other directories", f"{host(node.number)} has {more}, and not {less}")
 
     def _check_equal(self, topic: str, index: int, expected: set[int]) -> None:
         replicas = [
@@ -252,6 +284,13 @@ class Checkers:
         if len(set(contents.values())) > 1:
             sizes = {number: len(content) for number, content in contents.items()}
             self._found("other records", f"{topic}-{index}: replicas differ, of {sizes} bytes")
+
+
+def _partition_directories(node: SimulatedNode, path: str) -> Iterator[PartitionDirectory]:
+    directory = node.disk.find(Path(path))
+    for name in directory.names if isinstance(directory, DirectoryNode) else ():
+        with suppress(NotAPartition):
+            yield parse(name)
 
 
 def _is_whole(partition: PartitionImage) -> bool:

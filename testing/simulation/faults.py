@@ -23,6 +23,7 @@ from odradek.client.errors import ClientError
 from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import STEP_S, Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster, host
+from odradek.testing.simulation.made_anew import TopicMadeAnew
 from odradek.testing.simulation.plan import (
     ASKED_S,
     DATA,
@@ -100,6 +101,7 @@ class Faults:
         checkers: Checkers,
         administrator: Administrator,
         store: StoreFaults,
+        made_anew: TopicMadeAnew,
     ) -> None:
         self.coverage: Coverage = Counter()
         self._cluster = cluster
@@ -107,6 +109,7 @@ class Faults:
         self._checkers = checkers
         self._administrator = administrator
         self._store = store
+        self._made_anew = made_anew
         self._damaging = trio.Lock()
 
     async def play(self, faults: tuple[Fault, ...]) -> None:
@@ -368,6 +371,29 @@ class Faults:
                 await trio.sleep(fault.seconds)
         return is_off
 
+    async def _make_anew(self, fault: Fault) -> bool:
+        """In the middle of a transaction. The node is killed or stopped before it, or neither, and is up again
+        after the deletion, or after all."""
+        topic, was_down = self._made_anew, False
+        if not topic.was_made and await topic.make():
+            await topic.fill()
+        await topic.begin()
+        if fault.how < 1 / 3 and not self._damaging.locked():
+            was_down = self._is_up(fault)
+            await self._cluster.kill(fault.node)
+        elif fault.how >= 2 / 3:
+            was_down = self._is_up(fault)
+            await self._cluster.stop(fault.node)
+        was_deleted = await topic.delete()
+        if was_down and fault.amount < 1 / 3:
+            await self._restart(fault)
+        was_made = await topic.make()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(topic.fill)
+            if was_down:
+                await self._restart(fault)
+        return was_deleted and was_made
+
     async def _miss_an_epoch(self, fault: Fault) -> bool:
         """What the leader appends meanwhile one of its followers has, who is cut with the next leader;
         it is the one that is not reached then, and leads when the leader is gone."""
@@ -447,6 +473,7 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[bool]]] = {
     Kind.LAGGING_VOTER: Faults._lag,
     Kind.DIRECTORY_MOVE: Faults._move_directories,
     Kind.COPIES_OFF: Faults._switch_copies_off,
+    Kind.TOPIC_MADE_ANEW: Faults._make_anew,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),
     Kind.STORE_LIES: Faults._store_fault,
     Kind.STORE_KILLS: Faults._kill_at_the_store,

@@ -25,6 +25,7 @@ OFFLOADED_S = (0.001, 0.005, 0.02)
 LONGEST_S = 2.5
 ASKED_S = 2.0
 """How long it is tried, amid trouble, to have the cluster do something."""
+MADE_ANEW_MAX = 2
 SHARE = 1 / 3
 """Of the plans that have each of the following."""
 SMALL_METADATA: Mapping[str, Sequence[int]] = {
@@ -95,6 +96,9 @@ class Kind(enum.Enum):
     other."""
     COPIES_OFF = "copies switched off"
     """The topic gets remote.log.copy.disable, and loses it again."""
+    TOPIC_MADE_ANEW = "topic made anew"
+    """A topic is deleted and made anew by the same name (`made_anew.py`); in two of three cases the node is
+    down meanwhile, or when it is deleted."""
     STORE_KILLS = "killed at the store"
     """The node that makes some request to the store is killed before it, or behind it."""
     STORE_AWAY = "store away"
@@ -109,6 +113,7 @@ class Kind(enum.Enum):
 
 DISKS = frozenset({Kind.BAD_DIRECTORY, Kind.UNREADABLE_DISK, Kind.BIT_ROT})
 MORE_KINDS = DISKS | {Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK}
+DRAWN_APART = MORE_KINDS | {Kind.TOPIC_MADE_ANEW}
 DAMAGING = DISKS | {Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK}
 """After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
 without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
@@ -183,7 +188,8 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
     faults.sort(key=lambda fault: fault.at_s)
     writers, transactional = chance.randint(1, 2), chance.randint(0, 2)
     plan = Plan(seed, tuple(faults), nodes, writers, transactional, tiered)
-    return _drawn_further(plan, random.Random(f"plan {seed} further"))
+    plan = _drawn_further(plan, random.Random(f"plan {seed} further"))
+    return _with_topics_made_anew(plan, random.Random(f"plan {seed} topics"))
 
 
 def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
@@ -222,8 +228,20 @@ def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
     )
 
 
+def _with_topics_made_anew(plan: Plan, chance: random.Random) -> Plan:
+    if chance.random() >= SHARE:
+        return plan
+    made = [
+        replace(
+            _draw_fault(chance, plan.nodes, Kind.TOPIC_MADE_ANEW), how=round(chance.random(), 3)
+        )
+        for _ in range(chance.randint(1, MADE_ANEW_MAX))
+    ]
+    return replace(plan, faults=tuple(sorted([*plan.faults, *made], key=lambda fault: fault.at_s)))
+
+
 def _draw_kind(chance: random.Random, nodes: int, tiered: bool) -> Kind:
-    kinds = [each for each in Kind if each not in MORE_KINDS]
+    kinds = [each for each in Kind if each not in DRAWN_APART]
     kinds = [each for each in kinds if nodes > 1 or each not in OF_MANY]
     of_tier = tiered and chance.random() < 0.5
     return chance.choice([each for each in kinds if (each in OF_TIER) == of_tier])

@@ -10,18 +10,20 @@ import hashlib
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import trio
 
 from odradek.client.errors import ClientError
-from odradek.client.metadata import open_cluster
+from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.faults import Coverage, Faults
 from odradek.testing.simulation.history import Anomaly, anomalies, count_done
 from odradek.testing.simulation.log_watch import watching
+from odradek.testing.simulation.made_anew import TopicMadeAnew
 from odradek.testing.simulation.plan import Kind, Plan
 from odradek.testing.simulation.store_faults import StoreFaults
 from odradek.testing.simulation.tier_checks import TierChecks
@@ -132,14 +134,15 @@ class _Simulation:
             await cluster.start(node.number)
         nursery.start_soon(checkers.run)
         network = self._world.node(CLIENTS).network
-        work = Workload(
-            lambda: open_cluster(network, cluster.bootstrap, timeout_s=REQUEST_S),
-            self._world.clock,
-            plan,
-            self._trace,
-        )
+
+        def connect() -> AbstractAsyncContextManager[Cluster]:
+            return open_cluster(network, cluster.bootstrap, timeout_s=REQUEST_S)
+
+        clock = self._world.clock
+        work = Workload(connect, clock, plan, self._trace)
+        made_anew = TopicMadeAnew(connect, clock, plan.nodes, self._trace)
         store = StoreFaults(self._world.bucket, plan.seed)
-        faults = Faults(cluster, checkers, work, store)
+        faults = Faults(cluster, checkers, work, store, made_anew)
         run.coverage = faults.coverage
         try:
             await work.make_topic()
@@ -160,6 +163,7 @@ class _Simulation:
                 work.whole()
                 writing.start_soon(work.write_anew)
             await work.read_final()
+            run.anomalies += await made_anew.final()
         run.starts_cpu_s = cluster.starts_cpu_s
         run.anomalies += work.anomalies
         run.answered_s, run.done = work.answered_s, count_done(work.history)

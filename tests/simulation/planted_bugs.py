@@ -1,5 +1,5 @@
-"""Bugs put into the brokers on purpose to see that the simulated cluster finds them: two of a kind, and one
-that a reader had found and the simulator had not."""
+"""Bugs put into the brokers on purpose to see that the simulated cluster finds them: two of a kind, and two
+that readers had found and the simulator had not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from odradek.broker import fetch_reading
-from odradek.replication.controller.image import PartitionImage
+from odradek.broker.partitions import PartitionTable
+from odradek.broker.replicas import Replicas
+from odradek.replication.controller.image import PartitionImage, TopicImage
 from odradek.replication.controller.partition_change import _Target
 from odradek.replication.partition import follower, leader
 from odradek.replication.partition.leader import Leader
@@ -20,6 +22,7 @@ from odradek.replication.raft.elections import LogEnd
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.log import recovery
+from odradek.storage.log.partition_log import PartitionLog
 
 # Election
 
@@ -143,6 +146,23 @@ def know_followers_across_a_missed_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_adopt", adopt)
 
 
+# A topic made anew
+
+
+def know_logs_by_their_names(patch: pytest.MonkeyPatch) -> None:
+    """What a topic has left is taken for what its successor of the same name has."""
+
+    async def log_of(self: PartitionTable, topic: TopicImage, index: int) -> PartitionLog | None:
+        return self._logs.get(topic.name, index)
+
+    async def set_aside(self: Replicas) -> None:
+        names = self._broker.metadata.image.topics_by_name
+        await self.logs.set_aside_strays(lambda found: found.topic not in names)
+
+    patch.setattr(PartitionTable, "_log_of", log_of)
+    patch.setattr(Replicas, "_set_aside_strays", set_aside)
+
+
 PLANTED = [
     vote_twice,
     elect_who_lacks_records,
@@ -155,4 +175,5 @@ PLANTED = [
     move_before_it_is_copied,
     stay_in_sync_after_moving_away,
     know_followers_across_a_missed_epoch,
+    know_logs_by_their_names,
 ]

@@ -1,0 +1,230 @@
+"""A topic that is deleted and made anew, by the same name, amid faults. Each time it is another topic, with
+another id: what was acknowledged of the last one is there in the end, and of those before it nothing.
+
+Everything but its creation is asked for by id (KIP-516), so that it is never in doubt which topic was written
+to, whatever arrives late: a deletion that nobody waits for any more deletes what it was meant to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from itertools import count
+from uuid import UUID
+
+import trio
+
+from odradek.client.admin import NewTopic, create_topics
+from odradek.client.errors import ClientError, check
+from odradek.client.metadata import Cluster
+from odradek.protocol.apis import DELETE_TOPICS, PRODUCE
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.clock import Clock
+from odradek.testing.simulation.history import (
+    Anomaly,
+    History,
+    Outcome,
+    Seen,
+    Sent,
+    Transaction,
+    anomalies,
+)
+from odradek.testing.simulation.readers import Readers
+from odradek.testing.simulation.trace import Trace
+from odradek.testing.simulation.transactional_client import Protocol, TransactionalClient
+
+NAME = "made-anew"
+PARTITIONS = 2
+ASKED_S = 2.0
+"""How long it is tried to delete it, and to make it."""
+FILLED_S = 3.0
+"""How long it is tried to have records acknowledged: those that wait for a replica that is down are when it
+is waited for no more, or is up again."""
+PAUSE_S = 0.1
+POLL_S = 0.5
+
+
+class TopicMadeAnew:
+    """`nodes` is how many there are: all have a replica. It is not there before it is first made."""
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Cluster]],
+        clock: Clock,
+        nodes: int,
+        trace: Trace,
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._replicas = list(range(1, nodes + 1))
+        self._trace = trace
+        self._id: UUID | None = None
+        """Of the last one, as far as it is known."""
+        self._sent: dict[UUID, list[Transaction]] = {}
+        self._begun: list[str] = []
+        """Transactional ids."""
+        self._writers = 0
+        self._asking = trio.Lock()
+
+    @property
+    def was_made(self) -> bool:
+        return bool(self._sent)
+
+    async def delete(self) -> bool:
+        """Whether it is gone by this."""
+        async with self._asking:
+            if self._id is None:
+                return False
+            with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                async with self._connect() as cluster:
+                    await cluster.retrying(lambda: self._delete(cluster), timeout_s=ASKED_S)
+                    self._trace.add(f"{NAME} is deleted")
+                    return True
+        return False
+
+    async def make(self) -> bool:
+        """Whether there is one now of which the id is known."""
+        async with self._asking:
+            with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                async with self._connect() as cluster:
+                    await cluster.retrying(
+                        lambda: self._make(cluster), timeout_s=ASKED_S, also=_no_broker_yet
+                    )
+                    self._trace.add(f"{NAME} is {self._id}")
+                    return True
+        return False
+
+    async def fill(self, seconds: float = FILLED_S) -> bool:
+        """Have a record of each partition acknowledged; whether they were, in that time. Each try is of
+        another record."""
+        topic = self._id
+        if topic is None:
+            return False
+        with trio.move_on_after(seconds) as limit:
+            async with self._connect() as cluster, trio.open_nursery() as nursery:
+                for partition in range(PARTITIONS):
+                    nursery.start_soon(self._fill, cluster, topic, partition)
+        return not limit.cancelled_caught
+
+    async def begin(self) -> None:
+        """A transaction with a record of it, of a client that does not come back: who comes after it, with
+        its transactional id, is to be served whatever has become of the topic."""
+        name, protocol = f"{NAME}-client-{len(self._begun)}", list(Protocol)[len(self._begun) % 2]
+        self._begun.append(name)
+        with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+            async with self._connect() as cluster:
+                client = TransactionalClient(cluster, self._clock, name, NAME, protocol)
+                await client.init()
+                await client.send(0, name.encode())
+                self._trace.add(f"{name} has begun a transaction")
+
+    async def final(self) -> list[Anomaly]:
+        """What is wrong with it; all is healed, and nobody else asks for anything."""
+        if not self.was_made:
+            return []
+        async with self._connect() as cluster:
+            if not await self._take_over(cluster):
+                return [Anomaly("hanging transaction", f"one of {self._begun} can't go on")]
+            self._id = topic = await self._there(cluster)
+            if topic is None:
+                return []
+            if not await self.fill():
+                return [Anomaly("not acknowledged", f"what {NAME} was sent, though all was healed")]
+            readers = Readers(History(), NAME, PARTITIONS, poll_s=POLL_S)
+            return list(self._wrong_with(topic, await readers.read_again(cluster, {})))
+
+    async def _take_over(self, cluster: Cluster) -> bool:
+        """Be the next client of all that have begun a transaction; whether that could be had in time."""
+        with trio.move_on_after(FILLED_S) as limit:
+            for name in self._begun:
+                client = TransactionalClient(cluster, self._clock, name, NAME, Protocol.CLASSIC)
+                await client.init()
+        return not limit.cancelled_caught
+
+    def _wrong_with(self, topic: UUID, found: list[Seen]) -> Iterator[Anomaly]:
+        own = self._sent.get(topic, [])
+        yield from anomalies(History(own, final=found))
+        for value in sorted({each.value for each in found} - set(_values(own))):
+            of = next(
+                (str(each) for each, sent in self._sent.items() if value in _values(sent)), "nobody"
+            )
+            yield Anomaly("another topic's", f"{NAME} is {topic} and has {value!r} of {of}")
+
+    async def _there(self, cluster: Cluster) -> UUID | None:
+        try:
+            return (await cluster.topic(NAME)).topic_id
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+            return None
+
+    async def _delete(self, cluster: Cluster) -> None:
+        controller = await cluster.controller()
+        answer = await controller.request(
+            DELETE_TOPICS,
+            {
+                "topics": [{"name": None, "topic_id": self._id}],
+                "topic_names": [],
+                "timeout": int(1000 * cluster.timeout_s),
+            },
+            timeout_s=cluster.timeout_s,
+        )
+        code = answer.responses[0].error_code
+        if code != ErrorCode.unknown_topic_id:  # else an earlier try has done it
+            check(code, about=NAME)
+        self._id = None
+
+    async def _make(self, cluster: Cluster) -> None:
+        wanted = NewTopic(NAME, assignments=dict.fromkeys(range(PARTITIONS), self._replicas))
+        try:
+            [made] = await create_topics(cluster, [wanted])
+            self._id = made.topic_id
+        except KafkaError as error:
+            if error.code is not ErrorCode.topic_already_exists:
+                raise
+            self._id = (await cluster.topic(NAME)).topic_id  # the answer to an earlier try was lost
+        assert self._id is not None
+        self._sent.setdefault(self._id, [])
+
+    async def _fill(self, cluster: Cluster, topic: UUID, partition: int) -> None:
+        sent = self._sent.setdefault(topic, [])
+        self._writers += 1
+        name = f"{NAME}.{self._writers}"
+        for number in count():
+            record = Sent(partition, f"{name}.{number}".encode())
+            written = Transaction(name, number, [record])
+            sent.append(written)
+            with suppress(KafkaError, ClientError):
+                record.offset = await self._produce(cluster, topic, record)
+                written.outcome = Outcome.COMMITTED
+                return
+            cluster.forget(NAME)
+            await trio.sleep(PAUSE_S)
+
+    async def _produce(self, cluster: Cluster, topic: UUID, record: Sent) -> int:
+        leader = await cluster.node(await cluster.leader(NAME, record.partition))
+        batch = build_batch([Record(0, self._clock.wall_ms(), None, record.value)])
+        rows = [{"index": record.partition, "records": bytes(batch)}]
+        answer = await leader.request(
+            PRODUCE,
+            {
+                "transactional_id": None,
+                "acks": -1,
+                "timeout": int(1000 * cluster.timeout_s),
+                "topic_data": [{"topic_id": topic, "partition_data": rows}],
+            },
+            timeout_s=cluster.timeout_s,
+        )
+        row = answer.responses[0].partition_responses[0]
+        check(row.error_code, about=NAME)
+        return int(row.base_offset)
+
+
+def _values(sent: Iterable[Transaction]) -> Iterator[bytes]:
+    return (record.value for each in sent for record in each.sent)
+
+
+def _no_broker_yet(error: Exception) -> bool:
+    """All replicas are down, as far as the controller knows."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment
