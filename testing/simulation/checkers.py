@@ -287,10 +287,11 @@ class Checkers:
 
 
 def _partition_directories(node: SimulatedNode, path: str) -> Iterator[PartitionDirectory]:
-    directory = node.disk.find(Path(path))
-    for name in directory.names if isinstance(directory, DirectoryNode) else ():
-        with suppress(NotAPartition):
-            yield parse(name)
+    home = node.disk.find(Path(path))
+    for name, entry in home.names.items() if isinstance(home, DirectoryNode) else ():
+        if isinstance(entry, DirectoryNode):
+            with suppress(NotAPartition):
+                yield parse(name)
 
 
 def _is_whole(partition: PartitionImage) -> bool:

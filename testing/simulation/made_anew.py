@@ -7,7 +7,7 @@ to, whatever arrives late: a deletion that nobody waits for any more deletes wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from itertools import count
 from uuid import UUID
@@ -34,7 +34,7 @@ from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import Protocol, TransactionalClient
 
-NAME = "made-anew"
+MADE_ANEW = "made-anew"
 PARTITIONS = 2
 ASKED_S = 2.0
 """How long it is tried to delete it, and to make it."""
@@ -54,11 +54,13 @@ class TopicMadeAnew:
         clock: Clock,
         nodes: int,
         trace: Trace,
+        configs: Mapping[str, str],
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._replicas = list(range(1, nodes + 1))
         self._trace = trace
+        self._configs = configs
         self._id: UUID | None = None
         """Of the last one, as far as it is known."""
         self._sent: dict[UUID, list[Transaction]] = {}
@@ -79,7 +81,7 @@ class TopicMadeAnew:
             with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
                 async with self._connect() as cluster:
                     await cluster.retrying(lambda: self._delete(cluster), timeout_s=ASKED_S)
-                    self._trace.add(f"{NAME} is deleted")
+                    self._trace.add(f"{MADE_ANEW} is deleted")
                     return True
         return False
 
@@ -91,7 +93,7 @@ class TopicMadeAnew:
                     await cluster.retrying(
                         lambda: self._make(cluster), timeout_s=ASKED_S, also=_no_broker_yet
                     )
-                    self._trace.add(f"{NAME} is {self._id}")
+                    self._trace.add(f"{MADE_ANEW} is {self._id}")
                     return True
         return False
 
@@ -110,11 +112,14 @@ class TopicMadeAnew:
     async def begin(self) -> None:
         """A transaction with a record of it, of a client that does not come back: who comes after it, with
         its transactional id, is to be served whatever has become of the topic."""
-        name, protocol = f"{NAME}-client-{len(self._begun)}", list(Protocol)[len(self._begun) % 2]
+        name, protocol = (
+            f"{MADE_ANEW}-client-{len(self._begun)}",
+            list(Protocol)[len(self._begun) % 2],
+        )
         self._begun.append(name)
         with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
             async with self._connect() as cluster:
-                client = TransactionalClient(cluster, self._clock, name, NAME, protocol)
+                client = TransactionalClient(cluster, self._clock, name, MADE_ANEW, protocol)
                 await client.init()
                 await client.send(0, name.encode())
                 self._trace.add(f"{name} has begun a transaction")
@@ -130,15 +135,19 @@ class TopicMadeAnew:
             if topic is None:
                 return []
             if not await self.fill():
-                return [Anomaly("not acknowledged", f"what {NAME} was sent, though all was healed")]
-            readers = Readers(History(), NAME, PARTITIONS, poll_s=POLL_S)
+                return [
+                    Anomaly("not acknowledged", f"what {MADE_ANEW} was sent, though all was healed")
+                ]
+            readers = Readers(History(), MADE_ANEW, PARTITIONS, poll_s=POLL_S)
             return list(self._wrong_with(topic, await readers.read_again(cluster, {})))
 
     async def _take_over(self, cluster: Cluster) -> bool:
         """Be the next client of all that have begun a transaction; whether that could be had in time."""
         with trio.move_on_after(FILLED_S) as limit:
             for name in self._begun:
-                client = TransactionalClient(cluster, self._clock, name, NAME, Protocol.CLASSIC)
+                client = TransactionalClient(
+                    cluster, self._clock, name, MADE_ANEW, Protocol.CLASSIC
+                )
                 await client.init()
         return not limit.cancelled_caught
 
@@ -149,11 +158,11 @@ class TopicMadeAnew:
             of = next(
                 (str(each) for each, sent in self._sent.items() if value in _values(sent)), "nobody"
             )
-            yield Anomaly("another topic's", f"{NAME} is {topic} and has {value!r} of {of}")
+            yield Anomaly("another topic's", f"{MADE_ANEW} is {topic} and has {value!r} of {of}")
 
     async def _there(self, cluster: Cluster) -> UUID | None:
         try:
-            return (await cluster.topic(NAME)).topic_id
+            return (await cluster.topic(MADE_ANEW)).topic_id
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
@@ -172,25 +181,28 @@ class TopicMadeAnew:
         )
         code = answer.responses[0].error_code
         if code != ErrorCode.unknown_topic_id:  # else an earlier try has done it
-            check(code, about=NAME)
+            check(code, about=MADE_ANEW)
         self._id = None
 
     async def _make(self, cluster: Cluster) -> None:
-        wanted = NewTopic(NAME, assignments=dict.fromkeys(range(PARTITIONS), self._replicas))
+        assignments = dict.fromkeys(range(PARTITIONS), self._replicas)
+        wanted = NewTopic(MADE_ANEW, assignments=assignments, configs=dict(self._configs))
         try:
             [made] = await create_topics(cluster, [wanted])
             self._id = made.topic_id
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise
-            self._id = (await cluster.topic(NAME)).topic_id  # the answer to an earlier try was lost
+            self._id = (
+                await cluster.topic(MADE_ANEW)
+            ).topic_id  # the answer to an earlier try was lost
         assert self._id is not None
         self._sent.setdefault(self._id, [])
 
     async def _fill(self, cluster: Cluster, topic: UUID, partition: int) -> None:
         sent = self._sent.setdefault(topic, [])
         self._writers += 1
-        name = f"{NAME}.{self._writers}"
+        name = f"{MADE_ANEW}.{self._writers}"
         for number in count():
             record = Sent(partition, f"{name}.{number}".encode())
             written = Transaction(name, number, [record])
@@ -199,11 +211,11 @@ class TopicMadeAnew:
                 record.offset = await self._produce(cluster, topic, record)
                 written.outcome = Outcome.COMMITTED
                 return
-            cluster.forget(NAME)
+            cluster.forget(MADE_ANEW)
             await trio.sleep(PAUSE_S)
 
     async def _produce(self, cluster: Cluster, topic: UUID, record: Sent) -> int:
-        leader = await cluster.node(await cluster.leader(NAME, record.partition))
+        leader = await cluster.node(await cluster.leader(MADE_ANEW, record.partition))
         batch = build_batch([Record(0, self._clock.wall_ms(), None, record.value)])
         rows = [{"index": record.partition, "records": bytes(batch)}]
         answer = await leader.request(
@@ -217,7 +229,7 @@ class TopicMadeAnew:
             timeout_s=cluster.timeout_s,
         )
         row = answer.responses[0].partition_responses[0]
-        check(row.error_code, about=NAME)
+        check(row.error_code, about=MADE_ANEW)
         return int(row.base_offset)
 
 

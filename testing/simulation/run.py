@@ -23,12 +23,12 @@ from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.faults import Coverage, Faults
 from odradek.testing.simulation.history import Anomaly, anomalies, count_done
 from odradek.testing.simulation.log_watch import watching
-from odradek.testing.simulation.made_anew import TopicMadeAnew
+from odradek.testing.simulation.made_anew import MADE_ANEW, TopicMadeAnew
 from odradek.testing.simulation.plan import Kind, Plan
 from odradek.testing.simulation.store_faults import StoreFaults
 from odradek.testing.simulation.tier_checks import TierChecks
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.simulation.workload import REQUEST_S, TOPIC, Workload
+from odradek.testing.simulation.workload import REQUEST_S, TIERED_TOPIC, TOPIC, Workload
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualWorld
 
@@ -140,7 +140,9 @@ class _Simulation:
 
         clock = self._world.clock
         work = Workload(connect, clock, plan, self._trace)
-        made_anew = TopicMadeAnew(connect, clock, plan.nodes, self._trace)
+        made_anew = TopicMadeAnew(
+            connect, clock, plan.nodes, self._trace, TIERED_TOPIC if plan.tiered else {}
+        )
         store = StoreFaults(self._world.bucket, plan.seed)
         faults = Faults(cluster, checkers, work, store, made_anew)
         run.coverage = faults.coverage
@@ -183,6 +185,7 @@ class _Simulation:
             cluster,
             self._world.bucket,
             TOPIC,
+            MADE_ANEW,
             seed=self._plan.seed,
             may_dangle=Kind.STORE_LIES in kinds,
         )

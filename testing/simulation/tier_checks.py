@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 import trio
@@ -52,7 +52,7 @@ class Clients(Administrator, Protocol):
         """All that is committed, as it is read now, of partitions that begin there."""
         ...
 
-    async def delete_topic(self) -> None: ...
+    async def delete_topics(self, names: Collection[str]) -> None: ...
 
     async def known_segments(self) -> KnownSegments:
         """All that the metadata topic says."""
@@ -65,35 +65,40 @@ class TierChecks:
         cluster: SimulatedCluster,
         bucket: VirtualBucket,
         topic: str,
+        made_anew: str,
         *,
         seed: int,
         may_dangle: bool,
     ) -> None:
-        """`may_dangle`: the store has lied about a deletion; what lies there is for `gc` to find."""
+        """`made_anew` is another tiered topic, of which there were others of that name. `may_dangle`: the store
+        has lied about a deletion; what lies there is for `gc` to find."""
         self.anomalies: list[Anomaly] = []
         self._cluster = cluster
         self._bucket = bucket
         self._topic = topic
+        self._topics = {topic, made_anew}
         self._may_dangle = may_dangle
         self._chance = random.Random(f"tier {seed}")
         self._starts: Starts = {}
 
     async def run(self, committed: list[Seen], clients: Clients) -> None:
-        """`committed` is what was read of the topic; the topic is gone in the end."""
+        """`committed` is what was read of the topic; the topics are gone in the end."""
         if not await self._until(self._what_is_not_copied, "not copied"):
             return
         for node in self._cluster:  # copies that other leaders left are given up in the end
             node.clock.skew_ms += DANGLING_MS + 1
         if not await self._until(self._what_is_unfinished, "not finished"):
             return
+        if not self._may_dangle and not await self._until(self._what_is_of_no_topic, "not deleted"):
+            return
         await trio.sleep(RETAINED_S)
         await self._check_all(committed, clients)
-        led = [LedLog(*each[1:]) for each in self._replicas() if each[1].is_leader]
+        led = [LedLog(*each[1:]) for each in self._replicas(self._topic) if each[1].is_leader]
         self._starts = await let_go(self._chance, led, clients)
         self._cluster.trace.add(f"the logs are to begin at {dict(self._starts)}")
         if await self._until(self._what_is_retained, "not let go"):
             await self._check_all(committed, clients)
-        await clients.delete_topic()
+        await clients.delete_topics({each.topic for _, each, *_ in self._replicas()})
         if not self._may_dangle:
             await self._until(self._what_is_left, "not deleted")
             return
@@ -115,12 +120,13 @@ class TierChecks:
     def _found(self, kind: str, text: str) -> None:
         self.anomalies.append(Anomaly(kind, text))
 
-    def _replicas(self) -> Iterator[Tiered]:
+    def _replicas(self, *topics: str) -> Iterator[Tiered]:
+        """Of all that are tiered, or of these."""
         for _, broker in self._cluster.running():
             remote = broker.remote
             assert remote is not None, "the cluster has no remote tier"
             for partition in broker.partitions:
-                if partition.topic == self._topic:
+                if partition.topic in (topics or self._topics):
                     assert partition.topic_id is not None
                     which = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
                     yield broker, partition, remote.metadata, which
@@ -209,7 +215,8 @@ class TierChecks:
         which: TopicIdPartition,
     ) -> None:
         """Every offset from the log's start on is in the tier, or on the disk."""
-        log, wanted = partition.log, self._starts.get(partition.index, 0)
+        starts = self._starts if partition.topic == self._topic else {}
+        log, wanted = partition.log, starts.get(partition.index, 0)
         if log.log_start_offset != wanted:
             self._found("offset moved", f"{name} starts at {log.log_start_offset}, not at {wanted}")
         segments = copied_segments(partition, metadata, which)
@@ -229,7 +236,7 @@ class TierChecks:
             self._found("unknown object", f"{dangling}")
 
     def _what_is_retained(self) -> str | None:
-        for broker, partition, metadata, which in self._replicas():
+        for broker, partition, metadata, which in self._replicas(self._topic):
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
             start, wanted = partition.log.log_start_offset, self._starts[partition.index]
             if start != wanted:
@@ -238,6 +245,15 @@ class TierChecks:
             if old:
                 return f"{name} has segments that end at {old}, and starts at {start}"
         return self._what_is_unfinished()
+
+    def _what_is_of_no_topic(self) -> str | None:
+        known = {which.topic_id for _, _, _, which in self._replicas()}
+        left = [
+            key
+            for key in sorted(self._bucket.objects)
+            if (name := parse_key(key)) is not None and name.id.partition.topic_id not in known
+        ]
+        return f"{left} are still there" if left else None
 
     def _what_is_left(self) -> str | None:
         """Of a topic that was deleted."""

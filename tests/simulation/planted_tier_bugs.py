@@ -10,6 +10,7 @@ import pytest
 from odradek.broker.tiered.remote_log_manager import Role, _Tiered
 from odradek.broker.tiered.segment_work import SegmentWork
 from odradek.replication.partition.partition import Partition
+from odradek.replication.remote.deleted_topics import DeletedTopics, Verdict
 from odradek.seams.files import Buffer
 from odradek.storage.log import expiry as local_expiry
 from odradek.storage.log import relocation
@@ -103,6 +104,15 @@ def forget_what_is_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentWork, "_hand_over", hand_over)
 
 
+def remove_only_what_is_heard_of(patch: pytest.MonkeyPatch) -> None:
+    """Who begins to lead a metadata partition does not look whether topics in it were deleted."""
+
+    def verdict(deleted: DeletedTopics, *args: Any, **kwargs: Any) -> Verdict:
+        return Verdict.LIVES
+
+    patch.setattr(DeletedTopics, "verdict", verdict)
+
+
 PLANTED = [
     let_go_of_what_was_not_copied,
     leave_what_others_began,
@@ -112,4 +122,5 @@ PLANTED = [
     take_what_moves_for_copied,
     stay_switched_off,
     forget_what_is_given_up,
+    remove_only_what_is_heard_of,
 ]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from odradek.broker.replicas import Replicas
-from odradek.testing.simulation.made_anew import NAME, TopicMadeAnew
+from odradek.testing.simulation.made_anew import MADE_ANEW, TopicMadeAnew
 from odradek.testing.simulation.plan import Fault, Kind, Plan
 from odradek.testing.simulation.run import Run, simulate
 from tests.simulation import planted_bugs
 
-MADE_ANEW = Kind.TOPIC_MADE_ANEW
 make = TopicMadeAnew.make
 
 
@@ -21,20 +20,23 @@ def run_of(*faults: Fault) -> Run:
 @pytest.mark.parametrize("amount", [0.1, 0.9], ids=["back between", "back behind"])
 @pytest.mark.parametrize("how", [0.1, 0.5, 0.9], ids=["killed", "left alone", "stopped"])
 def test_a_topic_is_made_anew(how: float, amount: float) -> None:
-    run = run_of(Fault(1.0, MADE_ANEW, 2, 1, seconds=0.3, amount=amount, how=how))
+    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=amount, how=how))
     assert [str(each) for each in run.anomalies] == []
-    assert {kind for kind, _ in run.coverage} == {MADE_ANEW.value}
-    told = [line.split(maxsplit=1)[1] for line in run.trace if NAME in line]
+    assert {kind for kind, _ in run.coverage} == {Kind.TOPIC_MADE_ANEW.value}
+    told = [line.split(maxsplit=1)[1] for line in run.trace if MADE_ANEW in line]
     first, began, deleted, second = told
-    assert (began, deleted) == (f"{NAME}-client-0 has begun a transaction", f"{NAME} is deleted")
+    assert (began, deleted) == (
+        f"{MADE_ANEW}-client-0 has begun a transaction",
+        f"{MADE_ANEW} is deleted",
+    )
     assert first != second
 
 
 def test_one_that_is_not_made_again_is_no_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicMadeAnew, "make", make_once)
-    run = run_of(Fault(1.0, MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.5))
+    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.5))
     assert [str(each) for each in run.anomalies] == []
-    assert any(f"{NAME} is deleted" in line for line in run.trace)
+    assert any(f"{MADE_ANEW} is deleted" in line for line in run.trace)
 
 
 async def make_once(self: TopicMadeAnew) -> bool:
@@ -45,7 +47,7 @@ def test_what_another_topic_had_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     """Who was down goes on with the log of the old topic, and leads the new one in the end."""
     planted_bugs.know_logs_by_their_names(monkeypatch)
     run = run_of(
-        Fault(1.0, MADE_ANEW, 2, 1, seconds=0.1, amount=0.9, how=0.1),
+        Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.1, amount=0.9, how=0.1),
         Fault(4.0, Kind.STOP, 1, 2, seconds=0.1, amount=0.5),
     )
     assert {"another topic's", "lost write"} <= {each.kind for each in run.anomalies}

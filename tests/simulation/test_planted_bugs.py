@@ -51,9 +51,10 @@ FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
     "take_the_store_at_its_word": (17, {"other object"}),
     "count_sizes_twice": (1, {"not let go"}),
     "begin_where_the_disk_does": (19, {"hangs", "lost write", "unseen"}),
-    "take_what_moves_for_copied": (19, {"hangs", "lost write", "unseen"}),
+    "take_what_moves_for_copied": (43, {"hangs", "lost write", "unseen"}),
     "stay_switched_off": (4, {"not copied"}),
     "forget_what_is_given_up": (608, {"not finished"}),
+    "remove_only_what_is_heard_of": (65, {"not deleted"}),
 }
 
 

@@ -27,7 +27,7 @@ def simulate(plan, honest=worker.simulate):
     return honest(plan)
 
 worker.simulate = simulate
-worker.STUCK_CPU_S = 1.0
+worker.STUCK_CPU_S = 4.0
 worker._work(*sys.argv[1:])
 """
 
