@@ -260,6 +260,8 @@ class PartitionTable:
         """Open the log and put the partition into the table, as the image has it at that moment."""
         try:
             opened = await self._log_of(topic, index) or await self._create_log(topic, index)
+            if opened.topic_id is None:
+                await self._logs.take_topic_id(opened, topic.id)
         except LogFailed:
             self._on_lost(topic, index)
             raise

@@ -269,6 +269,11 @@ class LogManager:
             directory_id=directory_id,
         )
 
+    async def take_topic_id(self, which: PartitionLog, topic_id: UUID) -> None:
+        """See `PartitionLog.take_topic_id`. Raises LogFailed, DiskFull."""
+        async with self.registry.maintaining(which) as home:
+            await self.offload.run(which.take_topic_id, topic_id, lane=home.directory.lane)
+
     # Taking away
 
     async def delete(self, *partitions: TopicPartition) -> None:

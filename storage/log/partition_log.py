@@ -376,6 +376,18 @@ class PartitionLog(LogReads):
         self.check_online()
         flush.flush(self, up_to)
 
+    def take_topic_id(self, topic_id: UUID) -> None:
+        """Be of that topic, durably: for a log that does not say of which it is (`topic_id` is None). A crash
+        has left it as it was made, or it is older than topic ids (KIP-516).
+
+        Off the loop. Raises LogFailed, DiskFull; InconsistentTopicId if it is another topic's by now.
+        """
+        self.check_online()
+        try:
+            self.topic_id = settle_topic_id(self.files, self.directory, topic_id)
+        except OSError as error:
+            raise self.io_failed(error, undone=True) from error
+
     # The high watermark, the start, the epoch
 
     def advance_high_watermark(self, offset: int) -> bool:

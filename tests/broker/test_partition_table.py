@@ -23,7 +23,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
-from tests.storage.log_manager_world import ONE, TWO, UUID, World
+from tests.storage.log_manager_world import ONE, TWO, UUID, A, World, append, contents
 
 NODE = 1
 
@@ -72,8 +72,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running(clock: VirtualClock) -> AsyncIterator[tuple[Cluster, LogManager]]:
-    async with World(clock=clock).running() as logs, trio.open_nursery() as nursery:
+async def running(
+    clock: VirtualClock, world: World | None = None
+) -> AsyncIterator[tuple[Cluster, LogManager]]:
+    world = World(clock=clock) if world is None else world
+    async with world.running() as logs, trio.open_nursery() as nursery:
         cluster = Cluster(logs)
         await nursery.start(cluster.table.run)
         yield cluster, logs
@@ -128,6 +131,28 @@ async def test_what_a_topic_left_that_was_deleted_unopened_is_not_its_successors
         assert partition.log.topic_id == partition.topic_id == TWO
         assert partition.log is not left
         assert logs.logs() == (partition.log,)
+
+
+async def test_a_log_that_does_not_say_whose_it_is_becomes_the_topics_that_opens_it(
+    clock: VirtualClock,
+) -> None:
+    """A crash has left it, between its directory and the file that says so; what it has from then on is
+    not the next topic's of that name."""
+    world = World(clock=clock)
+    world.files.make_directory(A / "t-0")
+    async with running(clock, world) as (cluster, logs):
+        assert [each.topic_id for each in logs.logs()] == [None]
+        cluster.create("t", ONE)
+        partition = await cluster.table.get("t", None, 0)
+        assert partition.log.topic_id == ONE
+        append(partition.log, "old")
+    async with running(clock, world.killed()) as (cluster, _):
+        cluster.create("t", ONE)
+        assert contents((await cluster.table.get("t", None, 0)).log) == ["old"]
+    async with running(clock, world.killed()) as (cluster, _):
+        cluster.create("t", TWO)
+        partition = await cluster.table.get("t", None, 0)
+        assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
 
 
 async def test_who_waits_for_a_replica_that_goes_is_told_whether_others_have_it(

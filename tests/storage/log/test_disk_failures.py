@@ -11,12 +11,15 @@ import pytest
 from odradek.protocol.records.batch import Batch
 from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
+from odradek.storage.log.names import METADATA
+from odradek.storage.log.partition_metadata import read_topic_id
 from odradek.testing.virtual_disk import VirtualDisk
 from tests.storage.log.log_world import (
     DIRECTORY,
     FOREVER,
     NOW_MS,
     ROOT,
+    TOPIC_ID,
     World,
     batch,
     check_indexes,
@@ -234,6 +237,23 @@ def test_a_read_only_disk_can_still_be_read() -> None:
     assert offsets_in(world.log) == list(range(20))
     with pytest.raises(LogFailed):
         world.append()
+
+
+@pytest.mark.parametrize(("code", "told"), [(errno.EIO, LogFailed), (errno.ENOSPC, DiskFull)])
+def test_a_log_is_a_topics_once_the_disk_says_so(code: int, told: type[Exception]) -> None:
+    world = World()
+    world.log.topic_id = None
+    world.files.remove(DIRECTORY / METADATA)
+    fault = world.disk.fail(f"*/{METADATA}*", code)
+    with pytest.raises(told):
+        world.log.take_topic_id(TOPIC_ID)
+    assert world.log.topic_id is None
+    world.disk.heal(fault)
+    if told is DiskFull:
+        world.log.take_topic_id(TOPIC_ID)
+        assert read_topic_id(world.files, DIRECTORY) == world.log.topic_id == TOPIC_ID
+    else:
+        assert raises_offline(lambda: world.log.take_topic_id(TOPIC_ID))
 
 
 def test_a_failed_sync_is_never_tried_again() -> None:
