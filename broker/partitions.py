@@ -29,8 +29,9 @@ from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopic
 from odradek.replication.partition.creation import decide_creation
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.traffic import Traffic
+from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.errors import LogFailed
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 
@@ -47,6 +48,17 @@ had a thousand topics made, and reads the answer, has the processor."""
 SETTLE_SECONDS_MAX = 1.0
 """How long those logs wait at most, where creation never pauses."""
 OPENED_AT_ONCE = 4
+AGAIN_SECONDS = 5.0
+"""After which a log is opened again that found no room, or no descriptor: a follower's nobody asks for."""
+
+
+@value_class
+class _Leaving:
+    """A replica that is not ours any more; the partition if it was open."""
+
+    key: Key
+    topic_id: UUID | None
+    partition: Partition | None = None
 
 
 class PartitionTable:
@@ -77,16 +89,18 @@ class PartitionTable:
         """Whether each partition opened from now on counts what goes in and out of it."""
         self.past_traffic = Traffic()
         """Of partitions that are not here any more."""
-        self._at_start = frozenset(
+        self._at_start = {
             (topic.id, index)
             for topic in image().topics_by_id.values()
             for index, partition in topic.partitions.items()
             if node_id in partition.replicas
-        )
-        """Replicas that existed before this run: their logs should be here."""
+        }
+        """Replicas that existed before this run: their logs should be here, until they are deleted."""
         self._busy: dict[Key, trio.Event] = {}
         self._to_open: dict[Key, None] = {}
-        self._to_delete: list[Partition] = []
+        self._again: dict[Key, float] = {}
+        """What could not be opened for now, and when it is tried again."""
+        self._to_delete: list[_Leaving] = []
         self._wanted = trio.Event()
         self._created_at = -inf
         self._to_open_since = -inf
@@ -102,7 +116,7 @@ class PartitionTable:
         if partition is not None:
             return partition
         found = self._find_topic(topic, topic_id)
-        return await self._open(found.name, index)
+        return await self._open(found.name, index, topic_id)
 
     def find(self, topic: str | None, topic_id: UUID | None, index: int) -> Partition | None:
         """As `get`, None if it is not open."""
@@ -136,9 +150,12 @@ class PartitionTable:
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._to_open.pop((topic.name, index), None)
+                self._again.pop((topic.name, index), None)
                 partition = self._by_id.get((topic_id, index))
                 if partition is not None:
                     self._forget(partition, UnknownPartition(f"{topic.name} is deleted"))
+                else:
+                    self._forget_unopened(topic, index)
         for (topic_id, index), image in delta.changed_partitions.items():
             self._partition_changed(delta.image.topics_by_id[topic_id], index, image)
 
@@ -156,17 +173,29 @@ class PartitionTable:
             self._on_role(partition)
         elif partition is not None:
             self._forget(partition, _no_replica(topic.name, index))
+        else:
+            self._forget_unopened(topic, index)
 
     def _forget(self, partition: Partition, reason: KafkaError) -> None:
         key = (partition.topic, partition.index)
         del self._by_name[key]
         del self._by_id[partition.topic_id, partition.index]
-        self._busy.setdefault(key, trio.Event())
         if partition.traffic is not None:
             self.past_traffic.add(partition.traffic)
         partition.retire(reason)
         self._on_gone(*key)
-        self._to_delete.append(partition)
+        self._leaves(_Leaving(key, partition.topic_id, partition))
+
+    def _forget_unopened(self, topic: TopicImage, index: int) -> None:
+        """Whoever is opening it looks whose it is in the end."""
+        key = (topic.name, index)
+        left = self._logs.registry.logs.get(TopicPartition(*key))
+        if left is not None and left.topic_id == topic.id and key not in self._busy:
+            self._leaves(_Leaving(key, topic.id))
+
+    def _leaves(self, leaving: _Leaving) -> None:
+        self._busy.setdefault(leaving.key, trio.Event())
+        self._to_delete.append(leaving)
         self._wanted.set()
 
     def directory_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
@@ -189,8 +218,10 @@ class PartitionTable:
         """
         task_status.started()
         while True:
-            await self._wanted.wait()
+            with trio.move_on_at(min(self._again.values(), default=inf)):
+                await self._wanted.wait()
             self._wanted = trio.Event()
+            self._take_again()
             while self._to_delete or self._to_open:
                 if self._to_delete:
                     gone, self._to_delete = self._to_delete, []
@@ -201,6 +232,11 @@ class PartitionTable:
                     self._wanted = trio.Event()
                 else:
                     await self._open_some()
+
+    def _take_again(self) -> None:
+        for key in [key for key, at in self._again.items() if at <= trio.current_time()]:
+            del self._again[key]
+            self._to_open[key] = None
 
     def _settled_at(self) -> float:
         return min(self._created_at + SETTLE_SECONDS, self._to_open_since + SETTLE_SECONDS_MAX)
@@ -233,19 +269,24 @@ class PartitionTable:
             await self._open(*key)
         except UnknownPartition:
             pass  # deleted meanwhile
+        except (DiskFull, NoDescriptors) as error:
+            log.warning("%s-%d is not open yet: %s", *key, error)
+            self._again[key] = trio.current_time() + AGAIN_SECONDS
+            self._wanted.set()
         except KafkaError as error:
             log.warning("%s-%d is not open: %s", *key, error)
         except Exception:  # ours, and that partition's alone
             log.exception("%s-%d could not be opened", *key)
 
-    async def _open(self, topic: str, index: int) -> Partition:
+    async def _open(self, topic: str, index: int, topic_id: UUID | None = None) -> Partition:
+        """Of that topic, where its id is given: another one may have its name by the time it is our turn."""
         key = (topic, index)
         while (busy := self._busy.get(key)) is not None:
             await busy.wait()
         opened = self._by_name.get(key)
-        if opened is not None:
+        if opened is not None and topic_id in (None, opened.topic_id):
             return opened
-        found = self._find_topic(topic, None)
+        found = self._find_topic(topic, topic_id)
         image = found.partitions.get(index)
         if image is None:
             raise UnknownPartition(f"{topic} has no partition {index}")
@@ -288,8 +329,15 @@ class PartitionTable:
 
     async def _log_of(self, topic: TopicImage, index: int) -> PartitionLog | None:
         """What is here under the partition's name, if it is this topic's. A topic of its name that was
-        deleted while its replica was not open has left its log."""
-        found = self._logs.get(topic.name, index)
+        deleted while its replica was not open has left its log, or has it in a directory that is offline.
+        Raises LogFailed where this one's may be there."""
+        name = TopicPartition(topic.name, index)
+        found = self._logs.registry.logs.get(name)
+        if found is None and (lost := self._logs.registry.offline.get(name)) is not None:
+            is_here = any(name in home.unserved for home in self._logs.homes())
+            was_here = (topic.id, index) in self._at_start
+            if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
+                raise LogFailed(lost.reason)
         if found is None or found.topic_id in (None, topic.id):
             return found
         await self._logs.set_aside_strays(lambda each: each is found)
@@ -313,12 +361,14 @@ class PartitionTable:
             topic.name, index, topic.id, is_new=is_new, directory_id=decided.directory
         )
 
-    async def _delete(self, partitions: Sequence[Partition]) -> None:
-        keys = [(each.topic, each.index) for each in partitions]
+    async def _delete(self, leaving: Sequence[_Leaving]) -> None:
+        keys = [each.key for each in leaving]
         try:
-            for each in partitions:
-                await each.wait_unchanged()
+            for each in leaving:
+                if each.partition is not None:
+                    await each.partition.wait_unchanged()
             await self._logs.delete(*(TopicPartition(*key) for key in keys))
+            self._at_start -= {(each.topic_id, each.key[1]) for each in leaving}
         except LogFailed as error:
             log.warning("deleted partitions stay on a directory that is offline: %s", error)
         except (

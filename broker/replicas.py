@@ -143,7 +143,7 @@ class Replicas:
         names are recovered otherwise."""
         broker = self._broker
         self.cordon()
-        await self.logs.load()
+        await self.logs.load(self._topic_id_of)
         self.partitions = PartitionTable(
             self.logs,
             lambda: broker.metadata.image,
@@ -155,6 +155,10 @@ class Replicas:
         )
         self.logs.mover.on_moved = self._replica_moved
         return self.partitions
+
+    def _topic_id_of(self, name: str) -> UUID | None:
+        topic = self._broker.metadata.image.topics_by_name.get(name)
+        return None if topic is None else topic.id
 
     async def start(self, house: trio.Nursery) -> None:
         """Open the partitions, and look after them in `house` from now on."""

@@ -128,6 +128,8 @@ class LogManager:
         self.mover = Mover(self, entropy, mover_settings)
         self._leftovers = Leftovers(self, entropy)
         self._marks: list[CleanMark | None] = []
+        self._strays: list[tuple[DirectoryLogs, PartitionLog]] = []
+        """Found at start beside the logs that have their names."""
         self._exhausted: Exception | None = None
         self._creation = Creation(self.registry, self._opener, clock, offload, config_for)
         self._taking_away = TakingAway(
@@ -186,9 +188,10 @@ class LogManager:
 
     # Start
 
-    async def load(self) -> None:
+    async def load(self, topic_id_of: Callable[[str], UUID | None] = lambda topic: None) -> None:
         """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
 
+        `topic_id_of` is asked for the id that the cluster knows of a topic, as far as it is known here.
         A disk that fails takes its directory offline, a log that makes no sense only itself. Raises
         NoDirectory where there are too few file descriptors.
         """
@@ -201,9 +204,11 @@ class LogManager:
         self._leftovers.judge(loadings)
         async with trio.open_nursery() as nursery:
             for loading in loadings:
-                nursery.start_soon(self._load, loading)
+                nursery.start_soon(self._load, loading, topic_id_of)
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
+        for home, stray in self._strays:
+            await self._taking_away.set_aside_copy(home, stray)
         await self._leftovers.see_to()
         log.info(
             "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
@@ -227,9 +232,11 @@ class LogManager:
             self.intervals.recovery_threads_per_directory,
         )
 
-    async def _load(self, loading: log_loading.Loading) -> None:
+    async def _load(
+        self, loading: log_loading.Loading, topic_id_of: Callable[[str], UUID | None]
+    ) -> None:
         home = loading.home
-        await loading.open(partial(adopt, self.registry, self.offload))
+        await loading.open(partial(adopt, self.registry, self.offload, topic_id_of, self._strays))
         self._marks.append(loading.mark)
         self._exhausted = self._exhausted or loading.exhausted
         if home.directory.failed:
@@ -320,7 +327,9 @@ class LogManager:
         """
         async with self.registry.maintaining(which) as home:
             begin()
+            before = which.log_start_offset
             await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
+            await self._started_lower(which, home, before)
 
     async def start_anew(
         self, which: PartitionLog, beginning: Beginning, *, begin: Callable[[], None] = _now
@@ -329,9 +338,23 @@ class LogManager:
         last. Raises what `begin` does, LogFailed."""
         async with self.registry.maintaining(which) as home:
             begin()
+            before = which.log_start_offset
             await self.offload.run(which.start_anew, beginning, lane=home.directory.lane)
+            await self._started_lower(which, home, before)
         if beginning.log_start_offset != beginning.offset:
             await self.checkpoint((Checkpoint.LOG_START,), home.directory)
+
+    async def _started_lower(self, which: PartitionLog, home: DirectoryLogs, before: int) -> None:
+        """By the old checkpoint the next start would take for deleted what is appended from here on. A
+        directory that can't have the new one is offline, be it full: here nothing is undone."""
+        if which.log_start_offset >= before:
+            return
+        try:
+            await self.offload.run(
+                home.write_checkpoints, (Checkpoint.LOG_START,), lane=home.directory.lane
+            )
+        except OSError as error:
+            home.directory.report(error)
 
     # Configs
 

@@ -89,6 +89,19 @@ class TakingAway:
         for _, each in await self._take_away(strays, names.stray_name, keep=True):
             log.warning("%s is a stray by the cluster's state: kept as %s", each.log, each.path)
 
+    async def set_aside_copy(self, home: DirectoryLogs, stray: PartitionLog) -> None:
+        """As `set_aside`, of one that is not served: another log has its name."""
+        name = names.stray_name(stray.topic, stray.partition, self._entropy.uuid())
+        leaving = Leaving(stray, home.directory.path / name, keep=True)
+        try:
+            async with home.maintenance:
+                while not await self._try_to_rename(home, [leaving]):
+                    await self._clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+        except OSError as error:
+            home.directory.fail(error)
+        else:
+            log.warning("%s is of a topic that is gone: kept as %s", stray, leaving.path)
+
     async def _take_away(
         self, partitions: Iterable[TopicPartition], new_name: NewName, *, keep: bool
     ) -> list[tuple[DirectoryLogs, Leaving]]:

@@ -143,8 +143,7 @@ class Mirror:
             is_data = name.endswith(LOG) and offset_of(name) in bases
             if not is_data:
                 files.remove(directory / name)
-        if self.log.topic_id is not None:
-            files.write_new(directory / METADATA, format_metadata(self.log.topic_id))
+        self._say_whose_it_is()
         files.sync_directory(directory)
         files.sync_directory(directory.parent)
         self.is_begun = True
@@ -242,8 +241,13 @@ class Mirror:
                 copy.follow_indexes()
                 copy.sync()
         files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
+        self._say_whose_it_is()  # it may have become known meanwhile
         files.sync_directory(self.directory)
         self._completed_to, self._epochs = end_offset, epochs
+
+    def _say_whose_it_is(self) -> None:
+        if self.log.topic_id is not None:
+            self._files.write_new(self.directory / METADATA, format_metadata(self.log.topic_id))
 
     def _copy_snapshots(self, *, sync: bool) -> None:
         log, files = self.log, self._files
@@ -317,6 +321,7 @@ class Mirror:
             self._files.remove(self.directory / file_name(offset, SNAPSHOT), missing_ok=True)
         epochs = [each for each in self.log.epochs.entries if each.start_offset < end]
         self._files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
+        self._say_whose_it_is()
         self._files.sync_directory(self.directory)
 
     def park_unseen(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.partitions import SETTLE_SECONDS, SETTLE_SECONDS_MAX, PartitionTable
+from odradek.broker.partitions import (
+    AGAIN_SECONDS,
+    SETTLE_SECONDS,
+    SETTLE_SECONDS_MAX,
+    PartitionTable,
+)
 from odradek.protocol.schemas.topic_records import (
     PartitionChangeRecord,
     PartitionRecord,
@@ -20,10 +26,11 @@ from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.errors import NotLeader, UnknownPartition
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import DiskFull, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
-from tests.storage.log_manager_world import ONE, TWO, UUID, A, World, append, contents
+from tests.storage.log_manager_world import ONE, TWO, UUID, World
 
 NODE = 1
 
@@ -59,6 +66,12 @@ class Cluster:
     def give_to_another(self, id: UUID) -> None:
         change = PartitionChangeRecord(
             partition_id=0, topic_id=id, replicas=(NODE + 1,), isr=(NODE + 1,), leader=NODE + 1
+        )
+        self._apply(change)
+
+    def give_back(self, id: UUID) -> None:
+        change = PartitionChangeRecord(
+            partition_id=0, topic_id=id, replicas=(NODE + 1, NODE), isr=(NODE + 1,)
         )
         self._apply(change)
 
@@ -121,40 +134,6 @@ async def test_a_replica_that_is_given_away_while_it_is_opened_goes(clock: Virtu
         assert not logs.logs()
 
 
-async def test_what_a_topic_left_that_was_deleted_unopened_is_not_its_successors(
-    clock: VirtualClock,
-) -> None:
-    async with running(clock) as (cluster, logs):
-        left = await logs.create("t", 0, ONE, is_new=True)
-        cluster.create("t", TWO)
-        partition = await cluster.table.get("t", None, 0)
-        assert partition.log.topic_id == partition.topic_id == TWO
-        assert partition.log is not left
-        assert logs.logs() == (partition.log,)
-
-
-async def test_a_log_that_does_not_say_whose_it_is_becomes_the_topics_that_opens_it(
-    clock: VirtualClock,
-) -> None:
-    """A crash has left it, between its directory and the file that says so; what it has from then on is
-    not the next topic's of that name."""
-    world = World(clock=clock)
-    world.files.make_directory(A / "t-0")
-    async with running(clock, world) as (cluster, logs):
-        assert [each.topic_id for each in logs.logs()] == [None]
-        cluster.create("t", ONE)
-        partition = await cluster.table.get("t", None, 0)
-        assert partition.log.topic_id == ONE
-        append(partition.log, "old")
-    async with running(clock, world.killed()) as (cluster, _):
-        cluster.create("t", ONE)
-        assert contents((await cluster.table.get("t", None, 0)).log) == ["old"]
-    async with running(clock, world.killed()) as (cluster, _):
-        cluster.create("t", TWO)
-        partition = await cluster.table.get("t", None, 0)
-        assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
-
-
 async def test_who_waits_for_a_replica_that_goes_is_told_whether_others_have_it(
     clock: VirtualClock,
 ) -> None:
@@ -196,3 +175,58 @@ async def test_what_breaks_for_one_partition_is_its_own_affair(
         assert TopicPartition("v", 0) in [
             TopicPartition(each.topic, each.partition) for each in logs.logs()
         ]
+
+
+@pytest.mark.parametrize("error", [DiskFull("full"), NoDescriptors("none")])
+async def test_a_replica_for_which_there_was_no_room_is_made_later(
+    clock: VirtualClock, error: Exception
+) -> None:
+    """Nobody asks for a follower's, and the controller is not told: the disk is well."""
+    async with running(clock) as (cluster, logs):
+        create, fails = logs.create, True
+
+        async def failing(*names: Any, **more: Any) -> PartitionLog:
+            if fails:
+                raise error
+            return await create(*names, **more)
+
+        logs.create = failing  # type: ignore[method-assign]
+        cluster.create("t", ONE)
+        await clock.run_for(2 * AGAIN_SECONDS)
+        assert not logs.logs()
+        fails = False
+        await clock.run_for(2 * AGAIN_SECONDS)
+        assert [each.topic_id for each in logs.logs()] == [ONE]
+
+
+async def test_a_replica_that_went_and_comes_back_is_made_though_a_directory_failed(
+    clock: VirtualClock,
+) -> None:
+    """It was here at the start, and was deleted since: its log is in no directory that is offline."""
+    world = World(clock=clock)
+    async with world.running() as logs:
+        await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id)
+    async with world.killed().running() as logs, trio.open_nursery() as nursery:
+        cluster = Cluster(logs)
+        cluster.create("t", ONE)
+        cluster.table = PartitionTable(logs, lambda: cluster.image, NODE)
+        await nursery.start(cluster.table.run)
+        await cluster.table.open_all()
+        logs.homes()[1].directory.fail(OSError(errno.EIO, "gone"))
+        cluster.give_to_another(ONE)
+        await clock.run_for(1)
+        assert not logs.logs()
+        cluster.give_back(ONE)
+        assert (await cluster.table.get("t", None, 0)).topic_id == ONE
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_log_of_a_replica_that_is_not_open_goes_with_it(clock: VirtualClock) -> None:
+    async with running(clock) as (cluster, logs):
+        for topic, id in (("t", ONE), ("u", TWO)):
+            await logs.create(topic, 0, id)
+            cluster.create(topic, id)
+        cluster.delete(ONE)
+        cluster.give_to_another(TWO)
+        await clock.run_for(1)
+        assert not logs.logs()

@@ -20,7 +20,18 @@ from odradek.storage.log.truncation import Beginning
 from odradek.storage.log_manager import Intervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log_manager_world import ONE, SMALL, THREE, TWO, A, B, World, append, contents
+from tests.storage.log_manager_world import (
+    ONE,
+    SMALL,
+    T0,
+    THREE,
+    TWO,
+    A,
+    B,
+    World,
+    append,
+    contents,
+)
 
 RECOVERY, STARTS, WATERMARKS = (
     "recovery-point-offset-checkpoint",
@@ -965,6 +976,53 @@ async def test_configs_reach_the_logs(world: World) -> None:
         assert (one.config.retention_ms, two.config) == (5, SMALL)
         manager.update_configs()
         assert two.config.retention_ms == 5
+
+
+@pytest.mark.parametrize("grows_to", [5, 14], ids=["below the old start", "past it"])
+@pytest.mark.parametrize("anew", [False, True], ids=["cut", "begun anew"])
+async def test_a_log_that_starts_lower_than_it_did_keeps_what_it_gets(
+    world: World, grows_to: int, anew: bool
+) -> None:
+    """By a checkpoint from before the next start would take it for deleted."""
+    world.paths = (A,)
+    manager = world.manager()
+    await manager.load()
+    log = await manager.create("t", 0, ONE)
+    for number in range(12):
+        append(log, f"old {number}")
+    log.advance_log_start(10, "DeleteRecords")
+    log.delete_expired(T0)
+    await manager.checkpoint([Checkpoint.LOG_START])
+    if anew:
+        await manager.start_anew(log, Beginning.at(2))
+    else:
+        await manager.truncate(log, 2)
+    assert (log.log_start_offset, log.end_offset) == (2, 2)
+    new = [f"new {number}" for number in range(2, grows_to)]
+    for each in new:
+        append(log, each, epoch=1)
+    log.flush()
+    manager.directories.close()
+    async with world.killed().running() as manager:
+        (log,) = manager.logs()
+        assert contents(log) == new
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+async def test_a_directory_that_cannot_say_where_a_log_starts_now_is_offline(
+    world: World, code: int
+) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        for number in range(12):
+            append(log, f"old {number}")
+        log.advance_log_start(10, "DeleteRecords")
+        log.delete_expired(T0)
+        await manager.checkpoint([Checkpoint.LOG_START])
+        world.disk.fail(f"{log.directory.parent}/{STARTS}*", code, {"write", "create", "open"})
+        await manager.truncate(log, 2)
+        assert manager.offline == (("t", 0),)
+        assert log.failure is not None
 
 
 async def test_a_truncation_makes_its_recovery_point_durable_first(world: World) -> None:
