@@ -82,7 +82,9 @@ def test_many_replicas_are_evened_out_with_hardly_more_data_than_must_move(
     sizes = [int(chance.lognormvariate(0, 1.5) * 1e6) for _ in range(300)]
     homes = [min(chance.randrange(directories), chance.randrange(directories)) for _ in sizes]
     goal = Goal.of(sizes, directories)
-    assume(goal.sharing == directories)  # a giant's directory is never even
+    # A giant's directory is never even; one that is nearly a giant would have to stay by itself, and
+    # there are numbers to be even, too.
+    assume(goal.sharing == directories and max(sizes) < 0.9 * goal.share_bytes / directories)
     uneven_bytes, uneven_replicas, moved_bytes, _ = score(
         goal, sizes, homes, plan(sizes, homes, directories)
     )
