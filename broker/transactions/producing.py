@@ -48,32 +48,47 @@ async def verify(request: ProduceRequest, transactional_id: str, ctx: RequestCon
     """Ask the coordinator about the partitions in which the request begins a transaction."""
     producers: set[tuple[int, int]] = set()
     batches: list[_Batch] = []
+    refused: dict[Key, KafkaError] = {}
     for topic in request.topics:
         for index, records in topic.partitions:
-            with suppress(KafkaError):  # appending it will say the same
-                if records is None or not (header := Batch(records)).is_transactional:
-                    continue
+            header = _header(records)
+            if header is None or not header.is_transactional:
+                continue
+            key = (topic.topic_id or topic.name, index)
+            try:
                 check_topic_called(ctx, topic.name, topic.topic_id)
                 partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
-                producers.add((header.producer_id, header.producer_epoch))
-                key = (topic.topic_id or topic.name, index)
-                batches.append(_Batch(key, partition, header.base_sequence))
+            except (
+                KafkaError
+            ) as error:  # it may be there in a moment, and nobody was asked about it
+                refused[key] = error
+                continue
+            producers.add((header.producer_id, header.producer_epoch))
+            batches.append(_Batch(key, partition, header.base_sequence))
     if not batches:
-        return {}
+        return refused
     if len(producers) > 1:
-        return _all(batches, ErrorCode.invalid_producer_id_mapping, "several producers at once")
+        told = _all(batches, ErrorCode.invalid_producer_id_mapping, "several producers at once")
+        return {**told, **refused}
     is_enabled = ctx.broker.config.get_bool("transaction.partition.verification.enable")
     support = Support.of_produce(ctx.api_version)
     unguarded = {each.key: UNGUARDED for each in batches}
     if not is_enabled and not support.adds_partitions:
-        return unguarded
+        return {**unguarded, **refused}
     coordinator = ctx.broker.transaction_partitions
     ((producer_id, epoch),) = producers
     asking = _Asking(coordinator, transactional_id, producer_id, epoch, support)
     found = await _until_decided(asking, batches, ctx)
     if not is_enabled:
-        return {**unguarded, **{k: v for k, v in found.items() if isinstance(v, KafkaError)}}
-    return found
+        found = {**unguarded, **{k: v for k, v in found.items() if isinstance(v, KafkaError)}}
+    return {**found, **refused}
+
+
+def _header(records: memoryview | None) -> Batch | None:
+    """Of the first batch; None where there is none that can be read, as its append will say."""
+    with suppress(KafkaError):
+        return None if records is None else Batch(records)
+    return None
 
 
 @value_class

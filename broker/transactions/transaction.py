@@ -84,6 +84,10 @@ class Transaction:
         self, event: Event, waiter: Waiter, now: Now, fresh_id: int | None = None
     ) -> Actions:
         """Let something happen. `fresh_id` is the producer id that was asked for by `Allocate`."""
+        if isinstance(event, TimeOut) and not self.is_out_of_time(now):
+            return (
+                Actions()
+            )  # it had to wait for a producer id, and another transaction goes on by now
         row = self._row(event)
         if isinstance(row, ErrorCode):
             return self._answer(event, waiter, row)
@@ -145,7 +149,8 @@ class Transaction:
         was_rotated = producer == (stored.previous_producer_id, EPOCH_MAX - 1) and stored.epoch == 0
         if producer.producer_id != stored.producer_id and not was_rotated:
             return ErrorCode.invalid_producer_id_mapping
-        if was_rotated or producer.epoch == stored.epoch - 1:
+        moved_on = stored.client_version >= EPOCH_BUMP and producer.epoch == stored.epoch - 1
+        if was_rotated or moved_on:
             return Row.COMMITS_AGAIN if event.is_commit else Row.ABORTS_AGAIN
         if producer.epoch == stored.epoch:
             return Row.COMMITS if event.is_commit else Row.ABORTS

@@ -391,6 +391,14 @@ class ProducerStates:
         self._unreplicated = {}
         self.map_end = offset
 
+    def become(self, other: ProducerStates) -> None:
+        """Take over what `other` knows; whoever reads on another thread sees no transaction closed
+        in between. What is being asked of coordinators stays."""
+        self._entries = other._entries
+        self._ongoing = other._ongoing
+        self._unreplicated = other._unreplicated
+        self.map_end = other.map_end
+
 
 def read_marker(batch: Batch) -> Marker | None:
     """What the control batch of a producer says; None if compaction took its record.

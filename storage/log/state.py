@@ -230,10 +230,11 @@ class LogState:
 
     def rewind(self, states: ProducerStates, offset: int) -> None:
         """Set `states` to what they were when the log ended at `offset`. Raises OSError."""
-        start = self.log_start_offset
-        self.snapshots.load(states, up_to=offset, start=start, now_ms=self.clock.wall_ms())
-        replay(states, self.segment_list.all, start, offset)
-        states.replicated_to(self.high_watermark)
+        start, fresh = self.log_start_offset, self.new_producers()
+        self.snapshots.load(fresh, up_to=offset, start=start, now_ms=self.clock.wall_ms())
+        replay(fresh, self.segment_list.all, start, offset)
+        fresh.replicated_to(self.high_watermark)
+        states.become(fresh)
 
     # Failing
 

@@ -131,6 +131,32 @@ def test_earlier_answers_of_the_connection_do_not_wait_for_the_coordinator(
         assert numbers(sock, 1) == [2]
 
 
+def test_a_topic_that_comes_into_being_while_the_coordinator_is_asked_about_another(
+    broker: Broker, topic: str
+) -> None:
+    """Its partition was not among those that were asked about."""
+    new = f"new-{topic}"
+
+    class Creating(Coordinator):
+        async def add_partitions(
+            self, *args: Any, **more: Any
+        ) -> Mapping[TopicPartition, ErrorCode]:
+            await trio.to_thread.run_sync(broker.create_topic, new, 1)
+            return await super().add_partitions(*args, **more)
+
+    before = broker.node.transaction_partitions
+    broker.node.transaction_partitions = Creating()
+    values = produced(topic, batch(), transactional_id="tx")
+    values["topic_data"] += produced(new, batch())["topic_data"]
+    try:
+        answer = ask(broker, apis.PRODUCE, 12, values)
+        told = {each.name: each.partition_responses[0].error_code for each in answer.responses}
+        assert told == {topic: NONE, new: ErrorCode.unknown_topic_or_partition}
+        assert end_offset(broker, new) == 0
+    finally:
+        broker.node.transaction_partitions = before
+
+
 OLD, KNOWS_ABORTABLE, ADDS = 10, 11, 12
 
 

@@ -20,7 +20,7 @@ from odradek.protocol.records.batch import batches
 from odradek.seams.files import Buffer, File, Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log import index_builder, reading
+from odradek.storage.log import index_builder, reading, state
 from odradek.storage.log.names import LOG, OFFSET_INDEX, TIME_INDEX
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.partition_log import LogRead, PartitionLog
@@ -30,7 +30,7 @@ from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log.log_world import FOREVER, TOPIC_ID, batch
+from tests.storage.log.log_world import FOREVER, TOPIC_ID, World, batch, idempotent
 
 CONFIG = dataclasses.replace(
     FOREVER,
@@ -425,3 +425,28 @@ def test_a_file_is_trimmed_once_nobody_looks_into_its_map(tmp_path: RealPath) ->
     threads[0].join()
     assert failures == []
     assert index.file.size == 400 * 8
+
+
+def test_an_open_transaction_is_one_all_the_while_that_a_truncation_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is known of the producers is made anew in its thread: a reader gets nothing undecided."""
+    world = World(FOREVER)
+    for number in range(5):
+        world.append(idempotent(8, number, transactional=True))
+    for number in range(5):
+        world.append(idempotent(7, number))
+    world.log.advance_high_watermark(8)
+    assert world.log.last_stable_offset == 0
+    seen: list[int] = []
+    replay = state.replay
+
+    def replay_seen(*args: Any) -> None:
+        seen.append(world.log.last_stable_offset)
+        replay(*args)
+        seen.append(world.log.last_stable_offset)
+
+    monkeypatch.setattr(state, "replay", replay_seen)
+    world.log.truncate_to(9)
+    assert seen == [0, 0]
+    assert world.log.last_stable_offset == 0

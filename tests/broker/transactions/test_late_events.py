@@ -1,0 +1,45 @@
+"""What comes late, when the transaction that it was meant for is over, ends no other one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from odradek.broker.transactions.actions import EPOCH_MAX, Producer
+from odradek.broker.transactions.states import State
+from odradek.protocol.errors import ErrorCode
+from tests.broker.transactions.stage import Stage
+
+
+@pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
+def test_a_fenced_producer_repeats_no_end_of_who_came_after_it(is_commit: bool) -> None:
+    """The end of one that speaks of no new epochs: an epoch less is no repetition of that."""
+    stage = Stage()
+    stage.client("zombie").version = 2
+    stage.begin("zombie")
+    stage.client("owner").version = 0
+    stage.begin("owner")
+    stage.add("owner", "t-0")
+    stage.end("owner", is_commit=is_commit)
+    zombie, owner = stage.client("zombie"), stage.client("owner")
+    assert zombie.producer.epoch + 1 == owner.producer.epoch
+    told = stage.end("zombie", is_commit=is_commit).answer
+    assert told.error is ErrorCode.producer_fenced
+    assert zombie.producer != owner.producer
+
+
+def test_a_time_out_that_waits_for_a_producer_id_ends_no_later_transaction() -> None:
+    stage = Stage()
+    stage.begin("P")
+    transaction = stage.transaction
+    transaction.stored = replace(transaction.stored, epoch=EPOCH_MAX - 1)
+    stage.client("P").producer = Producer(transaction.stored.producer_id, EPOCH_MAX - 1)
+    stage.add("P", "t-0")
+    stage.now_ms += 61_000
+    (allocate,) = stage.shard.time_out("txn", stage.now).allocations
+    stage.end("P", is_commit=True)
+    assert transaction.stored.state is State.COMPLETE_COMMIT
+    stage.add("P", "t-0")
+    stage.do(stage.shard.handle(allocate.event, allocate.waiter, stage.now, 4711))
+    assert transaction.stored.state is State.ONGOING
