@@ -86,13 +86,13 @@ class Verifications:
     def written(self, batch: Batch) -> None:
         """A batch in a transaction, or the end of one, is in the log.
 
-        A marker of the epoch that asks ended the transaction before: there each transaction has an
-        epoch of its own, and its marker's is that of the next.
+        A marker of the epoch that asks, or of one before it (one that came once more), ended an earlier
+        transaction: there each has an epoch of its own, and its marker's is that of the next.
         """
         found = self.pending.get(batch.producer_id)
         if found is None:
             return
-        if batch.is_control and found.adds_partitions and batch.producer_epoch == found.epoch:
+        if batch.is_control and found.adds_partitions and batch.producer_epoch <= found.epoch:
             return
         del self.pending[batch.producer_id]
 

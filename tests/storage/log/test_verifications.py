@@ -128,6 +128,15 @@ def test_the_end_of_the_transaction_before_leaves_a_version_2_guard(
         assert log.write(guard, epoch=1)
 
 
+def test_a_marker_that_comes_once_more_leaves_the_guard_of_a_later_transaction(log: Log) -> None:
+    """Of a producer that has written elsewhere in between."""
+    log.write(log.ask(adds=True))
+    log.end_transaction(epoch=1, version=2)
+    guard = log.ask(epoch=3, adds=True)
+    log.end_transaction(epoch=1, version=2)
+    assert log.write(guard, epoch=3)
+
+
 def test_a_fenced_producer_is_told_before_anyone_is_asked(log: Log) -> None:
     log.write(log.ask(epoch=3), epoch=3)
     with pytest.raises(InvalidProducerEpoch):
