@@ -66,6 +66,10 @@ FAILING: Sequence[frozenset[str]] = (
     frozenset({"open", "read", "write", "sync", "create", "rename", "remove"}),
 )
 """What fails of a directory."""
+OLD_RECORDS = 4
+"""In each partition of a topic that is to be deleted: more than its successor gets."""
+COPIED_S = 0.6
+"""In which the first of them are in the remote tier."""
 MADE_GOOD_S = 3.0
 """How long a damaging fault waits for its turn."""
 
@@ -372,27 +376,44 @@ class Faults:
         return is_off
 
     async def _make_anew(self, fault: Fault) -> bool:
-        """In the middle of a transaction. The node is killed or stopped before it, or neither, and is up again
-        after the deletion, or after all."""
-        topic, was_down = self._made_anew, False
+        """In the middle of a transaction. In one of four cases it stays away, in one the node is back between."""
+        topic = self._made_anew
         if not topic.was_made and await topic.make():
-            await topic.fill()
+            await topic.fill(OLD_RECORDS)
         await topic.begin()
-        if fault.how < 1 / 3 and not self._damaging.locked():
-            was_down = self._is_up(fault)
-            await self._cluster.kill(fault.node)
-        elif fault.how >= 2 / 3:
-            was_down = self._is_up(fault)
-            await self._cluster.stop(fault.node)
-        was_deleted = await topic.delete()
-        if was_down and fault.amount < 1 / 3:
-            await self._restart(fault)
-        was_made = await topic.make()
+        if topic.is_tiered:
+            await trio.sleep(COPIED_S)
+        come_back = await self._take_away(fault)
+        was_deleted, is_made = await topic.delete(), fault.amount < 3 / 4
+        if fault.amount < 1 / 4:
+            await come_back()
+        was_made = is_made and await topic.make()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(topic.fill)
-            if was_down:
-                await self._restart(fault)
-        return was_deleted and was_made
+            if fault.amount >= 1 / 4:
+                await come_back()
+        return was_deleted and was_made is is_made
+
+    async def _take_away(self, fault: Fault) -> Callable[[], Awaitable[None]]:
+        """Kill, stop or cut off the node, or leave it alone; how it comes back."""
+
+        async def start() -> None:
+            await self._restart(fault)
+
+        async def join() -> None:
+            await self._while(fault, troubles)
+
+        troubles: Sequence[Trouble] = ()
+        if fault.how < 1 / 3 and not self._damaging.locked():
+            await self._cluster.kill(fault.node)
+            return start
+        if fault.how >= 2 / 3:
+            await self._cluster.stop(fault.node)
+            return start
+        if fault.how >= 1 / 2:
+            here, wires = host(fault.node), self._world.wires
+            troubles = [wires.partition(here, other) for other in self._others(fault)]
+        return join
 
     async def _miss_an_epoch(self, fault: Fault) -> bool:
         """What the leader appends meanwhile one of its followers has, who is cut with the next leader;

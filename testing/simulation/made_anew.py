@@ -1,8 +1,9 @@
 """A topic that is deleted and made anew, by the same name, amid faults. Each time it is another topic, with
 another id: what was acknowledged of the last one is there in the end, and of those before it nothing.
 
-Everything but its creation is asked for by id (KIP-516), so that it is never in doubt which topic was written
-to, whatever arrives late: a deletion that nobody waits for any more deletes what it was meant to.
+Its deletion, and records outside of transactions, are asked for by id (KIP-516), so that it is never in doubt
+which topic was written to, whatever arrives late: a deletion that nobody waits for any more deletes what it was
+meant to.
 """
 
 from __future__ import annotations
@@ -30,14 +31,13 @@ from odradek.testing.simulation.history import (
     Transaction,
     anomalies,
 )
+from odradek.testing.simulation.plan import ASKED_S
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import Protocol, TransactionalClient
 
 MADE_ANEW = "made-anew"
 PARTITIONS = 2
-ASKED_S = 2.0
-"""How long it is tried to delete it, and to make it."""
 FILLED_S = 3.0
 """How long it is tried to have records acknowledged: those that wait for a replica that is down are when it
 is waited for no more, or is up again."""
@@ -63,6 +63,11 @@ class TopicMadeAnew:
         self._configs = configs
         self._id: UUID | None = None
         """Of the last one, as far as it is known."""
+        self._made: UUID | None = None
+        """The last one whose creation was acknowledged."""
+        self._asked_to_go: set[UUID] = set()
+        self._gone: set[UUID] = set()
+        """Those whose deletion was acknowledged."""
         self._sent: dict[UUID, list[Transaction]] = {}
         self._begun: list[str] = []
         """Transactional ids."""
@@ -73,6 +78,10 @@ class TopicMadeAnew:
     def was_made(self) -> bool:
         return bool(self._sent)
 
+    @property
+    def is_tiered(self) -> bool:
+        return bool(self._configs)
+
     async def delete(self) -> bool:
         """Whether it is gone by this."""
         async with self._asking:
@@ -80,7 +89,7 @@ class TopicMadeAnew:
                 return False
             with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
                 async with self._connect() as cluster:
-                    await cluster.retrying(lambda: self._delete(cluster), timeout_s=ASKED_S)
+                    await cluster.retrying(lambda: self._delete(cluster))
                     self._trace.add(f"{MADE_ANEW} is deleted")
                     return True
         return False
@@ -90,23 +99,21 @@ class TopicMadeAnew:
         async with self._asking:
             with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
                 async with self._connect() as cluster:
-                    await cluster.retrying(
-                        lambda: self._make(cluster), timeout_s=ASKED_S, also=_no_broker_yet
-                    )
+                    await cluster.retrying(lambda: self._make(cluster), also=_no_broker_yet)
                     self._trace.add(f"{MADE_ANEW} is {self._id}")
                     return True
         return False
 
-    async def fill(self, seconds: float = FILLED_S) -> bool:
-        """Have a record of each partition acknowledged; whether they were, in that time. Each try is of
+    async def fill(self, records: int = 1) -> bool:
+        """Have so many records of each partition acknowledged; whether they were, in time. Each try is of
         another record."""
         topic = self._id
         if topic is None:
             return False
-        with trio.move_on_after(seconds) as limit:
+        with trio.move_on_after(FILLED_S) as limit:
             async with self._connect() as cluster, trio.open_nursery() as nursery:
                 for partition in range(PARTITIONS):
-                    nursery.start_soon(self._fill, cluster, topic, partition)
+                    nursery.start_soon(self._fill, cluster, topic, partition, records)
         return not limit.cancelled_caught
 
     async def begin(self) -> None:
@@ -129,26 +136,45 @@ class TopicMadeAnew:
         if not self.was_made:
             return []
         async with self._connect() as cluster:
-            if not await self._take_over(cluster):
+            clients = await self._take_over(cluster)
+            if clients is None:
                 return [Anomaly("hanging transaction", f"one of {self._begun} can't go on")]
             self._id = topic = await self._there(cluster)
             if topic is None:
-                return []
-            if not await self.fill():
+                is_lost = self._made is not None and self._made not in self._asked_to_go
+                return [Anomaly("topic lost", f"{MADE_ANEW} is {self._made}")] if is_lost else []
+            if topic in self._gone:
+                return [Anomaly("not deleted", f"{MADE_ANEW} is {topic} still")]
+            if not (await self.fill() and await self._commit(topic, clients)):
                 return [
                     Anomaly("not acknowledged", f"what {MADE_ANEW} was sent, though all was healed")
                 ]
             readers = Readers(History(), MADE_ANEW, PARTITIONS, poll_s=POLL_S)
             return list(self._wrong_with(topic, await readers.read_again(cluster, {})))
 
-    async def _take_over(self, cluster: Cluster) -> bool:
-        """Be the next client of all that have begun a transaction; whether that could be had in time."""
+    async def _take_over(self, cluster: Cluster) -> list[TransactionalClient] | None:
+        """Be the next client of all that have begun a transaction; None if that can't be had in time."""
+        clients = [
+            TransactionalClient(cluster, self._clock, name, MADE_ANEW, Protocol.CLASSIC)
+            for name in self._begun
+        ]
         with trio.move_on_after(FILLED_S) as limit:
-            for name in self._begun:
-                client = TransactionalClient(
-                    cluster, self._clock, name, MADE_ANEW, Protocol.CLASSIC
-                )
+            for client in clients:
                 await client.init()
+        return None if limit.cancelled_caught else clients
+
+    async def _commit(self, topic: UUID, clients: Iterable[TransactionalClient]) -> bool:
+        """A record of each in its next transaction; whether all were committed in time."""
+        with trio.move_on_after(FILLED_S) as limit:
+            for client in clients:
+                sent = Sent(0, f"{client.name}.next".encode())
+                written = Transaction(client.name, 0, [sent])
+                self._sent.setdefault(topic, []).append(written)
+                sent.offset = await client.send(0, sent.value)
+                await client.end(commit=True)
+                written.outcome = Outcome.COMMITTED
+            for client in clients:
+                await client.init()  # by then the markers are written: what was committed can be read
         return not limit.cancelled_caught
 
     def _wrong_with(self, topic: UUID, found: list[Seen]) -> Iterator[Anomaly]:
@@ -169,6 +195,8 @@ class TopicMadeAnew:
             return None
 
     async def _delete(self, cluster: Cluster) -> None:
+        assert self._id is not None
+        self._asked_to_go.add(self._id)
         controller = await cluster.controller()
         answer = await controller.request(
             DELETE_TOPICS,
@@ -182,6 +210,7 @@ class TopicMadeAnew:
         code = answer.responses[0].error_code
         if code != ErrorCode.unknown_topic_id:  # else an earlier try has done it
             check(code, about=MADE_ANEW)
+            self._gone.add(self._id)
         self._id = None
 
     async def _make(self, cluster: Cluster) -> None:
@@ -189,28 +218,31 @@ class TopicMadeAnew:
         wanted = NewTopic(MADE_ANEW, assignments=assignments, configs=dict(self._configs))
         try:
             [made] = await create_topics(cluster, [wanted])
-            self._id = made.topic_id
+            self._id = self._made = made.topic_id
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise
-            self._id = (
-                await cluster.topic(MADE_ANEW)
-            ).topic_id  # the answer to an earlier try was lost
+            # The answer to an earlier try was lost.
+            self._id = (await cluster.topic(MADE_ANEW)).topic_id
         assert self._id is not None
         self._sent.setdefault(self._id, [])
 
-    async def _fill(self, cluster: Cluster, topic: UUID, partition: int) -> None:
+    async def _fill(self, cluster: Cluster, topic: UUID, partition: int, records: int) -> None:
         sent = self._sent.setdefault(topic, [])
         self._writers += 1
         name = f"{MADE_ANEW}.{self._writers}"
+        acknowledged = 0
         for number in count():
+            if acknowledged == records:
+                return
             record = Sent(partition, f"{name}.{number}".encode())
             written = Transaction(name, number, [record])
             sent.append(written)
             with suppress(KafkaError, ClientError):
                 record.offset = await self._produce(cluster, topic, record)
                 written.outcome = Outcome.COMMITTED
-                return
+                acknowledged += 1
+                continue
             cluster.forget(MADE_ANEW)
             await trio.sleep(PAUSE_S)
 

@@ -30,7 +30,7 @@ SHARE = 1 / 3
 """Of the plans that have each of the following."""
 SMALL_METADATA: Mapping[str, Sequence[int]] = {
     "metadata.log.max.record.bytes.between.snapshots": (300, 1000),
-    "internal.metadata.log.segment.bytes": (1000, 3000),
+    "internal.metadata.log.segment.bytes": (2000, 3000),  # a node's first batch must fit
     "metadata.max.retention.bytes": (1000, 6000),
     "internal.metadata.delete.delay.millis": (100,),
 }
@@ -97,8 +97,8 @@ class Kind(enum.Enum):
     COPIES_OFF = "copies switched off"
     """The topic gets remote.log.copy.disable, and loses it again."""
     TOPIC_MADE_ANEW = "topic made anew"
-    """A topic is deleted and made anew by the same name (`made_anew.py`); in two of three cases the node is
-    down meanwhile, or when it is deleted."""
+    """A topic is deleted and made anew by the same name (`made_anew.py`), in three of four cases. In most the
+    node is down meanwhile, or cut off from the others, or when it is deleted."""
     STORE_KILLS = "killed at the store"
     """The node that makes some request to the store is killed before it, or behind it."""
     STORE_AWAY = "store away"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import trio
@@ -52,7 +52,7 @@ class Clients(Administrator, Protocol):
         """All that is committed, as it is read now, of partitions that begin there."""
         ...
 
-    async def delete_topics(self, names: Collection[str]) -> None: ...
+    async def delete_topics(self, names: Sequence[str]) -> None: ...
 
     async def known_segments(self) -> KnownSegments:
         """All that the metadata topic says."""
@@ -98,7 +98,7 @@ class TierChecks:
         self._cluster.trace.add(f"the logs are to begin at {dict(self._starts)}")
         if await self._until(self._what_is_retained, "not let go"):
             await self._check_all(committed, clients)
-        await clients.delete_topics({each.topic for _, each, *_ in self._replicas()})
+        await clients.delete_topics(sorted({each.topic for _, each, *_ in self._replicas()}))
         if not self._may_dangle:
             await self._until(self._what_is_left, "not deleted")
             return

@@ -9,7 +9,7 @@ reader finds when everything is healed.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
@@ -359,7 +359,7 @@ class Workload:
             await reading.read_on()
             return reading.known
 
-    async def delete_topics(self, names: Collection[str]) -> None:
+    async def delete_topics(self, names: Sequence[str]) -> None:
         async with self._connect() as cluster:
             await cluster.retrying(partial(delete_topics, cluster, names), timeout_s=PATIENCE_S)
 

@@ -85,5 +85,5 @@ def test_a_filter_behind_the_decoding_is_the_sources(
     made = decoded(table(spark, source), Decoding(str(tmp_path))).where("offset >= 3")
     assert [row.value for row in made.select("value").collect()] == [b"3", b"4"]
     plan = made._jdf.queryExecution().executedPlan().toString()
-    assert "+- Filter" not in plan
-    assert "Filter" in made.where("error is null")._jdf.queryExecution().executedPlan().toString()
+    assert " Filter " not in plan
+    assert " Filter " in made.where("error is null")._jdf.queryExecution().executedPlan().toString()

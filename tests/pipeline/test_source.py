@@ -100,7 +100,7 @@ def test_what_is_asked_for_in_offsets_times_and_columns(
         .executedPlan()
         .toString()
     )
-    assert "+- Filter" not in plan
+    assert " Filter " not in plan
     narrow = (
         spark.read.format("odradek")
         .options(**options(broker))

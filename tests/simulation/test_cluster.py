@@ -34,7 +34,7 @@ from odradek.testing.simulation.worker import load, row_of, save
 from tests.simulation.what_was_met import assert_sound
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 12])
 def test_a_lone_node_keeps_what_it_acknowledged(seed: int) -> None:
     run = simulate(draw_plan(seed, nodes=1))
     assert [str(each) for each in run.anomalies] == []

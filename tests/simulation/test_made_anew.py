@@ -5,20 +5,24 @@ from __future__ import annotations
 import pytest
 
 from odradek.broker.replicas import Replicas
+from odradek.broker.transactions.marker_sender import NO_LEADER, MarkerSender
+from odradek.client.admin import delete_topics
+from odradek.client.metadata import Cluster
+from odradek.storage.directories.names import TopicPartition
 from odradek.testing.simulation.made_anew import MADE_ANEW, TopicMadeAnew
 from odradek.testing.simulation.plan import Fault, Kind, Plan
 from odradek.testing.simulation.run import Run, simulate
 from tests.simulation import planted_bugs
-
-make = TopicMadeAnew.make
 
 
 def run_of(*faults: Fault) -> Run:
     return simulate(Plan(1, faults, writers=1, transactional=0))
 
 
-@pytest.mark.parametrize("amount", [0.1, 0.9], ids=["back between", "back behind"])
-@pytest.mark.parametrize("how", [0.1, 0.5, 0.9], ids=["killed", "left alone", "stopped"])
+@pytest.mark.parametrize("amount", [0.1, 0.5], ids=["back between", "back behind"])
+@pytest.mark.parametrize(
+    "how", [0.1, 0.4, 0.6, 0.9], ids=["killed", "left alone", "cut off", "stopped"]
+)
 def test_a_topic_is_made_anew(how: float, amount: float) -> None:
     run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=amount, how=how))
     assert [str(each) for each in run.anomalies] == []
@@ -32,22 +36,55 @@ def test_a_topic_is_made_anew(how: float, amount: float) -> None:
     assert first != second
 
 
-def test_one_that_is_not_made_again_is_no_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TopicMadeAnew, "make", make_once)
-    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.5))
+def test_one_that_is_not_made_again_is_no_anomaly() -> None:
+    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.4))
     assert [str(each) for each in run.anomalies] == []
-    assert any(f"{MADE_ANEW} is deleted" in line for line in run.trace)
+    assert run.coverage.total() == 1
+    told = [line.split(maxsplit=1)[1] for line in run.trace if MADE_ANEW in line]
+    assert told[-1] == f"{MADE_ANEW} is deleted"
 
 
-async def make_once(self: TopicMadeAnew) -> bool:
-    return not self.was_made and await make(self)
+@pytest.mark.parametrize("amount", [0.5, 0.9], ids=["made again", "not made again"])
+def test_a_transaction_that_waits_for_a_topic_that_is_gone_is_found(
+    monkeypatch: pytest.MonkeyPatch, amount: float
+) -> None:
+    """Where the topic is made again, its successor gets the marker."""
+    honest = MarkerSender._leader
+
+    def leader(self: MarkerSender, partition: TopicPartition) -> int | None:
+        found = honest(self, partition)
+        return NO_LEADER if found is None else found
+
+    monkeypatch.setattr(MarkerSender, "_leader", leader)
+    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=amount, how=0.4))
+    expected = {"hanging transaction"} if amount > 0.75 else set()
+    assert {each.kind for each in run.anomalies} == expected
+
+
+def test_a_deletion_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def delete(self: TopicMadeAnew, cluster: Cluster) -> None:
+        assert self._id is not None
+        self._gone.add(self._id)
+
+    monkeypatch.setattr(TopicMadeAnew, "_delete", delete)
+    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    assert {each.kind for each in run.anomalies} == {"not deleted"}
+
+
+def test_a_topic_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def delete(self: TopicMadeAnew, cluster: Cluster) -> None:
+        await delete_topics(cluster, [MADE_ANEW])
+
+    monkeypatch.setattr(TopicMadeAnew, "_delete", delete)
+    run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=0.9, how=0.4))
+    assert {each.kind for each in run.anomalies} == {"topic lost"}
 
 
 def test_what_another_topic_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was down goes on with the log of the old topic, and leads the new one in the end."""
     planted_bugs.know_logs_by_their_names(monkeypatch)
     run = run_of(
-        Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.1, amount=0.9, how=0.1),
+        Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.1, amount=0.5, how=0.1),
         Fault(4.0, Kind.STOP, 1, 2, seconds=0.1, amount=0.5),
     )
     assert {"another topic's", "lost write"} <= {each.kind for each in run.anomalies}

@@ -83,7 +83,8 @@ def test_a_seed_is_one_run_under_any_hash_seed() -> None:
     script = (
         "from odradek.testing.simulation.plan import draw_plan\n"
         "from odradek.testing.simulation.run import simulate\n"
-        "print(simulate(draw_plan(5)).digest, simulate(draw_plan(1, tiered=True)).digest)"
+        "tiered = [draw_plan(seed, tiered=True) for seed in (1, 2)]\n"
+        "print(*(simulate(each).digest for each in (draw_plan(5), *tiered)))"
     )
     digests = {
         subprocess.run(
