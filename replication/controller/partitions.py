@@ -18,7 +18,12 @@ from odradek.replication.controller.assignments import (
 from odradek.replication.controller.brokers import check_broker_epoch
 from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
-from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
+from odradek.replication.controller.image import (
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from odradek.replication.controller.leadership import (
     Place,
     leader_and_isr_updates,
@@ -194,7 +199,10 @@ def assign_directories(
             topic_id,
             index,
             partition,
-            Wanted(directories={broker_id: directory}),
+            Wanted(
+                directories={broker_id: directory},
+                unclean_shutdown=_lacks_records(partition, broker, directory),
+            ),
             surroundings(image, topic, _moved(partition, broker_id, directory)),
         )
         if record is not None:
@@ -204,6 +212,18 @@ def assign_directories(
     if offline:
         records += _leave_offline(image, records, broker_id, offline, unclean_election)
     return Plan(records, answers)
+
+
+def _lacks_records(
+    partition: PartitionImage, broker: BrokerImage, directory: UUID
+) -> frozenset[int]:
+    """The broker, where its replica may have been made anew: a directory that it was in is not there, and
+    others have the records. It is in another one, and no leader before it has them again (Kafka leaves it
+    eligible)."""
+    is_left = not broker.has_online(partition.directory_of(broker.id))
+    others = {*partition.isr, *partition.elr} - {broker.id}
+    lacks = is_left and broker.has_online(directory) and others and broker.id in partition.elr
+    return frozenset((broker.id,) if lacks else ())
 
 
 def _moved(partition: PartitionImage, broker_id: int, directory: UUID) -> PartitionImage:

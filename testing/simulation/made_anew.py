@@ -174,7 +174,9 @@ class TopicMadeAnew:
                 await client.end(commit=True)
                 written.outcome = Outcome.COMMITTED
             for client in clients:
-                await client.init()  # by then the markers are written: what was committed can be read
+                await (
+                    client.init()
+                )  # by then the markers are written: what was committed can be read
         return not limit.cancelled_caught
 
     def _wrong_with(self, topic: UUID, found: list[Seen]) -> Iterator[Anomaly]:

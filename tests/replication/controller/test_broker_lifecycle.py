@@ -30,6 +30,7 @@ from odradek.replication.controller.features import (
     SUPPORTED_FEATURES,
 )
 from odradek.replication.controller.image import LOST, UNASSIGNED, MetadataImage
+from odradek.replication.controller.partitions import assign_directories
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (
@@ -329,7 +330,6 @@ def test_a_directory_that_fails_takes_only_its_own_replicas_along() -> None:
     image, _ = create(
         image, NewTopic("a", assignments={0: (1, 2)}), NewTopic("b", assignments={0: (1, 2)})
     )
-    from odradek.replication.controller.partitions import assign_directories
 
     where = {
         (image.topics_by_name[name].id, 0): directory(1, number)
@@ -344,6 +344,35 @@ def test_a_directory_that_fails_takes_only_its_own_replicas_along() -> None:
     assert image.offline_replicas(partition(image, "a")) == ()
     assert image.offline_replicas(partition(image, "b")) == (1,)
     assert not directories_offline(image, 1, epoch_of(image), [directory(1, 1)]).records
+
+
+@pytest.mark.parametrize("replicas", [(1, 2), (1,)], ids=["others have it", "it is alone"])
+def test_a_replica_in_another_directory_than_the_one_that_is_gone_is_not_eligible(
+    replicas: tuple[int, ...],
+) -> None:
+    """Its disk was taken out after it had failed, and the broker stopped in order: what it has now was made
+    anew. Nothing is made anew where no other has it: there somebody has put the log elsewhere."""
+    image = cluster(2, directories=2)
+    image, _ = create(
+        image, NewTopic("t", assignments={0: replicas}, configs={"min.insync.replicas": "2"})
+    )
+    key, gone, left = (image.topics_by_name["t"].id, 0), directory(1, 0), directory(1, 1)
+    image, _ = perform(image, assign_directories(image, 1, epoch_of(image), {key: gone}))
+    image, _ = perform(image, directories_offline(image, 1, epoch_of(image), [gone]))
+    assert partition(image, "t").elr == (1,)
+    epoch = epoch_of(image)
+    image, _ = perform(image, fence_broker(image, 1, epoch))
+    again = replace(
+        registration(1, directories=2, incarnation=1, previous_epoch=epoch), directories=[left]
+    )
+    image, epoch = perform(image, register_broker(image, again, next_offset=image.offset + 1))
+    image, _ = perform(image, unfence_broker(image, 1, epoch))
+    assert partition(image, "t").elr == (1,)
+    assert partition(image, "t").leader != 1
+    image, _ = perform(image, assign_directories(image, 1, epoch, {key: left}))
+    image, _ = perform(image, fence_broker(image, 2, image.brokers[2].epoch))
+    expected = -1 if len(replicas) > 1 else 1
+    assert partition(image, "t").leader == expected
 
 
 def test_replicas_are_told_apart_by_their_directories() -> None:
