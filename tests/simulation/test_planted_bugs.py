@@ -46,11 +46,11 @@ FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
     "know_logs_by_their_names": (102, {"another topic's"}),
 }
 FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
-    "let_go_of_what_was_not_copied": (8, LATE | {"lost write", "not copied"}),
+    "let_go_of_what_was_not_copied": (2, LATE | {"lost write", "not copied"}),
     "leave_what_others_began": (11, {"not finished"}),
     "take_the_store_at_its_word": (17, {"other object"}),
     "count_sizes_twice": (1, {"not let go"}),
-    "begin_where_the_disk_does": (19, {"hangs", "lost write", "unseen"}),
+    "begin_where_the_disk_does": (43, {"hangs", "lost write", "unseen"}),
     "take_what_moves_for_copied": (43, {"hangs", "lost write", "unseen"}),
     "stay_switched_off": (4, {"not copied"}),
     "forget_what_is_given_up": (608, {"not finished"}),
