@@ -312,6 +312,7 @@ class Asking:
         stand, following = self._stand, self._stand.state
         if not isinstance(following, Following) or answer.leader_id == NOBODY:
             return False
+        stand.committed_elsewhere = max(stand.committed_elsewhere, answer.high_watermark)
         if answer.diverging is not None:
             end_offset = truncation_offset(stand.log, answer.diverging)
             if end_offset < stand.high_watermark:

@@ -257,7 +257,7 @@ class Metadata:
         while driver.quorum.high_watermark < 0:
             self._check_online()
             await driver.news()
-        await self.wait_for_offset(driver.quorum.high_watermark - 1)
+        await self.wait_for_offset(driver.quorum.known_to_be_committed - 1)
 
     async def wait_for_offset(self, offset: int) -> None:
         """Until `image` has the record at `offset`."""

@@ -122,6 +122,7 @@ class Stand:
         newer = log.last_epoch > election.epoch
         self.election = Election(log.last_epoch) if newer else election
         self.high_watermark = -1
+        self.committed_elsewhere = -1
         self.leader_endpoints: Endpoints = ()
         self.closing = False
         self.requests = Requests(

@@ -127,6 +127,11 @@ class Quorum:
         return self._stand.high_watermark
 
     @property
+    def known_to_be_committed(self) -> int:
+        """All below is, as this node was told, whether or not it has it."""
+        return max(self._stand.high_watermark, self._stand.committed_elsewhere)
+
+    @property
     def voters(self) -> VoterSet:
         """Of the log's end, committed or not."""
         return self._stand.voters

@@ -10,6 +10,7 @@ import pytest
 
 from odradek.replication.raft.errors import NotController
 from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.replication.raft.roles import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
 from tests.replication.raft.nodes import LOG_DIRECTORY, ROOT, configs, names, set_config
 from tests.replication.raft.quorum_of_nodes import Nodes, values
@@ -176,6 +177,26 @@ def test_operations_are_decided_on_what_the_last_controller_committed() -> None:
 
 
 # Who only observes
+
+
+@pytest.mark.parametrize("snapshot", [False, True], ids=["records", "a snapshot and records"])
+def test_who_comes_late_has_caught_up_with_all_that_was_committed(snapshot: bool) -> None:
+    """Not with the first piece of it."""
+
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("a")
+        if snapshot:
+            await quorum.during(leader.metadata.take_snapshot)
+        for number in range(40):
+            await quorum.commit(f"config-{number:>020}")
+        committed = leader.metadata.image.offset
+        late = quorum.start(9, may_vote=False)
+        await quorum.until(lambda: late.is_up)
+        await quorum.during(late.metadata.wait_until_caught_up)
+        assert late.metadata.image.offset >= committed
+
+    play(story, quorum_settings=QuorumSettings(fetch_max_bytes=1000))
 
 
 def test_an_observer_follows_and_never_leads() -> None:
