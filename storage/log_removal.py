@@ -94,9 +94,7 @@ class TakingAway:
         name = names.stray_name(stray.topic, stray.partition, self._entropy.uuid())
         leaving = Leaving(stray, home.directory.path / name, keep=True)
         try:
-            async with home.maintenance:
-                while not await self._try_to_rename(home, [leaving]):
-                    await self._clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+            await self._rename(home, [leaving])
         except OSError as error:
             home.directory.fail(error)
         else:
@@ -143,14 +141,9 @@ class TakingAway:
         group: list[Leaving],
         gone: list[tuple[DirectoryLogs, Leaving]],
     ) -> None:
-        """Rename all, make that durable, and write checkpoints without them, in this order.
-
-        Neither cancelled nor given up half done because the process is out of descriptors.
-        """
+        """Rename all; where that fails they are served no longer."""
         try:
-            async with home.maintenance:
-                while not await self._try_to_rename(home, group):
-                    await self._clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+            await self._rename(home, group)
         except OSError as error:
             home.directory.fail(error)
             for each in group:
@@ -158,6 +151,15 @@ class TakingAway:
                 self._registry.fence(name, each.log, offline_reason(home.directory))
         else:
             gone += [(home, each) for each in group]
+
+    async def _rename(self, home: DirectoryLogs, group: Sequence[Leaving]) -> None:
+        """Rename all, make that durable, and write checkpoints without them, in this order.
+
+        Not given up half done because the process is out of descriptors. Raises OSError.
+        """
+        async with home.maintenance:
+            while not await self._try_to_rename(home, group):
+                await self._clock.sleep(DESCRIPTORS_RETRY_SECONDS)
 
     async def _try_to_rename(self, home: DirectoryLogs, group: Sequence[Leaving]) -> bool:
         lane = home.directory.lane

@@ -119,10 +119,8 @@ class TopicMadeAnew:
     async def begin(self) -> None:
         """A transaction with a record of it, of a client that does not come back: who comes after it, with
         its transactional id, is to be served whatever has become of the topic."""
-        name, protocol = (
-            f"{MADE_ANEW}-client-{len(self._begun)}",
-            list(Protocol)[len(self._begun) % 2],
-        )
+        number = len(self._begun)
+        name, protocol = f"{MADE_ANEW}-client-{number}", list(Protocol)[number % 2]
         self._begun.append(name)
         with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
             async with self._connect() as cluster:
@@ -173,10 +171,10 @@ class TopicMadeAnew:
                 sent.offset = await client.send(0, sent.value)
                 await client.end(commit=True)
                 written.outcome = Outcome.COMMITTED
-            for client in clients:
-                await (
-                    client.init()
-                )  # by then the markers are written: what was committed can be read
+            for (
+                client
+            ) in clients:  # by then the markers are written: what was committed can be read
+                await client.init()
         return not limit.cancelled_caught
 
     def _wrong_with(self, topic: UUID, found: list[Seen]) -> Iterator[Anomaly]:
