@@ -11,6 +11,7 @@ from typing import Any
 
 from odradek.broker.apis.authorized import ClusterDenied, check_cluster, may_cluster
 from odradek.broker.context import RequestContext
+from odradek.broker.quorum_settings import static_voters
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -160,12 +161,14 @@ async def _update_features(
     ctx: RequestContext, updates: Sequence[FeatureUpdate], *, validate_only: bool
 ) -> None:
     metadata = ctx.broker.metadata
+    other_voters = sorted(static_voters(ctx.broker.config).keys() - {ctx.broker.node_id})
     await metadata.perform(
         lambda image: update_features(
             image,
             updates,
             kraft_version=metadata.kraft_version,
             min_insync_replicas=_static_min_isr(ctx),
+            other_voters=other_voters,
             validate_only=validate_only,
         )
     )

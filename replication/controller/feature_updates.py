@@ -6,7 +6,7 @@ down only as far as no record changed its form on the way. All updates of a requ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -62,12 +62,14 @@ def update_features(
     *,
     kraft_version: int,
     min_insync_replicas: int,
+    other_voters: Collection[int],
     validate_only: bool = False,
 ) -> Plan[None]:
     """Raises KafkaError (invalid_update_version) with the first update that cannot be.
 
     `kraft_version` is the quorum's; `min_insync_replicas` the static config, which becomes the
-    cluster's own when eligible leader replicas begin to be kept (KIP-966).
+    cluster's own when eligible leader replicas begin to be kept (KIP-966). `other_voters` are the
+    controllers that configs name besides this one.
     """
     latest = {each.name: each for each in updates}
     proposed = {
@@ -77,14 +79,18 @@ def update_features(
     }
     records: list[Any] = []
     for each in latest.values():
-        records += _update(image, each, proposed, kraft_version)
+        records += _update(image, each, proposed, kraft_version, other_voters)
     if ELIGIBLE_LEADER_REPLICAS in latest and latest[ELIGIBLE_LEADER_REPLICAS].level > 0:
         records = [*_min_isr_of_cluster(image, min_insync_replicas), *records]
     return Plan([] if validate_only else records, None)
 
 
 def _update(
-    image: MetadataImage, update: FeatureUpdate, proposed: Mapping[str, int], kraft_version: int
+    image: MetadataImage,
+    update: FeatureUpdate,
+    proposed: Mapping[str, int],
+    kraft_version: int,
+    other_voters: Collection[int],
 ) -> Iterator[Any]:
     from odradek.protocol.schemas.cluster_records import FeatureLevelRecord
 
@@ -93,7 +99,7 @@ def _update(
         raise _invalid(update, "The controller does not support the given upgrade type.")
     if level < 0:
         raise _invalid(update, "A feature version cannot be less than 0.")
-    _check_supported(image, update)
+    _check_supported(image, update, other_voters)
     present = image.features.get(name, 0)
     if name == METADATA_VERSION:
         present = metadata_version(image.features)
@@ -119,8 +125,11 @@ def _update(
     yield FeatureLevelRecord(name=name, feature_level=level)
 
 
-def _check_supported(image: MetadataImage, update: FeatureUpdate) -> None:
-    """Raises unless this controller, every broker and every other controller support the level."""
+def _check_supported(
+    image: MetadataImage, update: FeatureUpdate, other_voters: Collection[int]
+) -> None:
+    """Raises unless this controller, every broker and every other controller support the level; whoever is
+    named a voter and has not registered may not (KIP-919)."""
     if update.name not in SUPPORTED_FEATURES:
         raise _invalid(update, "Local controller does not support this feature.")
     nodes = [("Local controller", SUPPORTED_FEATURES)]
@@ -133,6 +142,11 @@ def _check_supported(image: MetadataImage, update: FeatureUpdate) -> None:
         if high == 0:
             raise _invalid(update, f"{who} does not support this feature.")
         raise _invalid(update, f"{who} only supports versions {low}-{high}")
+    if metadata_version(image.features) >= CONTROLLER_REGISTRATION:
+        for each in other_voters:
+            if each not in image.controllers:
+                reason = f"controller {each} has not registered, and may not support this feature"
+                raise _invalid(update, reason)
 
 
 def _check_metadata_version(update: FeatureUpdate, present: int) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.topic_records import ConfigRecord
+from odradek.replication.controller.brokers import register_controller
 from odradek.replication.controller.feature_updates import (
     SAFE_DOWNGRADE,
     UNSAFE_DOWNGRADE,
@@ -14,7 +18,7 @@ from odradek.replication.controller.feature_updates import (
     update_features,
 )
 from odradek.replication.controller.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
-from odradek.replication.controller.image import BROKER, MetadataImage
+from odradek.replication.controller.image import BROKER, ControllerImage, MetadataImage
 from odradek.replication.controller.operations import Plan
 from tests.replication.controller.clusters import (
     cluster,
@@ -29,16 +33,24 @@ OLDER = {**DEFAULT_FEATURES, "metadata.version": 25, "eligible.leader.replicas.v
 
 
 def updated(
-    image: MetadataImage, *updates: FeatureUpdate, validate_only: bool = False
+    image: MetadataImage,
+    *updates: FeatureUpdate,
+    other_voters: Sequence[int] = (),
+    validate_only: bool = False,
 ) -> Plan[None]:
     return update_features(
-        image, updates, kraft_version=1, min_insync_replicas=2, validate_only=validate_only
+        image,
+        updates,
+        kraft_version=1,
+        min_insync_replicas=2,
+        other_voters=other_voters,
+        validate_only=validate_only,
     )
 
 
-def refused(image: MetadataImage, *updates: FeatureUpdate) -> str:
+def refused(image: MetadataImage, *updates: FeatureUpdate, other_voters: Sequence[int] = ()) -> str:
     with pytest.raises(KafkaError) as raised:
-        updated(image, *updates)
+        updated(image, *updates, other_voters=other_voters)
     assert raised.value.code is ErrorCode.invalid_update_version
     return raised.value.message
 
@@ -81,6 +93,18 @@ def test_every_broker_has_to_support_the_level() -> None:
         formatted({**DEFAULT_FEATURES, "group.version": 0}), registration(1, features=old)
     )
     assert "Broker 1 does not support" in refused(image, FeatureUpdate("group.version", 1))
+
+
+def test_every_controller_that_is_to_vote_has_to_have_registered() -> None:
+    """Where the metadata version has controllers register, as Kafka asks it (KIP-919)."""
+    down = FeatureUpdate("group.version", 0, SAFE_DOWNGRADE)
+    image = cluster(1)
+    assert "controller 2 has not registered" in refused(image, down, other_voters=[2])
+    second = ControllerImage(2, UUID(int=2), (), SUPPORTED_FEATURES)
+    image, _ = perform(image, register_controller(image, second))
+    assert updated(image, down, other_voters=[2]).records
+    ancient = formatted({**OLDER, "metadata.version": 14})
+    assert updated(ancient, down, other_voters=[2]).records
 
 
 @pytest.mark.parametrize("kind", [SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
