@@ -135,7 +135,7 @@ class BatchReader:
     def _question(self, offset: int, max_wait_s: float) -> dict[str, Any]:
         partition = {
             "partition": self._where.partition,
-            "current_leader_epoch": -1,
+            "current_leader_epoch": self._cluster.leader_epoch(*self._where),
             "fetch_offset": offset,
             "last_fetched_epoch": -1,
             "log_start_offset": -1,

@@ -234,7 +234,7 @@ class Reader:
         for where in wanted:
             row = {
                 "partition": where.partition,
-                "current_leader_epoch": -1,
+                "current_leader_epoch": self._cluster.leader_epoch(*where),
                 "fetch_offset": self._positions[where].offset,
                 "last_fetched_epoch": -1,
                 "log_start_offset": -1,

@@ -149,6 +149,14 @@ class Cluster:
             raise KafkaError(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
         return found.leader
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Of the leader that is known, -1 if none is. Who is asked in an epoch and is not its leader says so
+        (KIP-320): since KIP-392 followers answer consumers, and one that lacks records takes their offsets for
+        out of range."""
+        known = self.topics.get(topic)
+        found = None if known is None else known.partitions.get(partition)
+        return -1 if found is None else found.leader_epoch
+
     async def topic(self, name: str, *, create: bool = False) -> Topic:
         """Ask for one topic; `create` lets the broker make it where auto creation is on."""
         await self.refresh([name], create=create)

@@ -47,6 +47,8 @@ class ScriptedBroker:
     script: Script
     topics: dict[str, int] = field(default_factory=dict)
     """Topics and their partitions, for Metadata."""
+    leader_epoch: int = 0
+    """Of every partition, there."""
     versions: Mapping[Api, tuple[int, int]] = field(default_factory=dict)
     """What ApiVersions says other than the table."""
     requests: list[Asked] = field(default_factory=list)
@@ -132,7 +134,12 @@ class ScriptedBroker:
         if name not in self.topics:
             code = ErrorCode.unknown_topic_or_partition
             return {"error_code": code, "name": name, "topic_id": None, "partitions": []}
-        partition = {"leader_id": 1, "leader_epoch": 0, "replica_nodes": [1], "isr_nodes": [1]}
+        partition = {
+            "leader_id": 1,
+            "leader_epoch": self.leader_epoch,
+            "replica_nodes": [1],
+            "isr_nodes": [1],
+        }
         return {
             "error_code": 0,
             "name": name,

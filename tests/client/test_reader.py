@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from odradek.client.batch_reader import BatchReader
 from odradek.client.consumer import (
     EARLIEST,
     LATEST,
@@ -127,6 +128,51 @@ async def test_records_come_from_the_position_on() -> None:
         assert reader.remaining(T0) == 0
         asked = broker.asked(FETCH)[0].body.topics[0].partitions[0]
         assert asked.fetch_offset == 1
+
+
+Fetching = Callable[[], Awaitable[bool]]
+
+
+def by_reader(cluster: Cluster) -> Fetching:
+    reader = Reader(cluster)
+    reader.assign({T0: 0})
+
+    async def fetch() -> bool:
+        return bool(await reader.poll())
+
+    return fetch
+
+
+def by_batch_reader(cluster: Cluster) -> Fetching:
+    reader = BatchReader(cluster, T0)
+
+    async def fetch() -> bool:
+        return bool((await reader.fetch(0)).records)
+
+    return fetch
+
+
+@pytest.mark.parametrize("reader_of", [by_reader, by_batch_reader])
+async def test_whoever_led_before_says_so(reader_of: Callable[[Cluster], Fetching]) -> None:
+    """It follows by now and lacks records: asked for no epoch it would take the position for out of range."""
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not FETCH:
+            return None
+        is_known = asked.body.topics[0].partitions[0].current_leader_epoch == 4
+        broker.leader_epoch = 4
+        code = ErrorCode.none if is_known else ErrorCode.fenced_leader_epoch
+        return fetched(batch(0, b"0") if is_known else b"", end=1, code=code)
+
+    async with cluster_of(script) as (broker, cluster):
+        fetch = reader_of(cluster)
+        with trio.fail_after(5):
+            while not await fetch():
+                pass
+        epochs = [
+            asked.body.topics[0].partitions[0].current_leader_epoch for asked in broker.asked(FETCH)
+        ]
+        assert epochs == [0, 4]
 
 
 async def test_a_leader_that_is_behind_its_epoch_does_not_say_where_the_end_is() -> None:
