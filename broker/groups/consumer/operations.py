@@ -249,10 +249,9 @@ class ConsumerOperations:
         if written:
             actions = self.converted(Converted(then.group_id, then.before), now)
         else:
-            actions = Actions()
-            if then.before is None:
-                self._groups.pop(then.group_id, None)
-            else:
+            refused = self._groups.pop(then.group_id, None)
+            actions = Actions() if refused is None else refused.end(code, now)
+            if then.before is not None:
                 self._groups[then.group_id] = then.before
                 if isinstance(then.before, ConsumerGroup):
                     then.before.began(now)
