@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+from odradek.broker.groups.consumer.deadlines import Wait
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.consumer_group_records import ConsumerGroupKey, ConsumerGroupValue
 from odradek.seams.values import value_class
@@ -371,7 +372,8 @@ class Expired:
     """Members of a consumer group were too late; if that can't be written it is tried again."""
 
     group_id: str
-    member_ids: tuple[str, ...]
+    late: Mapping[str, Wait]
+    """Members, and what each was late with."""
     replies: tuple[Reply, ...] = ()
 
 

@@ -249,7 +249,7 @@ class Shard:
         if isinstance(then, Converted):
             return self.consumers.not_converted(then, code, written, now)
         if isinstance(then, Expired):
-            return self.consumers.not_expired(then, code, now)
+            return self.consumers.not_expired(then, code, written, now)
         actions = Actions()
         if isinstance(then, Created) and not written:
             group = self.groups.pop(then.group_id, None)

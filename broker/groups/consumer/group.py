@@ -12,7 +12,7 @@ reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from odradek.broker.groups.actions import NO_ERROR, NO_MEMBER_ID, Actions, Now, Record
@@ -333,6 +333,11 @@ class ConsumerGroup:
                 continue
             late.setdefault(member_id, wait)
         return late
+
+    def still_late(self, late: Mapping[str, Wait], at_ms: int) -> None:
+        """What `take_late` gave could not be written: it is to be taken again at that time."""
+        for member_id, wait in late.items():
+            self.deadlines.set(member_id, wait, at_ms, self.state.members[member_id].epoch)
 
     # Offsets
 

@@ -221,7 +221,7 @@ class ConsumerOperations:
         late = group.take_late(now)
         if not late:
             return Actions()
-        then = Expired(group.group_id, tuple(late))
+        then = Expired(group.group_id, late)
         actions = self._fence(group, tuple(late), then, now)
         actions.notes += [f"{member_id}: {wait.value}" for member_id, wait in late.items()]
         return actions
@@ -258,13 +258,12 @@ class ConsumerOperations:
         actions.replies += _failed(then.replies, code)
         return actions
 
-    def not_expired(self, then: Expired, code: ErrorCode, now: Now) -> Actions:
-        """Members that should have gone are still there: they are looked at again soon."""
+    def not_expired(self, then: Expired, code: ErrorCode, written: bool, now: Now) -> Actions:
+        """Members that should have gone are still there, and still late: they are looked at again
+        soon. If it was written they are not; who has the id now has come since."""
         group = self._groups.get(then.group_id)
-        if isinstance(group, ConsumerGroup):
-            for member_id in then.member_ids:
-                if member_id in group.state.members:
-                    group.extend_session(member_id, now, RETRY_MS)
+        if isinstance(group, ConsumerGroup) and not written:
+            group.still_late(then.late, now.monotonic_ms + RETRY_MS)
         return Actions(replies=_failed(then.replies, code))
 
 

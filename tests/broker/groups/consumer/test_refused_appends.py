@@ -6,6 +6,7 @@ import pytest
 
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.members import MemberState
 from odradek.broker.groups.consumer.settings import ConsumerSettings
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.consumer.stage import ConsumerStage
@@ -27,3 +28,36 @@ def test_who_joins_an_empty_consumer_group_by_the_classic_protocol_is_told(
     assert [each.error for each in joined.answers] == [ErrorCode.coordinator_not_available]
     assert isinstance(stage.shard.groups[GROUP], ConsumerGroup)
     stage.advance(3000)
+
+
+def test_who_keeps_its_partitions_too_long_is_removed_when_that_can_be_written() -> None:
+    stage = ConsumerStage(settings=NOW)
+    stage.set_topic("t", 2)
+    stage.join_new("A", rebalance_timeout_ms=6000)
+    stage.beat("A")
+    stage.join_new("B")
+    stage.beat("A", reconciles=False)
+    late = stage.client("A").member_id
+    states = {each.member_id: each.state for each in stage.consumer_group.state.members.values()}
+    assert states[late] is MemberState.UNREVOKED_PARTITIONS
+    stage.advance(5999)
+    stage.fail_with = ErrorCode.coordinator_not_available
+    stage.advance(1)
+    assert stage.fail_with is None
+    assert late in stage.consumer_group.state.members
+    stage.beat("A", reconciles=False)  # it is alive, which is not what it is late with
+    stage.advance(1000)
+    assert late not in stage.consumer_group.state.members
+
+
+def test_who_came_back_before_its_end_was_replicated_stays() -> None:
+    stage = ConsumerStage(settings=NOW)
+    stage.join_new("A")
+    stage.holding = True
+    stage.advance(45_000)
+    assert not stage.consumer_group.state.members
+    stage.join_new("A")
+    stage.holding = False
+    stage.release(code=ErrorCode.coordinator_not_available)
+    stage.advance(5000)
+    assert list(stage.consumer_group.state.members) == [stage.client("A").member_id]
