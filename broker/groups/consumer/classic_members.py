@@ -248,13 +248,15 @@ def as_owned(topics: Iterable[TopicPartitions], known: Topics) -> Partitions:
 
 
 def write_assignment(assigned: Assigned | Partitions, metadata: bytes, known: Topics) -> bytes:
-    """An assignment by name, in the version that the member wrote its subscription in."""
+    """An assignment by name, in the version that the member wrote its subscription in. Of what it
+    says in any protocol but its first nobody knows yet that it is one: all can read version 0."""
     named = tuple(
         TopicPartitions(topic=name, partitions=tuple(sorted(partitions)))
         for topic_id, partitions in assigned.items()
         if (name := known.name_of(topic_id)) is not None
     )
-    return consumer_protocol.write(
-        ConsumerProtocolAssignment(assigned_partitions=named),
-        consumer_protocol.version_of(metadata),
-    )
+    try:
+        version = consumer_protocol.version_of(metadata)
+    except InvalidFrame:
+        version = 0
+    return consumer_protocol.write(ConsumerProtocolAssignment(assigned_partitions=named), version)

@@ -60,6 +60,8 @@ class Consumer(Client):
     regex: str | None = None
     assignor: str | None = None
     rack: str | None = None
+    metadata: dict[str, bytes] = field(default_factory=dict)
+    """Of protocols in which it joins with something else than what it subscribes to."""
 
 
 class ConsumerStage(Stage):
@@ -201,7 +203,7 @@ class ConsumerStage(Stage):
             client.session_timeout_ms,
             client.rebalance_timeout_ms,
             "consumer",
-            tuple((each, metadata) for each in client.protocols),
+            tuple((each, client.metadata.get(each, metadata)) for each in client.protocols),
             str(UUID(int=self.fresh_ids)),
             id_required=client.version >= 4,
             can_skip_assignment=client.version >= 9,

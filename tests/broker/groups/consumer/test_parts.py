@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from odradek.broker.coordination.expressions import InvalidExpression
+from odradek.broker.groups.classic import ClassicGroup
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer import records
 from odradek.broker.groups.consumer.environment import CHANGED_MAX, Environment
@@ -32,6 +33,8 @@ from odradek.replication.controller.image import (
     PartitionImage,
     TopicImage,
 )
+from tests.broker.groups.consumer.stage import ConsumerStage
+from tests.broker.groups.stage import GROUP
 
 T = UUID(int=1)
 
@@ -118,6 +121,21 @@ def test_members_may_be_newer_than_we_are() -> None:
     for broken in (b"", b"\x00", b"\xff\xff", b"\x00\x01\x00\x00"):
         with pytest.raises(InvalidFrame):
             consumer_protocol.read_subscription(broken)
+
+
+def test_what_is_no_metadata_in_a_members_other_protocol_keeps_no_group_from_going_back() -> None:
+    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=0))
+    stage.set_topic("t", 2)
+    stage.join_new("A")
+    stage.consumer("B").metadata = {"mine": b""}
+    stage.join("B", version=3, protocols=("range", "mine"))
+    stage.join("C", version=3, protocols=("mine",))
+    stage.leave_new("A")
+    group = stage.shard.groups[GROUP]
+    assert isinstance(group, ClassicGroup)
+    assert group.protocol == "mine"
+    for member in group.roster.members.values():
+        consumer_protocol.read_assignment(member.assignment)
 
 
 @pytest.mark.parametrize(("epochs", "found"), [(None, {0: 5, 1: 5}), ((3, 4), {0: 3, 1: 4})])
