@@ -396,7 +396,7 @@ class ClassicGroup(Returns):
                 if step is Step.SETTLE:
                     self._settle(then.assignments, now, actions)
         elif isinstance(then, Replaced):
-            self._replaced(then, actions)
+            self._replaced(then, now, actions)
         return actions
 
     def append_failed(self, then: Then, code: ErrorCode, now: Now, *, written: bool) -> Actions:

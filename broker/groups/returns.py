@@ -81,7 +81,7 @@ class Returns(Generations):
             member.syncing = None
         self._answer_heartbeat(member, code, actions)
 
-    def _replaced(self, then: Replaced, actions: Actions) -> None:
+    def _replaced(self, then: Replaced, now: Now, actions: Actions) -> None:
         """The new id is in the log. If a rebalance came in between, its end answers the join."""
         member = self.roster.members.get(then.member_id)
         if member is None or member.joining is not then.waiter:
@@ -96,6 +96,7 @@ class Returns(Generations):
             # stable group then ignores: it is told the id it had before.
             answer = replace(answer, leader=then.leader_before or NO_MEMBER_ID, members=())
         self.roster.set_joining(member, None)
+        self._extend_session(member, now)
         actions.reply(then.waiter, answer)
 
     def _not_replaced(
@@ -123,7 +124,7 @@ class Returns(Generations):
             )
             self.roster.rename(then.member_id, then.member_id_before)
             self._know_subscriptions()
-            self._extend_session(member, now)
+        self._extend_session(member, now)
         actions.reply(then.waiter, answer)
 
     def _adopt(self, member: Member, request: Join, waiter: Waiter) -> None:

@@ -238,3 +238,23 @@ def test_one_who_asks_twice_is_answered_twice() -> None:
     second = stage.sync("static")
     assert first.answer.error is BUSY
     assert second.is_waiting
+
+
+@pytest.mark.parametrize("code", [None, ErrorCode.coordinator_not_available])
+def test_a_static_member_that_waited_long_for_its_place_has_a_session(
+    code: ErrorCode | None,
+) -> None:
+    stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
+    stage.joins("A", instance_id="a")
+    stage.sync("A")
+    stage.holding = True
+    stage.client("A").member_id = ""
+    back = stage.join("A")
+    stage.advance(20_000)  # longer than a session: offsets.commit.timeout.ms may be
+    assert back.is_waiting
+    stage.release(code=code)
+    assert not back.is_waiting
+    stage.holding = False
+    stage.advance(10_000)
+    assert stage.group is not None
+    assert not len(stage.group.roster)
