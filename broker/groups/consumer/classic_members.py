@@ -170,6 +170,7 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Now) -> ErrorCode:
     state = group.state
     if (
         member.epoch < state.target_epoch
+        or _must_assign(group, now)
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (
             member.state is MemberState.UNRELEASED_PARTITIONS
@@ -179,6 +180,14 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Now) -> ErrorCode:
         _expect_join(group, member, now)
         return ErrorCode.rebalance_in_progress
     return NO_ERROR
+
+
+def _must_assign(group: ConsumerGroup, now: Now) -> bool:
+    """Whether there has to be a new target, and nobody of the new protocol whose heartbeat makes one:
+    joining again does. Kafka before 4.3 has them join for any new epoch; 4.3 does not, and such a group
+    stands still."""
+    state = group.state
+    return group.is_target_due(state, now) and state.classic_count == len(state.members)
 
 
 def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:

@@ -209,13 +209,9 @@ class ConsumerGroup:
         return True
 
     def update_target(self, draft: Draft, now: Now) -> None:
-        """Assign anew where the group's epoch is ahead, unless it was done a moment ago."""
+        """Assign anew where that is due."""
         state = draft.state
-        if state.target_epoch >= state.epoch:
-            return
-        interval_ms = self.environment.settings(self.group_id).assignment_interval_ms
-        last_ms = state.target_timestamp_ms
-        if last_ms and interval_ms and now.wall_ms < last_ms + interval_ms:
+        if not self.is_target_due(state, now):
             return
         assigned = self.environment.assignor(state.preferred_assignor())(self._spec(state))
         for member_id in state.members:
@@ -223,6 +219,14 @@ class ConsumerGroup:
             if target != state.targets.get(member_id):
                 draft.write(records.target(self.group_id, member_id, target))
         draft.write(records.target_epoch(self.group_id, state.epoch, now.wall_ms))
+
+    def is_target_due(self, state: GroupState, now: Now) -> bool:
+        """Whether the group's epoch is ahead, unless everyone was assigned anew a moment ago."""
+        if state.target_epoch >= state.epoch:
+            return False
+        interval_ms = self.environment.settings(self.group_id).assignment_interval_ms
+        last_ms = state.target_timestamp_ms
+        return not (last_ms and interval_ms and now.wall_ms < last_ms + interval_ms)
 
     def _spec(self, state: GroupState) -> GroupSpec:
         topics = self.environment.topics

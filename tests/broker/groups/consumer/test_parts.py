@@ -14,7 +14,7 @@ from odradek.broker.groups.consumer.environment import CHANGED_MAX, Environment
 from odradek.broker.groups.consumer.expressions import check_expression, match_topics
 from odradek.broker.groups.consumer.group import ConsumerGroup
 from odradek.broker.groups.consumer.members import Member, MemberState
-from odradek.broker.groups.consumer.settings import ConsumerSettings
+from odradek.broker.groups.consumer.settings import ConsumerSettings, MigrationPolicy
 from odradek.broker.groups.consumer.topics import Topics
 from odradek.protocol.errors import ErrorCode, InvalidFrame
 from odradek.protocol.schemas import consumer_protocol
@@ -210,3 +210,34 @@ def test_changes_are_told_apart_of_so_many_topics_and_no_more() -> None:
     environment.topics_changed(MetadataImage(offset=2), ["u"], created=False)
     assert environment.is_changed(["t"], 0)
     assert not environment.is_changed(["t"], 2)
+
+
+def test_members_of_the_old_protocol_alone_have_what_another_left() -> None:
+    """Where the group may not go back, there is nobody whose heartbeat makes a new target."""
+    config = GroupConfig(migration_policy=MigrationPolicy.UPGRADE)
+    stage = ConsumerStage(config, ConsumerSettings(assignment_interval_ms=0))
+    stage.set_topic("t", 3)
+    stage.join_new("A")
+    for name in "BC":
+        stage.join(name, version=3)
+        stage.sync(name)
+    stage.beat("A")
+    settle(stage, "BC")
+    stage.beat("A")
+    settle(stage, "BC")
+    assert stage.consumer_group.state_name == "Stable"
+    stage.leave_new("A")
+    stage.leaves("C")
+    assert isinstance(stage.shard.groups[GROUP], ConsumerGroup)
+    settle(stage, "B")
+    assert stage.consumer("B").owned == {"t": (0, 1, 2)}
+
+
+def settle(stage: ConsumerStage, members: str) -> None:
+    """Let members of the old protocol join again as long as they are told to."""
+    for _ in range(5):
+        for name in members:
+            if stage.heartbeat(name).answer.error is ErrorCode.rebalance_in_progress:
+                stage.join(name)
+                stage.sync(name)
+    assert all(stage.heartbeat(name).answer.error is ErrorCode.none for name in members)
