@@ -167,7 +167,7 @@ class ConsumerGroup:
 
     def expressions_to_resolve(self, draft: Draft, now: Now) -> tuple[str, ...]:
         """The expressions to match with the topics now, if it is time for that: where one is not
-        resolved yet, where there are new topics, and now and then."""
+        resolved yet, where there are new topics, and now and then; at once if the clock was set back."""
         state = draft.state
         wanted = tuple(sorted(state.regex_counts()))
         if not wanted or self.is_resolving:
@@ -177,12 +177,12 @@ class ConsumerGroup:
         if last_ms is None:
             return wanted
         age_ms = now.wall_ms - last_ms
-        if age_ms <= REGEX_REFRESH_INTERVAL_MS_MIN:
+        if 0 <= age_ms <= REGEX_REFRESH_INTERVAL_MS_MIN:
             return ()
         is_due = (
             len(held) != len(wanted)
             or min(each.version for each in held) < self.environment.new_topics_version
-            or age_ms > self.environment.config.regex_refresh_interval_ms
+            or not 0 <= age_ms <= self.environment.config.regex_refresh_interval_ms
         )
         return wanted if is_due else ()
 
@@ -226,7 +226,7 @@ class ConsumerGroup:
             return False
         interval_ms = self.environment.settings(self.group_id).assignment_interval_ms
         last_ms = state.target_timestamp_ms
-        return not (last_ms and interval_ms and now.wall_ms < last_ms + interval_ms)
+        return not (last_ms and 0 <= now.wall_ms - last_ms < interval_ms)
 
     def _spec(self, state: GroupState) -> GroupSpec:
         topics = self.environment.topics

@@ -106,6 +106,8 @@ class Stage:
         self.config = config or GroupConfig()
         self.shard = Shard(self.config)
         self.now_ms = START_MS
+        self.wall_ms_more = 0
+        """By how much the wall clock was corrected."""
         self.log: list[Record] = []
         self.clients: dict[str, Client] = {}
         self.requests: list[Request] = []
@@ -119,7 +121,7 @@ class Stage:
 
     @property
     def now(self) -> Now:
-        return Now(self.now_ms, WALL_MS + self.now_ms - START_MS)
+        return Now(self.now_ms, WALL_MS + self.now_ms - START_MS + self.wall_ms_more)
 
     @property
     def group(self) -> ClassicGroup | None:

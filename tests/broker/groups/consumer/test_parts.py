@@ -241,3 +241,21 @@ def settle(stage: ConsumerStage, members: str) -> None:
                 stage.join(name)
                 stage.sync(name)
     assert all(stage.heartbeat(name).answer.error is ErrorCode.none for name in members)
+
+
+def test_a_wall_clock_that_is_set_back_holds_nobody_up() -> None:
+    """Nor does the one of the next coordinator, which may be behind that of the last."""
+    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=1000))
+    stage.set_topic("t", 2)
+    stage.set_topic("u", 2)
+    stage.join_new("A", regex="t")
+    stage.beat("A")
+    stage.advance(11_000)
+    stage.wall_ms_more = -3_600_000
+    stage.join_new("B", regex="u")
+    for _ in range(3):
+        stage.advance(1000)
+        stage.beat("A")
+        stage.beat("B")
+    assert stage.consumer("A").owned == {"t": (0, 1)}
+    assert stage.consumer("B").owned == {"u": (0, 1)}
