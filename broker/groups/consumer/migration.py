@@ -57,6 +57,9 @@ def upgrade(
         ]
     except InvalidFrame:
         raise CannotUpgrade(group_id, "the embedded consumer protocol is malformed.") from None
+    held = [partition for each in members for partition in each.holdings()]
+    if len(set(held)) < len(held):
+        raise CannotUpgrade(group_id, "a partition is assigned to more than one member.")
     group = ConsumerGroup(group_id, environment)
     draft = Draft(group.state)
     draft.records.append(Record(GroupKey(group_id), None))

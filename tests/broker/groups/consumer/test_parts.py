@@ -259,3 +259,18 @@ def test_a_wall_clock_that_is_set_back_holds_nobody_up() -> None:
         stage.beat("B")
     assert stage.consumer("A").owned == {"t": (0, 1)}
     assert stage.consumer("B").owned == {"u": (0, 1)}
+
+
+def test_a_group_in_which_two_read_the_same_stays_classic() -> None:
+    """An assignor of the members' own may let them; a consumer group's partitions have one owner."""
+    stage = ConsumerStage(GroupConfig(initial_rebalance_delay_ms=10))
+    stage.set_topic("t", 2)
+    for name in "BC":
+        stage.join(name, version=3)
+    stage.advance(20)
+    stage.sync("C")
+    b, c = (stage.client(name).member_id for name in "BC")
+    stage.sync_with("B", **{b: {"t": (0, 1)}, c: {"t": (1,)}})
+    assert stage.join_new("A").answer.error is ErrorCode.group_id_not_found
+    assert isinstance(stage.shard.groups[GROUP], ClassicGroup)
+    assert [stage.heartbeat(name).answer.error for name in "BC"] == [ErrorCode.none] * 2
