@@ -234,10 +234,13 @@ class GroupConsumer:
         return read_assignment(bytes(answer.assignment))
 
     async def _assign(self, members: Iterable[Any]) -> list[dict[str, Any]]:
-        """The leader's part: who reads what."""
+        """The leader's part: who reads what. A topic that is not there has nothing to be read; raises
+        what else keeps us from seeing one."""
         subscriptions = {row.member_id: read_subscription(bytes(row.metadata)) for row in members}
         names = sorted({topic for topics in subscriptions.values() for topic in topics})
-        await self._cluster.refresh(names)
+        for error in await self._cluster.refresh(names):
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise error
         counts = {
             name: len(self._cluster.topics[name].partitions)
             for name in names

@@ -1,0 +1,70 @@
+"""A member of a group against a broker that says what a test tells it to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from odradek.client.assignors import read_assignment, write_assignment, write_subscription
+from odradek.client.consumer import TopicPartition
+from odradek.client.group import GroupConsumer
+from odradek.client.metadata import open_cluster
+from odradek.protocol.apis import FIND_COORDINATOR, JOIN_GROUP, METADATA, SYNC_GROUP
+from odradek.protocol.errors import ErrorCode
+from odradek.seams.tcp import TcpNetwork
+from tests.client.scripted_broker import Asked, ScriptedBroker, scripted_broker
+
+
+class Coordinator(ScriptedBroker):
+    """Of a group with one member, which leads it."""
+
+    def _usual(self, asked: Asked) -> Any:
+        if asked.api is FIND_COORDINATOR:
+            node = {"node_id": 1, "host": self.address.host, "port": self.address.port}
+            key = {"key": "g", **node, "error_code": 0, "error_message": None}
+            return {"coordinators": [key]}
+        if asked.api is JOIN_GROUP:
+            member = {
+                "member_id": "m",
+                "group_instance_id": None,
+                "metadata": write_subscription(["t", "u"]),
+            }
+            return {
+                "error_code": 0,
+                "generation_id": 1,
+                "protocol_type": "consumer",
+                "protocol_name": "range",
+                "leader": "m",
+                "skip_assignment": False,
+                "member_id": "m",
+                "members": [member],
+            }
+        if asked.api is SYNC_GROUP:
+            return {
+                "error_code": 0,
+                "protocol_type": "consumer",
+                "protocol_name": "range",
+                "assignment": write_assignment([]),
+            }
+        return super()._usual(asked)
+
+
+async def test_the_leader_assigns_a_topic_that_is_being_created_when_it_is_there() -> None:
+    def script(asked: Asked) -> Any:
+        if asked.api is not METADATA or len(asked.body.topics or ()) != 2:
+            return None
+        answer = broker.metadata(asked)
+        if len(broker.asked(JOIN_GROUP)) == 1:
+            answer["topics"][1] |= {"error_code": ErrorCode.leader_not_available, "partitions": []}
+        return answer
+
+    async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
+        async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+            member = GroupConsumer(cluster, "g", ["t", "u"])
+            with trio.fail_after(10):
+                await member.poll(0)
+        (sync,) = broker.asked(SYNC_GROUP)
+        (assigned,) = sync.body.assignments
+        found = read_assignment(bytes(assigned.assignment))
+        assert found == [TopicPartition("t", 0), TopicPartition("u", 0)]
