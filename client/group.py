@@ -32,7 +32,7 @@ from odradek.client.consumer import (
 )
 from odradek.client.errors import ClientError, check, retriable
 from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_topics
-from odradek.client.metadata import Cluster
+from odradek.client.metadata import BACKOFF_MAX_S, Cluster
 from odradek.protocol.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, SYNC_GROUP
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
@@ -155,18 +155,21 @@ class GroupConsumer:
             "member_id": self.member_id,
             "group_instance_id": self._options.instance_id,
         }
+        pause_s = self._options.heartbeat_s
         try:
             answer = await self._request(HEARTBEAT, values)
             self._check(answer.error_code, f"heartbeat of group {self.group}")
         except (KafkaError, ClientError) as error:
-            await self._set_back(error)
-        else:
-            self._heartbeat_due = trio.current_time() + self._options.heartbeat_s
+            if retriable(error):  # the coordinator moves: we are a member until one says otherwise
+                pause_s = min(pause_s, BACKOFF_MAX_S)
+            else:
+                await self._set_back(error)
+        self._heartbeat_due = trio.current_time() + pause_s
 
     async def _set_back(self, error: Exception) -> None:
         """We must join again: say how far we came while that still counts."""
         code = error.code if isinstance(error, KafkaError) else None
-        if code not in REJOIN | FORGOTTEN and not retriable(error):
+        if code not in REJOIN | FORGOTTEN:
             raise error
         if code is ErrorCode.rebalance_in_progress:
             with suppress(KafkaError, ClientError):  # then some is read again, nothing lost

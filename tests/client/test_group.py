@@ -8,9 +8,9 @@ import trio
 
 from odradek.client.assignors import read_assignment, write_assignment, write_subscription
 from odradek.client.consumer import TopicPartition
-from odradek.client.group import GroupConsumer
+from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.metadata import open_cluster
-from odradek.protocol.apis import FIND_COORDINATOR, JOIN_GROUP, METADATA, SYNC_GROUP
+from odradek.protocol.apis import FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, METADATA, SYNC_GROUP
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.tcp import TcpNetwork
 from tests.client.scripted_broker import Asked, ScriptedBroker, scripted_broker
@@ -48,6 +48,25 @@ class Coordinator(ScriptedBroker):
                 "assignment": write_assignment([]),
             }
         return super()._usual(asked)
+
+
+async def test_a_member_stays_one_while_its_coordinator_moves() -> None:
+    """What it has read is not read again from what it committed last."""
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not HEARTBEAT:
+            return None
+        is_first = len(broker.asked(HEARTBEAT)) == 1
+        return {"error_code": ErrorCode.not_coordinator if is_first else ErrorCode.none}
+
+    async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
+        async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+            member = GroupConsumer(cluster, "g", ["t", "u"], options=GroupOptions(heartbeat_s=0.01))
+            with trio.fail_after(10):
+                while len(broker.asked(HEARTBEAT)) < 3:
+                    await member.poll(0.01)
+        assert len(broker.asked(JOIN_GROUP)) == 1
+        assert len(broker.asked(FIND_COORDINATOR)) == 2
 
 
 async def test_the_leader_assigns_a_topic_that_is_being_created_when_it_is_there() -> None:
