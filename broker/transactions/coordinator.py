@@ -277,8 +277,8 @@ class TransactionCoordinator:
 
     def _append(self, led: Led, append: Append) -> Actions:
         then, now = append.then, self._now()
-        record = records.encode(then.transactional_id, then.stored, now.transaction_version)
         try:
+            record = records.encode(then.transactional_id, then.stored, now.transaction_version)
             ((batch, _),) = build_batches(
                 [record],
                 now_ms=now.wall_ms,

@@ -8,10 +8,10 @@ InvalidRecord: these bytes come from a disk, and the caller decides what that me
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from struct import Struct
 from typing import Any, TypeVar, cast
 
 from odradek.protocol.codec.primitives import append_uvarint
@@ -25,7 +25,7 @@ from odradek.seams.files import Buffer
 R = TypeVar("R")
 
 _FRAME_VERSION = 1
-_INT16 = Struct(">h")
+_INT16 = struct.Struct(">h")
 _MAX_SHORT = 2**15 - 1
 
 _TOPICS, _CLUSTER, _SECURITY = "topic_records", "cluster_records", "security_records"
@@ -105,6 +105,12 @@ class InvalidRecord(KafkaError):
     code: ErrorCode = ErrorCode.corrupt_message
 
 
+class TooLong(KafkaError):
+    """A record that its format has no room for: a string of more bytes than its length can tell."""
+
+    code: ErrorCode = ErrorCode.unknown_server_error
+
+
 class UnknownRecord(InvalidRecord):
     """A record of a type or version that Kafka 4.3 does not have."""
 
@@ -180,8 +186,12 @@ def decode_transaction_value(data: Buffer) -> Any:
 
 
 def encode(record: Any, version: int) -> bytes:
-    """The body of any record of ours, without a frame. KeyError for a version that it hasn't."""
-    return _writer(type(record), version)(record)
+    """The body of any record of ours, without a frame. KeyError for a version that it hasn't,
+    TooLong for a string that it has no room for."""
+    try:
+        return _writer(type(record), version)(record)
+    except struct.error as error:
+        raise TooLong(f"a {type(record).__name__}: {error}") from None
 
 
 def decode(record_type: type[R], version: int, data: Buffer, offset: int = 0) -> R:

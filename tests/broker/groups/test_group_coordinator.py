@@ -413,6 +413,18 @@ async def test_what_the_log_refuses_has_not_happened(
         assert groups.count_by_state() == {}
 
 
+async def test_what_no_record_has_room_for_harms_nobody_else(clock: VirtualClock) -> None:
+    """A string's length has 16 bits there: Kafka fails the request, too."""
+    async with running(clock, MemoryLog()) as groups:
+        joined = await groups.join(a_join(client_id="c" * 32_767, group="other"))
+        synced = await groups.sync(a_sync(joined, group="other"))
+        assert synced.error is ErrorCode.unknown_server_error
+        heartbeat = ConsumerHeartbeat("third", "m" * 32_768, 0, "c", "/::1", topics=(), owned={})
+        told = await groups.consumer_heartbeat(heartbeat)
+        assert told.error is ErrorCode.unknown_server_error
+        assert (await groups.commit(a_commit())).error is ErrorCode.none
+
+
 async def test_the_assignments_that_could_not_be_stored(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:

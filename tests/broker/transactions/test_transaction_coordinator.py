@@ -130,6 +130,13 @@ class Asked:
         self.is_answered = True
 
 
+async def test_an_id_that_no_record_has_room_for_harms_nobody_else(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog()) as coordinator:
+        answer = await coordinator.init_producer_id("a" * 32_768, 60_000)
+        assert answer.error is ErrorCode.unknown_server_error
+        await begun(coordinator)
+
+
 async def test_a_transaction_from_begin_to_end(clock: VirtualClock) -> None:
     partitions = Partitions()
     async with running(clock, MemoryLog(), partitions) as coordinator:
