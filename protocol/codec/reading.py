@@ -23,6 +23,9 @@ from odradek.protocol.framing import read_tag_count, read_uvarint
 MAX_ELEMENTS = 1 << 20
 """Elements of all arrays of one message together."""
 
+MAX_STRING_BYTES = (1 << 15) - 1
+"""Of a string in whatever version: Kafka reads no longer ones, and not all records have room for them."""
+
 
 class Cursor:
     """Where a reader is in the bytes, and how many array elements it may still make."""
@@ -236,6 +239,8 @@ def _variable_reader(field: FieldPlan, flexible: bool) -> Reader:
         cursor.position = end
         data = cursor.view[start:end]
         if kind == "string":
+            if length > MAX_STRING_BYTES:
+                raise InvalidFrame(f"{name} has {length} bytes, more than a string")
             return str(data, "utf-8")
         return data if kind == "records" else bytes(data)
 

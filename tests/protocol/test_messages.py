@@ -26,7 +26,7 @@ from odradek.protocol.apis import (
     OFFSET_COMMIT,
     Api,
 )
-from odradek.protocol.codec.reading import MAX_ELEMENTS
+from odradek.protocol.codec.reading import MAX_ELEMENTS, MAX_STRING_BYTES
 from odradek.protocol.codec.structure import Structure, kio_structure
 from odradek.protocol.errors import ErrorCode, InvalidFrame
 from tests.protocol.generated import as_values, draw_entity
@@ -129,6 +129,16 @@ def test_the_elements_of_a_message_are_limited() -> None:
     raw += struct.pack(">i", count) + b"\0\0" * count
     with pytest.raises(InvalidFrame, match="elements"):
         messages.read_request(DELETE_GROUPS.key, 0, memoryview(raw))
+
+
+def test_a_string_is_no_longer_in_a_flexible_version() -> None:
+    longest = "g" * MAX_STRING_BYTES
+    raw = messages.write_request(DELETE_GROUPS.key, 2, {"groups_names": [longest]})
+    read = messages.read_request(DELETE_GROUPS.key, 2, memoryview(raw))
+    assert read.groups_names == (longest,)
+    longer = messages.write_request(DELETE_GROUPS.key, 2, {"groups_names": [longest + "g"]})
+    with pytest.raises(InvalidFrame, match="more than a string"):
+        messages.read_request(DELETE_GROUPS.key, 2, memoryview(longer))
 
 
 def test_a_tagged_field_must_be_of_its_size() -> None:
