@@ -39,6 +39,8 @@ async def verify(transaction: InTransaction, log: OffsetsLog, partition: int) ->
     producer_id, epoch = transaction.producer_id, transaction.producer_epoch
     support = transaction.support
     if not transaction.is_verified and not support.adds_partitions:
+        if producer_id < 0 or epoch < 0:
+            raise KafkaError(ErrorCode.unknown_server_error, "a transaction of no producer")
         return Producer(producer_id, epoch, UNGUARDED)
     try:
         guard = log.begin_verification(

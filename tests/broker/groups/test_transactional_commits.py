@@ -272,3 +272,14 @@ async def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted(
         await groups.complete_transaction(0, ending())
         assert await fetched(groups) == -1
         assert groups.list_groups((), ()) == []
+
+
+@pytest.mark.parametrize("said", [{"producer_id": -1}, {"producer_epoch": -1}], ids=["id", "epoch"])
+async def test_who_is_no_producer_commits_nothing_in_a_transaction(
+    clock: VirtualClock, coordinator: Coordinator, said: dict[str, int]
+) -> None:
+    """Not where nobody is asked about it either: it would hold at once, or for ever not."""
+    async with running(clock, MemoryLog()) as groups:
+        transaction = within(coordinator, Support.OLD, is_verified=False, **said)
+        assert await refused(groups, transaction) is ErrorCode.unknown_server_error
+        assert (await stable(groups)).offset.offset == -1
