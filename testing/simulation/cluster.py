@@ -40,6 +40,12 @@ COMMON: Mapping[str, str] = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.min.session.timeout.ms": "1500",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.assignment.interval.ms": "100",
 }
 OF_MANY: Mapping[str, str] = {
     "process.roles": "broker,controller",

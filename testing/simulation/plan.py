@@ -26,6 +26,7 @@ LONGEST_S = 2.5
 ASKED_S = 2.0
 """How long it is tried, amid trouble, to have the cluster do something."""
 MADE_ANEW_MAX = 2
+MEMBERS = 2
 SHARE = 1 / 3
 """Of the plans that have each of the following."""
 SMALL_METADATA: Mapping[str, Sequence[int]] = {
@@ -159,6 +160,8 @@ class Plan:
     nodes: int = NODES
     writers: int = 2
     transactional: int = 2
+    members: int = 0
+    """Of a consumer group."""
     tiered: bool = False
     """The topic is in the remote tier."""
     offloaded_s: float = 0.0
@@ -179,6 +182,8 @@ class Plan:
             yield replace(self, transactional=0)
         if self.writers and self.transactional:
             yield replace(self, writers=0)
+        if self.members:
+            yield replace(self, members=0)
 
 
 def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
@@ -187,9 +192,11 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
     faults = [_draw_fault(chance, nodes, _draw_kind(chance, nodes, tiered)) for _ in range(count)]
     faults.sort(key=lambda fault: fault.at_s)
     writers, transactional = chance.randint(1, 2), chance.randint(0, 2)
-    plan = Plan(seed, tuple(faults), nodes, writers, transactional, tiered)
+    plan = Plan(seed, tuple(faults), nodes, writers, transactional, tiered=tiered)
     plan = _drawn_further(plan, random.Random(f"plan {seed} further"))
-    return _with_topics_made_anew(plan, random.Random(f"plan {seed} topics"))
+    plan = _with_topics_made_anew(plan, random.Random(f"plan {seed} topics"))
+    in_group = random.Random(f"plan {seed} group").random() < SHARE
+    return replace(plan, members=MEMBERS if in_group else 0)
 
 
 def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
@@ -266,6 +273,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "nodes": plan.nodes,
         "writers": plan.writers,
         "transactional": plan.transactional,
+        "members": plan.members,
         "tiered": plan.tiered,
         "offloaded_s": plan.offloaded_s,
         "configs": plan.configs,

@@ -24,7 +24,7 @@ class Readers:
         self._history = history
         self._start = {TopicPartition(topic, index): 0 for index in range(partitions)}
         self._poll_s = poll_s
-        self._ends: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         """Where whoever reads along gets to, once that is known."""
 
     async def read_along(
@@ -50,7 +50,7 @@ class Readers:
             if not history.open_partitions or trio.current_time() >= until:
                 break
             await trio.sleep(PAUSE_S)
-        self._ends = committed
+        self.ends = committed
         for group in groups:
             await self._read_group(cluster, group)
 
@@ -86,9 +86,7 @@ class Readers:
 
     def _has_all(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Markers may have been written behind the ends meanwhile; of records, the history tells."""
-        return bool(self._ends) and all(
-            positions[where] >= end for where, end in self._ends.items()
-        )
+        return bool(self.ends) and all(positions[where] >= end for where, end in self.ends.items())
 
     def _reader(self, cluster: Cluster, options: ReaderOptions) -> Reader:
         reader = Reader(cluster, options)

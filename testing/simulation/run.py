@@ -21,6 +21,7 @@ from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.faults import Coverage, Faults
+from odradek.testing.simulation.group import Group
 from odradek.testing.simulation.history import Anomaly, anomalies, count_done
 from odradek.testing.simulation.log_watch import watching
 from odradek.testing.simulation.made_anew import MADE_ANEW, TopicMadeAnew
@@ -143,6 +144,7 @@ class _Simulation:
         made_anew = TopicMadeAnew(
             connect, clock, plan.nodes, self._trace, TIERED_TOPIC if plan.tiered else {}
         )
+        group = Group(connect, TOPIC, plan.members, plan.seed, self._trace)
         store = StoreFaults(self._world.bucket, plan.seed)
         faults = Faults(cluster, checkers, work, store, made_anew)
         run.coverage = faults.coverage
@@ -155,6 +157,7 @@ class _Simulation:
         self._trace.add("the topic is there")
         async with trio.open_nursery() as working:
             working.start_soon(work.read_along)
+            working.start_soon(group.run)
             async with trio.open_nursery() as writing:
                 writing.start_soon(work.write)
                 await faults.play(plan.faults)
@@ -163,12 +166,15 @@ class _Simulation:
                 work.hurry()
                 await self._within(checkers, checkers.until_whole)
                 work.whole()
+                group.whole()
                 writing.start_soon(work.write_anew)
             await work.read_final()
             run.anomalies += await made_anew.final()
+            await group.final(work.history.final, work.ends)
         run.starts_cpu_s = cluster.starts_cpu_s
-        run.anomalies += work.anomalies
-        run.answered_s, run.done = work.answered_s, count_done(work.history)
+        run.anomalies += work.anomalies + group.anomalies
+        run.answered_s = work.answered_s
+        run.done = count_done(work.history) + group.history.count_done()
         run.anomalies += anomalies(work.history)
         await self._within(checkers, checkers.until_settled)
         checkers.final()

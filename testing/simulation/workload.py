@@ -327,6 +327,11 @@ class Workload:
         async with self._connect() as cluster:
             await self._readers.read_along(cluster, "reader")
 
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Of the partitions, once `read_final` knows them."""
+        return self._readers.ends
+
     async def read_final(self) -> None:
         """What is committed, what is still open, and what the groups have."""
         async with self._connect() as cluster:

@@ -1,6 +1,6 @@
 """The simulated cluster finds bugs that were put in on purpose: two of each of election, truncation, the
-in-sync set, recovery and reassignment, one of a missed epoch and one of a topic made anew; and it finds what
-each of them does, by an anomaly of a kind that says so.
+in-sync set, recovery and reassignment, one of a missed epoch and one of a topic made anew, and those of the
+tier and of group coordinators; and it finds what each of them does, by an anomaly of a kind that says so.
 
 What a seed does changes with the code: where the one that is named does not find its bug any more, others are
 tried, and who does is named in a warning.
@@ -16,7 +16,7 @@ import pytest
 
 from odradek.testing.simulation.plan import draw_plan
 from odradek.testing.simulation.run import simulate
-from tests.simulation import planted_bugs, planted_tier_bugs
+from tests.simulation import planted_bugs, planted_group_bugs, planted_tier_bugs
 
 SEEDS_MAX = 300
 """So many are tried before it is said that none finds it."""
@@ -56,6 +56,11 @@ FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
     "forget_what_is_given_up": (608, {"not finished"}),
     "remove_only_what_is_heard_of": (65, {"not deleted"}),
 }
+FOUND_BY_GROUP: Mapping[str, tuple[int, set[str]]] = {
+    "forget_offsets_of_the_last_coordinator": (2, {"read again", "group offset"}),
+    "take_commits_of_whoever_comes": (44, {"another member's", "read again"}),
+    "hand_on_what_nobody_let_go_of": (3, {"another member's", "read again"}),
+}
 
 
 def find(found_by: tuple[int, set[str]], *, tiered: bool) -> None:
@@ -86,6 +91,7 @@ def test_planted_bugs_are_found(
 def test_all_that_is_planted_was_found_once() -> None:
     assert FOUND_BY.keys() == {plant.__name__ for plant in planted_bugs.PLANTED}
     assert FOUND_IN_TIER_BY.keys() == {plant.__name__ for plant in planted_tier_bugs.PLANTED}
+    assert FOUND_BY_GROUP.keys() == {plant.__name__ for plant in planted_group_bugs.PLANTED}
     assert len(FOUND_BY) == 12
 
 
@@ -96,3 +102,12 @@ def test_bugs_planted_in_the_tier_are_found(
 ) -> None:
     plant(monkeypatch)
     find(FOUND_IN_TIER_BY[plant.__name__], tiered=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", planted_group_bugs.PLANTED, ids=lambda plant: plant.__name__)
+def test_bugs_planted_in_the_group_coordinators_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    find(FOUND_BY_GROUP[plant.__name__], tiered=False)

@@ -1,0 +1,159 @@
+"""A member of a consumer group by KIP-848's protocol: whoever coordinates says what it reads, a partition is
+handed on once its last owner has let go of it.
+
+As `odradek.client.group.GroupConsumer` (the classic protocol) everything happens in the caller's task, inside
+`poll`, and the two are asked for the same things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from odradek.client.connection import BrokerConnection
+from odradek.client.consumer import ConsumedRecord, Reader, ReaderOptions, TopicPartition
+from odradek.client.errors import ClientError, check
+from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_topics
+from odradek.client.metadata import Cluster
+from odradek.protocol.apis import CONSUMER_GROUP_HEARTBEAT, OFFSET_COMMIT, Api
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
+"""Member epochs that say what a heartbeat is for."""
+FENCED = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
+"""What it had is somebody else's: it begins anew."""
+
+
+class ConsumerMember:
+    """`member_id` is its own to choose. Call `leave` at the end."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        topic: str,
+        member_id: str,
+        *,
+        instance_id: str | None,
+        rebalance_timeout_s: float,
+        reader: ReaderOptions,
+    ) -> None:
+        self.generation = JOINS
+        """Its epoch."""
+        self._cluster = cluster
+        self._group = group
+        self._topic = topic
+        self._member_id = member_id
+        self._instance_id = instance_id
+        self._rebalance_timeout_s = rebalance_timeout_s
+        self._reader = Reader(cluster, reader)
+        self._coordinator: BrokerConnection | None = None
+        self._target: set[TopicPartition] = set()
+        self._due = 0.0
+        self._is_known = False
+        """Whether the coordinator knows all there is to say, and has been heard: it says again what it has
+        assigned to whoever says everything again."""
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset after the last record that `poll` returned, of each partition that it owns."""
+        return self._reader.positions
+
+    async def poll(self, max_wait_s: float) -> list[ConsumedRecord]:
+        """The next records of what it owns. Raises KafkaError or ClientError for what is to be asked again."""
+        if trio.current_time() >= self._due:
+            await self._heartbeat()
+        if self._target != self.positions.keys():
+            await self._reconcile()
+        return await self._reader.poll(min(max_wait_s, max(0.0, self._due - trio.current_time())))
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raises KafkaError (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, …)."""
+        answer = await self._request(
+            OFFSET_COMMIT,
+            {
+                "group_id": self._group,
+                "generation_id_or_member_epoch": self.generation,
+                "member_id": self._member_id,
+                "group_instance_id": self._instance_id,
+                "topics": offset_topics(offsets),
+            },
+        )
+        for topic in answer.topics:
+            for row in topic.partitions:
+                self._check(row.error_code, f"the commit of {topic.name}-{row.partition_index}")
+
+    async def leave(self) -> None:
+        """A static member comes back (KIP-345): what it had is kept for it."""
+        if self.generation > JOINS:
+            self.generation = LEAVES if self._instance_id is None else LEAVES_FOR_NOW
+            answer = await self._request(CONSUMER_GROUP_HEARTBEAT, self._named())
+            self._check(answer.error_code, "leaving")
+
+    async def _heartbeat(self) -> None:
+        said = {} if self._is_known else {"subscribed_topic_names": [self._topic]}
+        self._is_known = False
+        topic_id = (await self._cluster.topic(self._topic)).topic_id
+        owned = [each.partition for each in self.positions]
+        answer = await self._request(
+            CONSUMER_GROUP_HEARTBEAT,
+            self._named()
+            | {
+                "rebalance_timeout": int(1000 * self._rebalance_timeout_s),
+                "topic_partitions": [{"topic_id": topic_id, "partitions": owned}] if owned else [],
+                **said,
+            },
+        )
+        if answer.error_code in FENCED:
+            self._target, self.generation = set(), JOINS
+            self._reader.assign({})
+        self._check(answer.error_code, f"a heartbeat of {self._member_id}")
+        self.generation = answer.member_epoch
+        self._due = trio.current_time() + answer.heartbeat_interval.total_seconds()
+        self._is_known = True
+        if answer.assignment is not None:
+            self._target = {
+                TopicPartition(self._topic, index)
+                for each in answer.assignment.topic_partitions
+                if each.topic_id == topic_id
+                for index in each.partitions
+            }
+
+    async def _reconcile(self) -> None:
+        """Let go of what is somebody else's, and then say so at once; begin with what is new."""
+        kept = {where: at for where, at in self.positions.items() if where in self._target}
+        revoked = {where: at for where, at in self.positions.items() if where not in self._target}
+        if revoked:
+            with suppress(KafkaError, ClientError):  # then some is read again, nothing lost
+                await self.commit(revoked)
+            self._due = 0.0
+        new = sorted(self._target - kept.keys())
+        self._reader.assign(kept)
+        if new:
+            committed = await committed_offsets(self._cluster, self._group, new)
+            starts = {where: max(0, committed[where].offset) for where in new}
+            self._reader.assign(kept | starts)
+
+    def _named(self) -> dict[str, Any]:
+        return {
+            "group_id": self._group,
+            "member_id": self._member_id,
+            "member_epoch": self.generation,
+            "instance_id": self._instance_id,
+        }
+
+    async def _request(self, api: Api, values: Mapping[str, Any]) -> Any:
+        if self._coordinator is None or self._coordinator.broken:
+            self._coordinator = await self._cluster.coordinator(self._group, owner=self)
+        at_most = NAMED_TOPICS if api is OFFSET_COMMIT else None
+        return await self._coordinator.request(
+            api, values, timeout_s=self._cluster.timeout_s, at_most=at_most
+        )
+
+    def _check(self, code: int, about: str) -> None:
+        if code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
+            self._coordinator = None
+        check(code, about=f"{about} in group {self._group}")

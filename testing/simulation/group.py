@@ -1,0 +1,247 @@
+"""A consumer group that reads all that is committed, while its members come and go: they leave, die, are taken
+for dead, and others come after them. What they are given and what they are told of their commits is written
+down (`group_history.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+import trio
+
+from odradek.client.consumer import ConsumedRecord, Isolation, ReaderOptions, TopicPartition
+from odradek.client.errors import RETRIABLE, ClientError, Unsupported
+from odradek.client.group import GroupConsumer, GroupOptions
+from odradek.client.group_admin import committed_offsets
+from odradek.client.metadata import Cluster
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.testing.simulation.consumer_member import ConsumerMember
+from odradek.testing.simulation.group_history import Commit, Given, GroupHistory
+from odradek.testing.simulation.history import Anomaly, Seen
+from odradek.testing.simulation.plan import ASKED_S
+from odradek.testing.simulation.trace import Trace
+
+GROUP = "group"
+SESSION_S = 1.5
+HEARTBEAT_S = 0.3
+REBALANCE_S = 1.5
+LIFE_S = 2.0
+"""How long members live, on average, until all is whole."""
+POLL_S = 0.3
+COMMIT_S = 0.2
+"""Between two commits of a member, until all is whole."""
+BUSY = 0.1
+BUSY_S = (0.2, 2.5)
+"""How often a member is busy with its records for so long, before it commits that it has them: often for longer
+than its session."""
+PAUSE_S = 0.1
+CAUGHT_UP_S = 8.0
+"""In which the group has read everything, and every member has committed, once all is whole: whoever died is
+waited for (a session), and then whoever does not join (a rebalance's time-out)."""
+TOLD_TO_MEMBERS = RETRIABLE | {
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.illegal_generation,
+    ErrorCode.unknown_member_id,
+    ErrorCode.fenced_member_epoch,
+    ErrorCode.stale_member_epoch,
+    ErrorCode.fenced_instance_id,
+    ErrorCode.unreleased_instance_id,
+}
+
+
+class Member(Protocol):
+    generation: int
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]: ...
+
+    async def poll(self, max_wait_s: float) -> list[ConsumedRecord]: ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+    async def leave(self) -> None: ...
+
+
+@dataclass
+class _Life:
+    """Of one member."""
+
+    number: int
+    name: str
+    member: Member
+    chance: random.Random
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    given: Given | None = None
+    """What it has."""
+
+
+class Group:
+    """Of so many members at a time. One that comes after another is another member, but for static ones, who
+    have the instance id of those before them."""
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Cluster]],
+        topic: str,
+        members: int,
+        seed: int,
+        trace: Trace,
+    ) -> None:
+        self.history = GroupHistory()
+        self.anomalies: list[Anomaly] = []
+        """What no member may be told."""
+        self._connect = connect
+        self._topic = topic
+        self._members = members
+        self._trace = trace
+        chance = random.Random(f"group {seed}")
+        self._is_classic = chance.random() < 0.5
+        self._is_static = chance.random() < 0.3
+        self._chances = [random.Random(chance.random()) for _ in range(members)]
+        self._lives: list[_Life] = []
+        self._whole = trio.Event()
+        self._served: set[int] = set()
+        """Who has had a commit acknowledged since all is whole."""
+        self._ends: Mapping[TopicPartition, int] | None = None
+        self._over = trio.Event()
+
+    async def run(self) -> None:
+        """Until `final` has seen enough."""
+        if not self._members:
+            return
+        async with trio.open_nursery() as nursery:
+            for number in range(self._members):
+                nursery.start_soon(self._come_and_go, number)
+            await self._over.wait()
+            nursery.cancel_scope.cancel()
+
+    def whole(self) -> None:
+        """Nobody has a reason any more to go."""
+        self._whole.set()
+        for life in self._lives:
+            life.scope.deadline = float("inf")
+
+    async def final(self, committed: list[Seen], ends: Mapping[TopicPartition, int]) -> None:
+        """All that there is to read is `committed`, up to `ends`; it is waited for that the group has it."""
+        if not self._members:
+            return
+        self._ends = ends
+        with trio.move_on_after(CAUGHT_UP_S):
+            await self._over.wait()
+        if not self._over.is_set():
+            why = (
+                f"its members have committed {self.history.acknowledged()} of {dict(ends)} in "
+                f"{CAUGHT_UP_S:g} s, though all was whole; of {self._members} {len(self._served)} have"
+            )
+            self.anomalies.append(Anomaly("group stuck", why))
+            self._over.set()
+        async with self._connect() as cluster:
+            found = await committed_offsets(cluster, GROUP, list(ends))
+        has = {where.partition: each.offset for where, each in found.items()}
+        self.anomalies += self.history.anomalies(committed, has)
+
+    def _has_all(self) -> bool:
+        if self._ends is None or len(self._served) < self._members:
+            return False
+        have = self.history.acknowledged()
+        return all(have.get(where.partition, 0) >= end for where, end in self._ends.items())
+
+    async def _come_and_go(self, number: int) -> None:
+        chance = self._chances[number]
+        for which in count():
+            name = f"{GROUP}-{number}.{which}"
+            seconds, leaves = chance.expovariate(1 / LIFE_S), chance.random() < 0.5
+            async with self._connect() as cluster:
+                life = _Life(number, name, self._member(cluster, number, name), chance)
+                if not self._whole.is_set():
+                    life.scope.deadline = trio.current_time() + seconds
+                self._lives.append(life)
+                with life.scope:
+                    await self._live(life)
+                self._lives.remove(life)
+                self._trace.add(f"{name} {'leaves' if leaves else 'dies'}")
+                if leaves:
+                    with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                        await life.member.leave()
+
+    def _member(self, cluster: Cluster, number: int, name: str) -> Member:
+        instance_id = f"{GROUP}-{number}" if self._is_static else None
+        reader = ReaderOptions(Isolation.READ_COMMITTED)
+        if self._is_classic:
+            options = GroupOptions(SESSION_S, HEARTBEAT_S, REBALANCE_S, instance_id)
+            return GroupConsumer(cluster, GROUP, [self._topic], options=options, reader=reader)
+        return ConsumerMember(
+            cluster,
+            GROUP,
+            self._topic,
+            name,
+            instance_id=instance_id,
+            rebalance_timeout_s=REBALANCE_S,
+            reader=reader,
+        )
+
+    async def _live(self, life: _Life) -> None:
+        due_s = 0.0
+        while True:
+            asked_s = trio.current_time()
+            try:
+                has_more = await self._poll(life, asked_s)
+                if self._whole.is_set() or (has_more and asked_s >= due_s):
+                    await self._be_busy(life)
+                    await self._commit(life)
+                    due_s = asked_s + COMMIT_S
+            except (KafkaError, ClientError) as error:
+                self._refused(life.name, error)
+                await trio.sleep(PAUSE_S)
+
+    async def _poll(self, life: _Life, asked_s: float) -> bool:
+        """Whether there was something."""
+        member, given = life.member, life.given
+        records = [
+            Seen(each.partition, each.offset, (each.value or b"").rstrip())
+            for each in await member.poll(POLL_S)
+        ]
+        owned = {where.partition for where in member.positions}
+        if given is None or not given.goes_on(member.generation, owned, records):
+            now_s = trio.current_time()
+            given = life.given = Given(life.name, member.generation, owned, asked_s, now_s)
+            self.history.given.append(given)
+            self._trace.add(f"{life.name} has {sorted(owned)} in {member.generation}")
+        given.seen += records
+        return bool(records)
+
+    async def _be_busy(self, life: _Life) -> None:
+        if life.chance.random() < BUSY:
+            seconds = life.chance.uniform(*BUSY_S)
+            life.scope.deadline += seconds
+            self._trace.add(f"{life.name} is busy for {seconds:.1f} s")
+            with trio.move_on_after(seconds):
+                await self._whole.wait()
+
+    async def _commit(self, life: _Life) -> None:
+        member, is_whole = life.member, self._whole.is_set()
+        offsets = member.positions
+        if not offsets or member.generation < 0:
+            return
+        said = {where.partition: offset for where, offset in offsets.items()}
+        commit = Commit(life.name, member.generation, said, trio.current_time())
+        self.history.commits.append(commit)
+        await member.commit(offsets)
+        commit.told_s = trio.current_time()
+        self._trace.add(f"{life.name} has committed {said}")
+        if is_whole:
+            self._served.add(life.number)
+        if self._has_all():
+            self._over.set()
+
+    def _refused(self, name: str, error: Exception) -> None:
+        self._trace.add(f"{name} is refused: {error}")
+        if isinstance(error, Unsupported) or (
+            isinstance(error, KafkaError) and error.code not in TOLD_TO_MEMBERS
+        ):
+            self.anomalies.append(Anomaly("fatal to a client", f"{name} was told {error}"))

@@ -1,0 +1,105 @@
+"""A consumer group in the simulated cluster: what its members are given and commit holds, and what does not is
+found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from odradek.testing.simulation.group_history import Commit, Given, GroupHistory
+from odradek.testing.simulation.history import Seen
+from odradek.testing.simulation.plan import Plan, draw_plan, from_json, to_json
+from odradek.testing.simulation.run import simulate
+
+FINAL = [Seen(0, offset, b"%d" % offset) for offset in range(4)]
+
+
+def given(member: str, generation: int, at_s: float, *offsets: int) -> Given:
+    seen = [each for each in FINAL if each.offset in offsets]
+    return Given(member, generation, {0}, at_s, at_s + 0.1, seen)
+
+
+def commit(member: str, generation: int, at_s: float, offset: int, *, told: bool = True) -> Commit:
+    return Commit(member, generation, {0: offset}, at_s, at_s + 0.1 if told else None)
+
+
+def kinds(history: GroupHistory, has: int) -> set[str]:
+    return {each.kind for each in history.anomalies(FINAL, {0: has})}
+
+
+def test_a_partition_is_handed_on() -> None:
+    """What was not acknowledged to be committed is read again, or is committed all the same."""
+    history = GroupHistory(
+        [given("a", 1, 1.0, 0, 1, 2), given("b", 2, 3.0, 2, 3)],
+        [commit("a", 1, 2.0, 2), commit("a", 1, 2.2, 3, told=False), commit("b", 2, 4.0, 4)],
+    )
+    assert kinds(history, has=4) == set()
+
+
+@pytest.mark.parametrize(
+    ("history", "has", "kind"),
+    [
+        (
+            GroupHistory([given("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
+            3,
+            "group offset",
+        ),
+        (
+            GroupHistory([given("a", 1, 1.0, 0, 1, 2, 3)], [commit("a", 1, 2.0, 4)]),
+            9,
+            "group offset",
+        ),
+        (
+            GroupHistory(
+                [given("a", 1, 1.0, 0, 1), given("b", 2, 3.0, 1, 2, 3)], [commit("a", 1, 2.0, 2)]
+            ),
+            2,
+            "read again",
+        ),
+        (
+            GroupHistory(
+                [given("a", 1, 1.0, 0, 1), given("b", 2, 3.0, 2, 3)],
+                [commit("b", 2, 4.0, 4), commit("a", 1, 4.5, 2)],
+            ),
+            4,
+            "another member's",
+        ),
+        (GroupHistory([given("a", 1, 1.0, 0, 1, 3)]), -1, "unseen"),
+    ],
+    ids=["lost", "of nobody", "read again", "of a fenced member", "skipped"],
+)
+def test_what_cannot_be_is_found(history: GroupHistory, has: int, kind: str) -> None:
+    assert kinds(history, has) == {kind}
+
+
+def test_what_is_aborted_in_the_end_was_nobodys() -> None:
+    aborted = Given("a", 1, {0}, 1.0, 1.1, [*FINAL, Seen(0, 4, b"aborted")])
+    assert kinds(GroupHistory([aborted]), has=-1) == {"aborted read"}
+
+
+def test_who_joins_again_is_given_anew() -> None:
+    one = given("a", 1, 1.0, 0, 1)
+    assert one.goes_on(1, {0}, [Seen(0, 2, b"2")])
+    assert not one.goes_on(1, {0}, [Seen(0, 1, b"1")])
+    assert not one.goes_on(2, {0}, [])
+    assert not one.goes_on(1, {0, 1}, [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_group_reads_everything(seed: int) -> None:
+    """Each is of another of these: the classic protocol or the new one, members that are static or not."""
+    run = simulate(Plan(seed, (), members=2))
+    assert [str(each) for each in run.anomalies] == []
+    committed = [line for line in run.trace if "group-" in line and "has committed" in line]
+    assert len(committed) >= 4
+
+
+def test_some_plans_have_a_group() -> None:
+    drawn = [draw_plan(seed) for seed in range(60)]
+    with_group = [each for each in drawn if each.members]
+    assert 10 < len(with_group) < 30
+    [plan, *_] = with_group
+    assert from_json(to_json(plan)) == plan
+    assert replace(plan, members=0) in plan.smaller()
