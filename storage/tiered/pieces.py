@@ -158,7 +158,8 @@ class Pieces:
         monotonic: Callable[[], float] = trio.current_time,
         bytes_max: int = BYTES_MAX,
     ) -> None:
-        """`fetched` hears of what every fetch brought, and how long it took."""
+        """`fetched` hears of what every fetch for consumers brought, and how long it took; they alone have
+        a quota."""
         self._offload = offload
         self._storage = storage
         self._nursery = nursery
@@ -213,17 +214,27 @@ class Pieces:
         segment: RemoteLogSegmentMetadata,
         position: int,
         end: int,
+        *,
+        has_quota: bool = True,
     ) -> Piece:
         """The piece with the byte at `position`; one is fetched up to `end` where there is none, once there
-        is room. Pinned. For whoever has none pinned. Raises RemoteStorageError."""
-        return await self._at(segment, position, end, waits=True, on_top=False)
+        is room. Pinned. For whoever has none pinned. `has_quota`: for a consumer. Raises RemoteStorageError."""
+        return await self._at(segment, position, end, waits=True, on_top=False, has_quota=has_quota)
 
     async def further(
-        self, segment: RemoteLogSegmentMetadata, position: int, end: int, *, has_turn: bool
+        self,
+        segment: RemoteLogSegmentMetadata,
+        position: int,
+        end: int,
+        *,
+        has_turn: bool,
+        has_quota: bool = True,
     ) -> Piece:
         """As `at`, for whoever reads by `with_room` and has pieces pinned: with the turn it comes on top,
         else NoRoom is raised where there is none."""
-        return await self._at(segment, position, end, waits=has_turn, on_top=has_turn)
+        return await self._at(
+            segment, position, end, waits=has_turn, on_top=has_turn, has_quota=has_quota
+        )
 
     async def _at(
         self,
@@ -233,6 +244,7 @@ class Pieces:
         *,
         waits: bool,
         on_top: bool,
+        has_quota: bool,
     ) -> Piece:
         segment_id = segment.id.id
         while True:
@@ -244,7 +256,7 @@ class Pieces:
                         raise NoRoom
                     await self._room.wait()
                     continue  # meanwhile it may have come
-                piece = self._begin(segment, position, end)
+                piece = self._begin(segment, position, end, has_quota=has_quota)
             piece.pin()
             try:
                 await piece.loaded.wait()
@@ -299,12 +311,18 @@ class Pieces:
     # The fetch
 
     def _begin(
-        self, segment: RemoteLogSegmentMetadata, start: int, end: int, *, is_ahead: bool = False
+        self,
+        segment: RemoteLogSegmentMetadata,
+        start: int,
+        end: int,
+        *,
+        is_ahead: bool = False,
+        has_quota: bool = True,
     ) -> Piece:
         limits = self._limits()
         self._readers.total_tokens = limits.threads
         if not is_ahead:
-            if self._is_over_quota():
+            if has_quota and self._is_over_quota():
                 raise OverQuota("reads from the remote tier are over their quota")
             if self._under_way >= limits.threads + limits.pending_max:
                 raise TooManyReads(f"{self.pending} reads wait for the remote tier already")
@@ -318,10 +336,12 @@ class Pieces:
         else:
             self._used[piece] = None
         self._under_way += 1
-        self._nursery().start_soon(self._fetch, segment, piece)
+        self._nursery().start_soon(self._fetch, segment, piece, has_quota)
         return piece
 
-    async def _fetch(self, segment: RemoteLogSegmentMetadata, piece: Piece) -> None:
+    async def _fetch(
+        self, segment: RemoteLogSegmentMetadata, piece: Piece, has_quota: bool
+    ) -> None:
         try:
             async with self._readers:
                 began = self._monotonic()
@@ -332,7 +352,8 @@ class Pieces:
                     piece.end - 1,
                     lane=OBJECTS_LANE,
                 )
-                self._fetched(len(data), self._monotonic() - began)
+                if has_quota:
+                    self._fetched(len(data), self._monotonic() - began)
             if len(data) != piece.size:
                 raise CorruptRemoteData(
                     f"remote segment {segment.id} has {len(data)} bytes from position {piece.start} "

@@ -3,7 +3,8 @@
 Of the segments that are only remote those are looked at that may have the record, by what the metadata
 says of their largest timestamps: one is searched by its time index, then its batches' headers, then the
 records of the one batch that matters. Segments of a history that is not ours don't count (E15). Of one
-without timestamps the metadata says when it was sealed; its time index is empty.
+without timestamps the metadata says when it was sealed; its time index is empty. Fetches alone have a quota
+(remote.log.manager.fetch.max.bytes.per.second): whoever asks for an offset would have to be told an error.
 
 The local log is asked before, and then the remote tier up to where the local log begins by then: what
 leaves the disk in between is looked at twice, and never passed over.
@@ -181,10 +182,13 @@ class RemoteTimestamps:
         self, segment: RemoteLogSegmentMetadata, position: int, end: int, has_turn: bool
     ) -> bytes:
         at_once = min(max(end - position, SEARCH_BYTES), FETCH_BYTES_MAX)
-        span = Span(await self._pieces.at(segment, position, position + at_once))
+        pieces = self._pieces
+        span = Span(await pieces.at(segment, position, position + at_once, has_quota=False))
         try:
             while span.end < end:
-                span.add(await self._pieces.further(segment, span.end, end, has_turn=has_turn))
+                span.add(
+                    await pieces.further(segment, span.end, end, has_turn=has_turn, has_quota=False)
+                )
             return bytes(span.bytes_at(position, end - position))
         finally:
             span.close()

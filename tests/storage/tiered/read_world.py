@@ -243,6 +243,8 @@ class Tiers:
 class Readers:
     def __init__(self, tiers: Tiers, nursery: trio.Nursery) -> None:
         self.tiers = tiers
+        self.counted: list[int] = []
+        """Bytes of each fetch that counts against the quota."""
         self.indexes = RemoteIndexCache(
             tiers.log_world.files,
             CACHE_ROOT,
@@ -259,6 +261,7 @@ class Readers:
             lambda: nursery,
             lambda: tiers.reader_limits,
             is_over_quota=lambda: tiers.over_quota,
+            fetched=lambda size_bytes, seconds: self.counted.append(size_bytes),
             bytes_max=tiers.bytes_max,
         )
         metadata: object = tiers.metadata

@@ -48,6 +48,16 @@ async def test_t39_each_timestamp_is_found_as_if_all_were_local() -> None:
         assert await readers.timestamps.find_max(tiers.log) == local.log.max_timestamp()
 
 
+async def test_timestamps_are_found_while_fetches_are_over_their_quota() -> None:
+    """As in Kafka: remote.log.manager.fetch.max.bytes.per.second is of fetches."""
+    tiers = filled()
+    tiers.over_quota = True
+    async with tiers.readers() as readers:
+        found = await readers.timestamps.find(tiers.log, NOW_MS + 30)
+        assert found == TimestampAndOffset(NOW_MS + 30, 6, 0)
+        assert readers.counted == []
+
+
 async def test_not_below_the_logs_start() -> None:
     tiers = filled()
     tiers.log.advance_log_start(5, "test")
