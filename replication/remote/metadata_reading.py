@@ -14,7 +14,7 @@ one after the other, and a fetch that waits for news would hold up what others a
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -261,20 +261,20 @@ class MetadataReading:
             self._changed[Lane.LIVE].set()
         self._progressed(where)
 
-    async def _reset(self, lane: Lane, wanted: Iterable[TopicPartition]) -> None:
+    async def _reset(self, lane: Lane, wanted: Mapping[TopicPartition, int]) -> None:
         """One of these is not where the partition has records any more; see which."""
         cluster = self._clusters[lane]
-        everywhere = list(wanted)
         try:
-            starts = await list_offsets(cluster, dict.fromkeys(everywhere, EARLIEST))
-            ends = await list_offsets(cluster, dict.fromkeys(everywhere, LATEST))
+            starts = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+            ends = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
         except (KafkaError, ClientError) as error:
             self._complain(error)
             await trio.sleep(PAUSE_S)
             return
-        for each in everywhere:
-            start, end = starts[each].offset, ends[each].offset
-            self._settled(each.partition, self._subscriptions.reset(each.partition, start, end))
+        for each, begun_at in wanted.items():
+            where, start, end = each.partition, starts[each].offset, ends[each].offset
+            is_new_in_live = self._subscriptions.reset(lane, where, begun_at, start, end)
+            self._settled(where, is_new_in_live)
 
     # Where it ends
 

@@ -199,24 +199,29 @@ class Subscriptions:
         cursors[metadata_partition] = to
         return self._settle(metadata_partition)
 
-    def reset(self, metadata_partition: int, start: int, end: int) -> bool:
-        """The metadata partition holds `start` to `end`, exclusive: go on within; whether LIVE has
-        somebody new by that.
+    def reset(
+        self, lane: Lane, metadata_partition: int, begun_at: int, start: int, end: int
+    ) -> bool:
+        """A lane that read at `begun_at` was told that this is out of range, and the metadata partition holds
+        `start` to `end`, exclusive, as asked after that; whether LIVE has somebody new by that.
 
         Records below `start` are lost to whoever has not read them. A cursor beyond the end means
-        that it is not the partition it was (deleted and made again, or cut): all of it is read again.
+        that it is not the partition it was (cut): all of it is read again. Of other lanes, which have gone
+        on while that was asked, it tells nothing.
         """
-        is_another = False
-        for cursors in self._cursors.values():
-            cursor = cursors.get(metadata_partition)
-            if cursor is not None and not start <= cursor <= end:
-                cursors[metadata_partition] = start
-                is_another = is_another or cursor > end
-        for reading in self._in_partition.get(metadata_partition, {}).values():
-            if is_another:
+        is_another = begun_at > end
+        if self._cursors[lane].get(metadata_partition) != begun_at:
+            return False
+        if is_another:
+            for cursors in self._cursors.values():
+                if metadata_partition in cursors:
+                    cursors[metadata_partition] = start
+            for reading in self._in_partition.get(metadata_partition, {}).values():
                 reading.applied = start
-            if reading.target is not None:
-                reading.target = min(reading.target, end)
+                if reading.target is not None:
+                    reading.target = min(reading.target, end)
+        elif begun_at < start:
+            self._cursors[lane][metadata_partition] = start
         return self._settle(metadata_partition)
 
     # How far

@@ -158,16 +158,39 @@ def test_records_cut_away_are_passed_over() -> None:
     subscriptions = Subscriptions()
     subscriptions.follow(A, 7, 3)
     subscriptions.ends_found(7, [A], 20)
-    subscriptions.reset(7, 15, 20)
+    subscriptions.reset(Lane.LIVE, 7, 3, 15, 20)
     assert subscriptions.cursors(Lane.LIVE) == {7: 15}
     read(subscriptions, Lane.LIVE, 7, 20)
     assert subscriptions.is_ready(A)
 
 
+def test_who_has_gone_on_is_not_taken_for_beyond_the_end_that_was_asked_for_another() -> None:
+    """T-44, T-49: while that was asked for a newcomer, more was published, and read."""
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7)
+    read(subscriptions, Lane.LIVE, 7, 102)
+    subscriptions.ends_found(7, [B], 102)
+    subscriptions.reset(Lane.CATCHING_UP, 7, 0, 40, 100)
+    assert subscriptions.position(A) == 102
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 40}
+    read(subscriptions, Lane.CATCHING_UP, 7, 100)
+    assert not subscriptions.is_ready(B)
+    read(subscriptions, Lane.CATCHING_UP, 7, 102)
+    assert subscriptions.is_ready(B)
+
+
+def test_who_was_set_back_while_the_ends_were_asked_for_stays_there() -> None:
+    subscriptions = Subscriptions()
+    subscriptions.follow(A, 7, 30)
+    subscriptions.follow(B, 7, 5)
+    subscriptions.reset(Lane.LIVE, 7, 30, 0, 20)
+    assert subscriptions.cursors(Lane.LIVE) == {7: 5}
+
+
 def test_a_partition_that_became_shorter_is_read_again() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7, 100)
-    subscriptions.reset(7, 0, 4)
+    subscriptions.reset(Lane.LIVE, 7, 100, 0, 4)
     assert subscriptions.cursors(Lane.LIVE) == {7: 0}
     assert subscriptions.is_for(A, Lane.LIVE, 7, 0)
     assert subscriptions.is_for(B, Lane.LIVE, 7, 0)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
 import trio
 
-from odradek.client.consumer import ConsumedRecord, Reader
+from odradek.client.consumer import (
+    LATEST,
+    ConsumedRecord,
+    FoundOffset,
+    Reader,
+    TopicPartition,
+    list_offsets,
+)
 from odradek.client.errors import TimedOut
+from odradek.client.metadata import Cluster
 from odradek.client.producer import open_producer
 from odradek.replication.remote import metadata_reading
 from odradek.replication.remote.metadata_snapshots import file_name
@@ -307,6 +316,56 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
         file.close()
 
     run(main)
+
+
+def test_a_newcomer_below_the_topics_start_sets_nobody_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T-44: the topic may have a retention; while it is looked up where it begins and ends, more is published.
+    Were all of it told again, a copy that is deleted would seem to be there, and local data go for it."""
+    looked_up: list[int] = []
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        place = manager.place_of(A)
+        newcomer = next(
+            each
+            for each in (TopicIdPartition(UUID(int=n), "hotels", 0) for n in range(2, 99))
+            if manager.place_of(each) == place
+        )
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in (1, 0):
+            await copied(world, 1, A, number)
+        for state in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
+            await manager.update_segment(becomes(segment(A, 0), state))
+        broker = world.cluster.nodes[1].broker
+        assert broker is not None
+        topic = broker.partitions.opened(METADATA_TOPIC, place)
+        assert topic is not None
+        topic.delete_before(1, "retention")
+        told: list[tuple[int, SegmentState]] = []
+        manager.on_segment(lambda each: told.append((each.start_offset, each.state)))
+
+        async def list_slowly(
+            cluster: Cluster,
+            wanted: Mapping[TopicPartition, int],
+            *,
+            timeout_s: float | None = None,
+        ) -> Mapping[TopicPartition, FoundOffset]:
+            found = await list_offsets(cluster, wanted, timeout_s=timeout_s)
+            if timeout_s is None and LATEST in wanted.values():
+                looked_up.append(place)
+                await copied(world, 1, A, 2)
+            return found
+
+        monkeypatch.setattr(metadata_reading, "list_offsets", list_slowly)
+        manager.partitions_changed([newcomer], [])
+        await manager.wait_ready(newcomer)
+        assert told == [(20, SegmentState.COPY_SEGMENT_STARTED), (20, FINISHED)]
+
+    run(main)
+    assert looked_up
 
 
 def test_who_comes_second_is_told_that_it_was_in_vain() -> None:
