@@ -149,8 +149,7 @@ class PartitionRemover:
         scope = self._removing[partition]
         try:
             with scope:
-                async with self._partitions:
-                    await self._remove(partition)
+                await self._remove(partition)
         finally:
             del self._removing[partition]
             self._manager.release(partition)
@@ -164,7 +163,8 @@ class PartitionRemover:
         while self._manager.is_in_census(partition):
             try:
                 await self._manager.wait_ready(partition)
-                await self._step(partition)
+                async with self._partitions:  # who waits keeps no place: it may be for ever
+                    await self._step(partition)
                 pauses = self._pauses()
             except RemoteStorageError as error:
                 if str(error) != trouble:  # once, not at every attempt

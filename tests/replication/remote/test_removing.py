@@ -7,6 +7,8 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.replication.remote.removing import RemoverSettings
+from odradek.storage.tiered.errors import RemoteAccessDenied
 from odradek.storage.tiered.metadata import (
     EpochStart,
     PartitionDeleteState,
@@ -123,6 +125,32 @@ def test_store_that_is_away_is_waited_for() -> None:
         with trio.fail_after(5):
             await until_gone(world, partition)
         assert world.store.objects == set()
+
+    run(main, removes=True)
+
+
+def test_partitions_whose_objects_cannot_be_deleted_do_not_keep_others() -> None:
+    """T-51: objects under a lock of the store's, say, of as many partitions as are removed at once."""
+
+    async def main(world: MetadataWorld) -> None:
+        locked = await world.create("locked", RemoverSettings().partitions_at_once)
+        others = await world.create("flights", 2)
+        for each in (*locked, *others):
+            await copy(world, each, 2)
+        deleted = world.store.delete_segment
+
+        def delete(metadata: RemoteLogSegmentMetadata) -> None:
+            if metadata.partition in locked:
+                raise RemoteAccessDenied("it is locked")
+            deleted(metadata)
+
+        world.store.delete_segment = delete  # type: ignore[method-assign]
+        await world.delete("locked")
+        await trio.sleep(5)
+        await world.delete("flights")
+        with trio.fail_after(5):
+            await until_gone(world, *others)
+        assert len(world.store.objects) == 2 * len(locked)
 
     run(main, removes=True)
 
