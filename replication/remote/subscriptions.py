@@ -55,6 +55,8 @@ class _Reading:
     lane: Lane
     applied: int
     target: int | None = None
+    is_asked: bool = False
+    """Whether it is being asked where its metadata partition ends."""
     ready: bool = False
 
 
@@ -90,6 +92,7 @@ class Subscriptions:
             reading.applied = 0
             if not reading.ready:
                 reading.target = None
+                reading.is_asked = False
         return True
 
     # Who is read for
@@ -164,14 +167,16 @@ class Subscriptions:
         wanted: dict[int, list[Subject]] = {}
         for subject, reading in self._subjects.items():
             if reading.target is None:
+                reading.is_asked = True
                 wanted.setdefault(reading.metadata_partition, []).append(subject)
         return wanted
 
     def ends_found(self, metadata_partition: int, subjects: Iterable[Subject], end: int) -> bool:
-        """It ended at `end` when that was asked for these; whether LIVE has somebody new."""
+        """It ended at `end` when that was asked for these; whether LIVE has somebody new. Who left meanwhile
+        and came again has to be asked for again: more may have been published in between."""
         for subject in subjects:
             reading = self._subjects.get(subject)
-            if reading is not None and reading.target is None:
+            if reading is not None and reading.is_asked and reading.target is None:
                 reading.target = end
         return self._settle(metadata_partition)
 

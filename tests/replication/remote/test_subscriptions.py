@@ -20,12 +20,17 @@ def read(subscriptions: Subscriptions, lane: Lane, where: int, to: int) -> None:
     subscriptions.advanced(lane, where, subscriptions.cursors(lane)[where], to)
 
 
+def find_ends(subscriptions: Subscriptions, end: int) -> None:
+    for where, subjects in subscriptions.ends_wanted().items():
+        subscriptions.ends_found(where, subjects, end)
+
+
 def caught_up(*subjects: TopicIdPartition, end: int) -> Subscriptions:
     """These are in metadata partition 7, which was read to its end."""
     found = Subscriptions()
     for each in subjects:
         found.follow(each, 7)
-    found.ends_found(7, found.ends_wanted()[7], end)
+    find_ends(found, end)
     read(found, Lane.LIVE, 7, end)
     assert found.take_newly_ready() == list(subjects)
     return found
@@ -70,6 +75,18 @@ def test_an_end_asked_before_a_partition_came_is_not_its_end() -> None:
     assert subscriptions.ends_wanted() == {7: [B]}
 
 
+def test_an_end_asked_before_a_partition_came_again_is_not_its_end() -> None:
+    """T-49: a partition that is assigned, unassigned and assigned again."""
+    subscriptions = Subscriptions()
+    subscriptions.follow(A, 7)
+    asked = subscriptions.ends_wanted()
+    subscriptions.forget(A)
+    subscriptions.follow(A, 7)
+    subscriptions.ends_found(7, asked[7], 0)
+    assert not subscriptions.is_ready(A)
+    assert subscriptions.ends_wanted() == {7: [A]}
+
+
 def test_newcomer_does_not_hold_up_who_is_ready() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7)
@@ -84,7 +101,7 @@ def test_newcomer_does_not_hold_up_who_is_ready() -> None:
 def test_newcomer_joins_the_others_where_it_meets_them() -> None:
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7)
-    subscriptions.ends_found(7, [B], 100)
+    find_ends(subscriptions, 100)
     read(subscriptions, Lane.CATCHING_UP, 7, 99)
     assert not subscriptions.is_ready(B)
     read(subscriptions, Lane.CATCHING_UP, 7, 104)  # further than LIVE is
@@ -133,7 +150,7 @@ def test_last_of_the_live_leaves_and_newcomers_go_on() -> None:
     read(subscriptions, Lane.CATCHING_UP, 7, 20)
     subscriptions.forget(A)
     assert subscriptions.cursors(Lane.LIVE) == {}
-    subscriptions.ends_found(7, [B], 100)
+    find_ends(subscriptions, 100)
     read(subscriptions, Lane.CATCHING_UP, 7, 100)
     assert subscriptions.is_ready(B)
     assert subscriptions.cursors(Lane.LIVE) == {7: 100}
@@ -146,7 +163,7 @@ def test_census_reads_on_its_own_until_it_has_all() -> None:
     census = CensusOf(7)
     subscriptions.follow(census, 7)
     assert subscriptions.cursors(Lane.CENSUS) == {7: 0}
-    subscriptions.ends_found(7, [census], 10)
+    find_ends(subscriptions, 10)
     read(subscriptions, Lane.CENSUS, 7, 10)
     assert subscriptions.is_ready(census)
     assert subscriptions.cursors(Lane.CENSUS) == {}
@@ -157,7 +174,7 @@ def test_records_cut_away_are_passed_over() -> None:
     """T-44: the topic may have a retention."""
     subscriptions = Subscriptions()
     subscriptions.follow(A, 7, 3)
-    subscriptions.ends_found(7, [A], 20)
+    find_ends(subscriptions, 20)
     subscriptions.reset(Lane.LIVE, 7, 3, 15, 20)
     assert subscriptions.cursors(Lane.LIVE) == {7: 15}
     read(subscriptions, Lane.LIVE, 7, 20)
@@ -169,7 +186,7 @@ def test_who_has_gone_on_is_not_taken_for_beyond_the_end_that_was_asked_for_anot
     subscriptions = caught_up(A, end=100)
     subscriptions.follow(B, 7)
     read(subscriptions, Lane.LIVE, 7, 102)
-    subscriptions.ends_found(7, [B], 102)
+    find_ends(subscriptions, 102)
     subscriptions.reset(Lane.CATCHING_UP, 7, 0, 40, 100)
     assert subscriptions.position(A) == 102
     assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 40}
@@ -247,8 +264,7 @@ def test_everybody_is_told_each_record_once_and_in_order(data: st.DataObject) ->
             subscriptions.forget(subject)
             told.pop(subject, None)
         elif action == "ends":
-            for where, subjects in subscriptions.ends_wanted().items():
-                subscriptions.ends_found(where, subjects, end)
+            find_ends(subscriptions, end)
         else:
             lane = data.draw(st.sampled_from(list(Lane)))
             begun_at = subscriptions.cursors(lane).get(7)
@@ -263,8 +279,7 @@ def test_everybody_is_told_each_record_once_and_in_order(data: st.DataObject) ->
             subscriptions.advanced(lane, 7, begun_at, to)
         for subject, reached in told.items():
             assert subscriptions.position(subject) == reached
-    for where, subjects in subscriptions.ends_wanted().items():
-        subscriptions.ends_found(where, subjects, end)
+    find_ends(subscriptions, end)
     for lane in (Lane.CENSUS, Lane.CATCHING_UP, Lane.LIVE):
         if 7 in subscriptions.cursors(lane):
             begun_at = subscriptions.cursors(lane)[7]
