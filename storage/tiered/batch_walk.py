@@ -50,7 +50,8 @@ class BatchWalk:
         epochs: Sequence[EpochStart],
         ends_at: int | None = None,
     ) -> None:
-        """From the batch at `position`, which by an index ends at offset `ends_at`, to the first that
+        """From the batch at `position`, from which on by an index one ends at offset `ends_at` (that one, or in an
+        older Kafka's index the last of those that were appended with it), to the first that
         ends at or past `offset`, and on: `max_bytes` of them (or the first, with `at_least_one`),
         none at or past offset `limit`. `epochs` is our history."""
         self._segment = segment
@@ -147,7 +148,7 @@ class BatchWalk:
             raise self._corrupt("has no batch")
         if not self._least_base <= base_offset <= last_offset <= self._segment.end_offset:
             raise self._corrupt(f"has offsets {base_offset} to {last_offset}")
-        if self._ends_at is not None:
+        if self._ends_at is not None and last_offset >= self._ends_at:
             if self._ends_at != last_offset:
                 raise self._corrupt(f"has no batch that ends at offset {self._ends_at}")
             self._ends_at = None

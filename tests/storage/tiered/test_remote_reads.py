@@ -16,6 +16,7 @@ from odradek.protocol.records.batch import batches
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.offset_index import ENTRY
 from odradek.storage.log.truncation import Beginning
 from odradek.storage.tiered import remote_reads
 from odradek.storage.tiered.errors import (
@@ -239,6 +240,23 @@ async def test_an_index_that_lies_is_fetched_again_and_then_done_without() -> No
         other = tiers.metadata.known[-1]
         del tiers.store.objects[other.id.id, IndexType.OFFSET]
         assert other.end_offset in await readers.offsets(other.end_offset)
+
+
+async def test_an_index_of_an_older_kafka_leads_to_the_first_of_several_batches() -> None:
+    """Its entries were for all that a follower appended at once: the last offset of all, and where the first
+    begins."""
+    world = World(dataclasses.replace(TIERED, internal_segment_bytes=1000))
+    segment = (tiers := filled(log_world=world)).metadata.known[0]
+    key = segment.id.id, IndexType.OFFSET
+    entries = [*ENTRY.iter_unpack(tiers.store.objects[key])]
+    assert len(entries) >= 6
+    of_two = zip(entries[::2], entries[1::2], strict=False)
+    tiers.store.objects[key] = b"".join(
+        ENTRY.pack(last_offset, position) for (_, position), (last_offset, _) in of_two
+    )
+    async with tiers.readers() as readers:
+        for offset in range(segment.end_offset + 1):
+            assert offset in await readers.offsets(offset)
 
 
 async def test_the_store_is_away_and_comes_back() -> None:
