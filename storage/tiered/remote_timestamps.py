@@ -12,6 +12,7 @@ leaves the disk in between is looked at twice, and never passed over.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from heapq import heappop, heappush
@@ -33,6 +34,8 @@ from odradek.storage.tiered.pieces import Pieces, Span
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_reads import FETCH_BYTES_MAX, partition_of
 from odradek.storage.tiered.remote_storage import IndexType
+
+log = logging.getLogger("odradek.remote")
 
 SEGMENTS_A_TURN = 20
 """Looked at in vain, some 25 µs each."""
@@ -121,11 +124,27 @@ class RemoteTimestamps:
         timestamp: int,
         start_offset: int,
     ) -> TimestampAndOffset | None:
-        position = await self._position_of(segment, timestamp, start_offset)
-        if position is None:
+        """Once more where an index leads to no batch: what is kept of it on the disk may be the culprit."""
+        try:
+            return await self._search(which, segment, timestamp, start_offset)
+        except (CorruptRemoteData, CorruptBatch) as error:
+            log.info("%r is searched for timestamp %d once more: %s", which, timestamp, error)
+            for kind in (IndexType.TIMESTAMP, IndexType.OFFSET):
+                await self._indexes.refuse(segment, kind)
+            return await self._search(which, segment, timestamp, start_offset)
+
+    async def _search(
+        self,
+        which: PartitionLog,
+        segment: RemoteLogSegmentMetadata,
+        timestamp: int,
+        start_offset: int,
+    ) -> TimestampAndOffset | None:
+        place = await self._place_of(segment, timestamp, start_offset)
+        if place is None:
             return None
         lane = str(which.directory.parent)
-        async for header in self._headers(segment, position):
+        async for header in self._headers(segment, *place):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             data = await self._bytes(segment, header.position, header.size)
@@ -134,26 +153,27 @@ class RemoteTimestamps:
                 return found
         return None
 
-    async def _position_of(
+    async def _place_of(
         self, segment: RemoteLogSegmentMetadata, timestamp: int, start_offset: int
-    ) -> int | None:
-        """Where to look from; the start where an index is missing or of no use. None: no record has a
-        timestamp."""
+    ) -> tuple[int, int | None] | None:
+        """Where to look from, and an offset where a batch from there on ends, by an index (as `BatchWalk` has
+        it); the start where one is missing or of no use. None: no record has a timestamp."""
         try:
             times = await self._indexes.fetch(segment, IndexType.TIMESTAMP)
             if not len(times):
                 return None
             offsets = await self._indexes.fetch(segment, IndexType.OFFSET)
         except (RemoteResourceNotFound, CorruptRemoteData):
-            return 0
+            return 0, None
         hint = max(lookup_timestamp(times, segment.start_offset, timestamp), start_offset)
         found = lookup_offset(offsets, segment.start_offset, hint)
-        return 0 if found is None else found[1]
+        return (0, None) if found is None else (found[1], found[0])
 
     async def _headers(
-        self, segment: RemoteLogSegmentMetadata, position: int
+        self, segment: RemoteLogSegmentMetadata, position: int, ends_at: int | None
     ) -> AsyncIterator[Batch]:
-        """Of the batches from the one at `position` on; `Batch.position` is the one in the segment."""
+        """Of the batches from the one at `position` on, one of which ends at offset `ends_at`;
+        `Batch.position` is the one in the segment."""
         read = 0
         while position < segment.size_bytes:
             header = await self._bytes(segment, position, HEADER_SIZE)
@@ -163,6 +183,13 @@ class RemoteTimestamps:
                 raise CorruptRemoteData(
                     f"remote segment {segment.id} at {position}: {error}"
                 ) from error
+            if ends_at is not None and batch.last_offset >= ends_at:
+                if batch.last_offset != ends_at:
+                    raise CorruptRemoteData(
+                        f"remote segment {segment.id} has no batch that ends at offset {ends_at}"
+                        f" at position {position}"
+                    )
+                ends_at = None
             batch.position = position
             yield batch
             position += batch.size

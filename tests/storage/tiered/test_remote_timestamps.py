@@ -9,14 +9,16 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.offset_index import ENTRY
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.tiered import remote_timestamps
 from odradek.storage.tiered.errors import RemoteNotReady
 from odradek.storage.tiered.metadata import SegmentState
 from odradek.storage.tiered.remote_storage import IndexType
 from tests.storage.log.log_world import NOW_MS, World, batch
-from tests.storage.tiered.read_world import TIERED, Tiers
+from tests.storage.tiered.read_world import CACHE_ROOT, TIERED, Tiers
 
 TIMES = [0, 10, 5, 20, 20, 15, 30, 25, 40, 40, 60, 50, 45, 70, 65, 80, 75, 95, 90, 100, 85, 110]
 """Of the records, two to a batch: not in order, as producers have them."""
@@ -148,6 +150,28 @@ async def test_without_an_index_the_segment_is_read_from_its_start(kind: IndexTy
             del tiers.store.objects[segment.id.id, kind]
         found = await readers.timestamps.find(tiers.log, NOW_MS + 25)
         assert found == TimestampAndOffset(NOW_MS + 30, 6, 0)
+
+
+@pytest.mark.parametrize("wrong", ["no batch", "another batch"])
+async def test_an_index_that_was_damaged_on_the_disk_is_fetched_again(wrong: str) -> None:
+    """T-10: as who reads there has it."""
+    tiers = Tiers(World(dataclasses.replace(TIERED, internal_segment_bytes=800)))
+    append_to(tiers.log_world)
+    tiers.copy_and_expire()
+    files, directory = tiers.log_world.files, CACHE_ROOT / REMOTE_INDEX_CACHE
+    async with tiers.readers() as readers:
+        right = await readers.timestamps.find(tiers.log, NOW_MS + 30)
+        assert right == TimestampAndOffset(NOW_MS + 30, 6, 0)
+        (name,) = (each for each in files.list(directory) if each.endswith(".index"))
+        *entries, last = ENTRY.iter_unpack(files.read(directory / name))
+        after = [*entries[1:], last]
+        damaged = [
+            (offset, position + 7 if wrong == "no batch" else next_position)
+            for (offset, position), (_, next_position) in zip(entries, after, strict=True)
+        ]
+        files.remove(directory / name)
+        files.write_new(directory / name, b"".join(ENTRY.pack(*each) for each in [*damaged, last]))
+        assert await readers.timestamps.find(tiers.log, NOW_MS + 30) == right
 
 
 async def test_metadata_that_is_not_read_yet_is_an_error() -> None:
