@@ -13,7 +13,7 @@ leaves the disk in between is looked at twice, and never passed over.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from heapq import heappop, heappush
 
@@ -64,6 +64,24 @@ class RemoteTimestamps:
     async def find(self, which: PartitionLog, timestamp: int) -> TimestampAndOffset | None:
         """The first record of both tiers whose timestamp is at or after `timestamp` (ms). Raises
         RemoteStorageError, and what the log's does."""
+        return await self._undisturbed(which, partial(self._find, which, timestamp))
+
+    async def find_max(self, which: PartitionLog) -> TimestampAndOffset | None:
+        """The first record of both tiers with the largest timestamp (KIP-734). Kafka's knows those of
+        the local tier alone, and so do we where very many remote segments have no timestamps."""
+        return await self._undisturbed(which, partial(self._find_max, which))
+
+    async def _undisturbed(
+        self, which: PartitionLog, find: Callable[[], Awaitable[TimestampAndOffset | None]]
+    ) -> TimestampAndOffset | None:
+        """Once more if a segment went away under the search: the log begins later by then."""
+        try:
+            return await find()
+        except RemoteResourceNotFound as error:
+            log.info("%r is searched for a timestamp once more: %s", which, error)
+            return await find()
+
+    async def _find(self, which: PartitionLog, timestamp: int) -> TimestampAndOffset | None:
         local = await self._offload.run(
             which.find_timestamp, timestamp, lane=str(which.directory.parent)
         )
@@ -74,9 +92,7 @@ class RemoteTimestamps:
                 return found
         return local
 
-    async def find_max(self, which: PartitionLog) -> TimestampAndOffset | None:
-        """The first record of both tiers with the largest timestamp (KIP-734). Kafka's knows those of
-        the local tier alone, and so do we where very many remote segments have no timestamps."""
+    async def _find_max(self, which: PartitionLog) -> TimestampAndOffset | None:
         local = await self._offload.run(which.max_timestamp, lane=str(which.directory.parent))
         newest_ms = 0 if local is None else local.timestamp  # of equals the first is remote
         latest: list[tuple[int, int, int, RemoteLogSegmentMetadata]] = []

@@ -9,13 +9,14 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.seams.files import Buffer
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.offset_index import ENTRY
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.tiered import remote_timestamps
 from odradek.storage.tiered.errors import RemoteNotReady
-from odradek.storage.tiered.metadata import SegmentState
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_storage import IndexType
 from tests.storage.log.log_world import NOW_MS, World, batch
 from tests.storage.tiered.read_world import CACHE_ROOT, TIERED, Tiers
@@ -150,6 +151,36 @@ async def test_without_an_index_the_segment_is_read_from_its_start(kind: IndexTy
             del tiers.store.objects[segment.id.id, kind]
         found = await readers.timestamps.find(tiers.log, NOW_MS + 25)
         assert found == TimestampAndOffset(NOW_MS + 30, 6, 0)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+async def test_a_segment_that_is_deleted_under_a_search_is_passed_over(largest: bool) -> None:
+    """T-39: the log begins later by then."""
+    tiers = Tiers()
+    for time in (9, 9, 9, 9, 8, 7, 6, 5, 4, 3, 2):
+        tiers.append(batch(2, timestamps=NOW_MS + time))
+    tiers.copy_and_expire()
+    first, second, *_ = tiers.metadata.known
+    fetch_index = tiers.store.fetch_index
+
+    def expire(metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        tiers.store.fetch_index = fetch_index  # type: ignore[method-assign]
+        found = fetch_index(metadata, kind)
+        assert metadata == first
+        tiers.log.advance_log_start(second.start_offset, "retention")
+        tiers.metadata.known[0] = dataclasses.replace(
+            first, state=SegmentState.DELETE_SEGMENT_STARTED
+        )
+        tiers.store.delete_segment(first)
+        return found
+
+    tiers.store.fetch_index = expire  # type: ignore[method-assign]
+    async with tiers.readers() as readers:
+        if largest:
+            found = await readers.timestamps.find_max(tiers.log)
+        else:
+            found = await readers.timestamps.find(tiers.log, NOW_MS + 5)
+    assert found == TimestampAndOffset(NOW_MS + 9, second.start_offset, 0)
 
 
 @pytest.mark.parametrize("wrong", ["no batch", "another batch"])
