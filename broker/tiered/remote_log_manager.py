@@ -95,8 +95,11 @@ class _Tiered:
         self.expirer: Expirer | None = None
         self.lacks_history = False
         """It has epochs in the remote tier that are not known, for now."""
+        self.knows_copies = False
+        """It was found out what is copied already."""
         self.lag: tuple[int, int] | None = None
-        """Bytes and segments that wait to be copied, as of the last look; None where none are copied."""
+        """Bytes and segments that wait to be copied, as of the last look; None where none are copied, and
+        where that is not known yet."""
 
     def is_as(self, partition: Partition, role: Role | None) -> bool:
         """Whether what runs for it is what should."""
@@ -228,6 +231,7 @@ class RemoteLogManager:
             copied = await self._look_first(tiered)
             if copied is None:
                 return
+            tiered.knows_copies = True
             log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
             async with trio.open_nursery() as nursery:
                 if tiered.lacks_history:
@@ -412,9 +416,10 @@ def _of_expirer(tiered: _Tiered, attribute: str) -> int | None:
 
 
 def _lag(tiered: _Tiered) -> tuple[int, int] | None:
-    """Bytes and segments that are closed and not copied; None where this node does not copy."""
+    """Bytes and segments that are closed and not copied; None where this node does not copy, or does not know
+    yet what is copied: all would seem to wait."""
     which = tiered.partition.log
-    if tiered.role is not Role.LEADS or which.failure is not None:
+    if tiered.role is not Role.LEADS or which.failure is not None or not tiered.knows_copies:
         return None
     segments = which.segment_list.past(which.highest_copied_offset)
     waiting = [each for each in segments[:-1] if each.base_offset > which.highest_copied_offset]

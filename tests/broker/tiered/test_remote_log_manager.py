@@ -300,13 +300,34 @@ async def test_gauges_of_what_waits(clock: VirtualClock) -> None:
         world.fill(2)
         size = sum(each.size for each in world.log.segment_list.all[:2])
         gauge = world.gauge
+        world.storage.failing["copy"] = RemoteStorageUnavailable("503")
+        await world.pass_time(1)
         assert await gauge("RemoteCopyLagBytes") == size
         assert await gauge("RemoteCopyLagSegments") == 2
+        world.storage.failing.clear()
         await world.pass_time()
         assert await gauge("RemoteCopyLagBytes") == 0
         await world.pass_time()
         assert await gauge("RemoteLogSizeBytes") == size
         assert await gauge("RemoteCopyBytesPerSec") == size
+
+
+async def test_nothing_seems_to_wait_before_it_is_known_what_is_copied(
+    clock: VirtualClock,
+) -> None:
+    """Each restart and change of leaders looked like a store that had been away for long."""
+    async with tiered_world(clock) as world:
+        world.fill(2)
+        await world.pass_time()
+        world.manager.gone("orders", 0)
+        world.metadata.hold()
+        world.lead(2)
+        await world.pass_time()
+        with pytest.raises(KeyError):
+            await world.gauge("RemoteCopyLagSegments")
+        world.metadata.release()
+        await world.pass_time()
+        assert await world.gauge("RemoteCopyLagSegments") == 0
 
 
 async def test_who_has_lost_history_that_no_copy_has_copies_on_and_deletes_nothing(
