@@ -244,6 +244,8 @@ class RemoteReads:
             epochs=which.epochs.entries,
             ends_at=place.ends_at,
         )
+        if walk.is_done:
+            return None  # of the whole segment compaction has left nothing
         at_once = min(max(limits.max_bytes, FETCH_BYTES, place.ahead_bytes // 4), FETCH_BYTES_MAX)
         span = Span(await self._pieces.at(segment, place.position, place.position + at_once))
         try:

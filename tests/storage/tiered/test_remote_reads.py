@@ -109,6 +109,26 @@ async def test_slices_stay_until_they_were_sent() -> None:
 # Histories
 
 
+@pytest.mark.parametrize("number", [0, 1, -1])
+async def test_a_segment_of_which_compaction_has_left_nothing_is_passed_over(number: int) -> None:
+    """The topic was compacted before it was tiered; as in Kafka, the segment is there, and empty."""
+    tiers = filled()
+    known = tiers.metadata.known
+    empty = known[number]
+    known[known.index(empty)] = dataclasses.replace(empty, size_bytes=0)
+    for kind in (None, IndexType.OFFSET, IndexType.TIMESTAMP):
+        tiers.store.objects[empty.id.id, kind] = b""
+    start = tiers.log.local_log_start_offset
+    async with tiers.readers() as readers:
+        for offset in (empty.start_offset, empty.start_offset + 1, empty.end_offset):
+            found = await readers.read(offset)
+            if number == -1:
+                assert (found.next_offset, found.size) == (start, 0)
+            else:
+                assert found.base_offset == empty.end_offset + 1
+            found.let_go()
+
+
 async def test_t60_records_of_a_history_that_is_no_more_are_not_read() -> None:
     """T-60, E15: a segment that a deposed leader has copied goes on where we part from it."""
     tiers = filled(2)
