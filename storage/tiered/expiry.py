@@ -177,7 +177,7 @@ class _Decision:
             return True
         if _newest_ms(segment) < self._oldest_ms:
             return self._expires(segment, Reason.RETENTION_MS)
-        if 0 < segment.size_bytes <= self._excess:
+        if 0 < self._excess >= segment.size_bytes:
             return self._expires(segment, Reason.RETENTION_BYTES)
         return False
 

@@ -88,6 +88,15 @@ def test_the_oldest_go_when_they_are_too_old() -> None:
     assert found.log_start_offset == 10
 
 
+def test_a_segment_that_is_empty_keeps_nothing_behind_it() -> None:
+    """S-03: of a topic that was compacted once; Kafka deletes it with what is too much behind it."""
+    empty, *more = replace(THREE[0], size_bytes=0), *THREE[1:]
+    found = decide(replace(LOG, retention_bytes=250), [empty, *more])
+    assert [each.segment for each in found.expired] == [empty, THREE[1]]
+    assert found.log_start_offset == 20
+    assert decide(replace(LOG, retention_bytes=350), [empty, *more]).expired == ()
+
+
 def test_what_time_takes_counts_for_size() -> None:
     """S-03: deleted once, counted once."""
     old = [segment(0, 9, newest_ms=1), *THREE[1:]]
