@@ -190,8 +190,12 @@ class PartitionLog(LogReads):
     def update_config(self, config: LogConfig) -> None:
         """Take it over. A log that is not tiered any more starts where the disk does, for what lies
         before is deleted (remote.log.delete.on.disable); this replica's disk may start later than its
-        leader's."""
-        was_tiered, self.config = self.is_tiered, config
+        leader's. One that is tiered again has no copies until they are found: those of the time before
+        may be deleted, and retention would take what is on the disk for theirs."""
+        was_tiered = self.is_tiered
+        if config.remote_storage_enable and not was_tiered:
+            self.copies_unknown()
+        self.config = config
         if was_tiered and not self.is_tiered and self.failure is None:
             start = min(self.local_log_start_offset, self.high_watermark)
             expiry.advance_log_start(self, start, "it is not tiered any more")

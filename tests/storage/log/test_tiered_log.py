@@ -145,6 +145,16 @@ def test_a_log_that_is_tiered_no_more_starts_where_the_disk_does() -> None:
     assert world.log.log_start_offset == 9
 
 
+def test_t30_what_was_copied_before_it_was_tiered_no_more_counts_for_nothing() -> None:
+    """T-30: it was deleted meanwhile, and retention may come before anybody has looked."""
+    world = filled()
+    world.log.copied_to(8)
+    world.log.update_config(FOREVER)
+    assert expire(world) == [0, 3, 6, 9]
+    world.log.copied_to(5)
+    assert expire(world) == [6, 9]
+
+
 def test_t15_the_disk_keeps_what_local_retention_says() -> None:
     """T-15."""
     world = filled()
