@@ -252,6 +252,7 @@ class RemoteLogManager:
                 if not is_complete:
                     await self._complete_history(tiered)
                     is_complete = True
+                await self.work.wait_given_up(tiered.id)
                 return await find_copied(self._metadata, tiered.id, tiered.partition.log)
             except RemoteResourceNotFound:
                 return None

@@ -4,6 +4,10 @@ Those that somebody here is at work on are `in_hand`. A copy is given up with th
 topic; a task of its own then deletes it, or publishes it where that was under way. Such a task also
 publishes what cannot be published at once: a copier's place is for copies. So a copy of this node that is
 not finished, and not in hand, never will be.
+
+That a deletion begins is published by a task of its own, too, which goes on when whoever wanted it has to
+stop: what is on its way to the metadata topic cannot be taken back. Until it has arrived, the segment seems to
+count, and who begins anew waits for that (`wait_given_up`).
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
 from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
+from odradek.seams.values import state_class
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteMetadataUnavailable,
@@ -55,6 +60,15 @@ class CustomMetadataTooLarge(RemoteStorageError):
     retryable = False
 
 
+@state_class
+class _GivingUp:
+    """That a deletion begins, on its way to the metadata topic."""
+
+    is_known: trio.Event
+    """What came of it."""
+    failure: Exception | None
+
+
 class SegmentWork:
     """See the module."""
 
@@ -82,6 +96,7 @@ class SegmentWork:
         self._to_publish: set[RemoteLogSegmentId] = set()
         """Those in hand that are copied, and were not published so yet."""
         self._nursery: trio.Nursery | None = None
+        self._giving_up: dict[TopicIdPartition, list[_GivingUp]] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
         """Copies that were given up are seen to their end in `nursery`, whoever leads by then."""
@@ -124,14 +139,39 @@ class SegmentWork:
         """Nobody is to read it from now on; it is returned as `delete` takes it. Raises KafkaError."""
         if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
             return segment
+        assert self._nursery is not None, "it runs not yet"
+        await trio.lowlevel.checkpoint_if_cancelled()
+        going = _GivingUp(trio.Event(), RemoteMetadataUnavailable("the broker stops"))
+        self._giving_up.setdefault(segment.partition, []).append(going)
+        self._nursery.start_soon(self._give_up, segment, going)
         try:
-            await self._publish(segment, SegmentState.DELETE_SEGMENT_STARTED)
+            await going.is_known.wait()
+            if going.failure is not None:
+                raise going.failure
         except KafkaError as error:
             log.info("the deletion of %s cannot begin: %s", segment.id, error)
             for meter in ("RemoteDeleteRequestsPerSec", "RemoteDeleteErrorsPerSec"):
                 self._metrics.meter(meter, topic=segment.partition.topic).mark()
             raise
         return replace(segment, state=SegmentState.DELETE_SEGMENT_STARTED)
+
+    async def _give_up(self, segment: RemoteLogSegmentMetadata, going: _GivingUp) -> None:
+        try:
+            await self._publish(segment, SegmentState.DELETE_SEGMENT_STARTED)
+            going.failure = None
+        except Exception as error:  # raised where it is awaited
+            going.failure = error
+        finally:
+            others = self._giving_up[segment.partition]
+            others.remove(going)
+            if not others:
+                del self._giving_up[segment.partition]
+            going.is_known.set()
+
+    async def wait_given_up(self, partition: TopicIdPartition) -> None:
+        """Return when no beginning of a deletion is on its way: what is copied is not known before."""
+        while going := self._giving_up.get(partition):
+            await going[0].is_known.wait()
 
     async def delete(self, segment: RemoteLogSegmentMetadata) -> None:
         """Delete it, in whatever state it is. Raises KafkaError: it is to be tried again later."""

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import trio
 
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.log.segment import Segment
@@ -228,6 +229,41 @@ async def test_what_was_removed_is_copied_again_before_it_leaves_the_disk(
         ]
         assert len(world.storage.kept) == 2
         assert world.log.highest_copied_offset == 5
+
+
+async def test_what_is_just_being_given_up_is_not_taken_for_copied(clock: VirtualClock) -> None:
+    """T-30: tiered again while the first deletion is on its way to the metadata topic, where it arrives."""
+    async with tiered_world(clock) as world, trio.open_nursery() as arriving:
+        world.fill(3)
+        await world.pass_time()
+        update = world.metadata.update_segment
+
+        async def arrive(event: RemoteLogSegmentMetadataUpdate, arrived: trio.Event) -> None:
+            await clock.sleep(1)
+            await update(event)
+            arrived.set()
+
+        async def publish(event: RemoteLogSegmentMetadataUpdate) -> None:
+            if event.state is DELETING:
+                arrived = trio.Event()
+                arriving.start_soon(arrive, event, arrived)
+                await arrived.wait()
+            else:
+                await update(event)
+
+        world.metadata.update_segment = publish  # type: ignore[method-assign]
+        world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await world.pass_time(0.5)
+        world.change(remote_storage_enable=True, local_retention_bytes=1)
+        world.log.flush()
+        for _ in range(100):
+            await world.pass_time(0.1)
+            world.log.delete_expired(clock.wall_ms())
+        assert [each for each in world.states() if each[1] is FINISHED] == [
+            (0, FINISHED),
+            (3, FINISHED),
+            (6, FINISHED),
+        ]
 
 
 async def test_a_topic_is_tiered_later(clock: VirtualClock) -> None:
