@@ -147,7 +147,6 @@ class Copier:
             await tools.work.copy(segment, opened.data)
         finally:
             opened.close()
-        which.copied_to(sealed.end_offset)
         await find_copied(tools.metadata, self._id, which)
 
 

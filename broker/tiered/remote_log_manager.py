@@ -45,7 +45,11 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import RemoteStorageManager
 
@@ -149,6 +153,7 @@ class RemoteLogManager:
         self._presence = StorePresence(
             storage, metadata, seams, settings, begin_anew=self._begin_anew
         )
+        metadata.on_segment(self._segment_changed)
         metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
         metrics.gauge("PartitionsWithoutHistoryCount", self._without_history)
         metrics.gauge(
@@ -209,6 +214,18 @@ class RemoteLogManager:
         del self._table[name]
         known.scope.cancel()
         self._say(self._health.forget(known.id, self._seams.clock.monotonic()))
+
+    def _segment_changed(self, segment: RemoteLogSegmentMetadata) -> None:
+        """A copy of what is still on the disk is given up, by whoever removes what is tiered no more: how far
+        the log is copied is looked up anew, before anything leaves the disk for that."""
+        known = self._table.get((segment.partition.topic, segment.partition.partition))
+        is_given_up = segment.state is SegmentState.DELETE_SEGMENT_STARTED
+        if known is None or known.id != segment.partition or not is_given_up:
+            return
+        which = known.partition.log
+        is_here = which.local_log_start_offset <= segment.end_offset
+        if is_here and segment.start_offset <= which.highest_copied_offset:
+            which.copies_unknown()
 
     # What is done
 

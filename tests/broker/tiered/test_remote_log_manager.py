@@ -266,6 +266,29 @@ async def test_what_is_just_being_given_up_is_not_taken_for_copied(clock: Virtua
         ]
 
 
+async def test_a_follower_hears_that_what_was_copied_is_given_up(clock: VirtualClock) -> None:
+    """T-30: its topic is tiered again, and its leader has not heard of that yet. What is not on the disk any more
+    is another thing."""
+    async with tiered_world(clock, config=TAKEN_FROM_DISK) as world:
+        world.fill(3)
+        await world.pass_time()
+        first, second, _ = world.metadata.segments(ID)
+        world.follow(1)
+        await world.pass_time(1)
+        assert world.log.highest_copied_offset == 8
+        world.log.advance_log_start(3, "its leader's does")
+        for segment in (first, second):
+            await world.metadata.update_segment(
+                RemoteLogSegmentMetadataUpdate(segment.id, OTHER, clock.wall_ms(), DELETING)
+            )
+            assert world.log.highest_copied_offset == (8 if segment is first else -1)
+        await world.pass_time()
+        assert world.log.highest_copied_offset == 2
+        world.log.flush()
+        world.log.delete_expired(clock.wall_ms())
+        assert world.log.local_log_start_offset == 3
+
+
 async def test_a_topic_is_tiered_later(clock: VirtualClock) -> None:
     """E3, T-56: enabling it on a topic that has records."""
     async with tiered_world(clock, config=replace(TIERED, remote_storage_enable=False)) as world:
