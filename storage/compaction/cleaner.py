@@ -191,8 +191,7 @@ class _Pass:
         self, page: Page, known: KnownKeys, transactions: TransactionsSeen, target: Target
     ) -> Progress:
         verdict = judge(page, known, self._given, transactions)
-        horizon_ms = self._plan.now_ms + self._plan.delete_retention_ms
-        written = target.append(Rewriting(page, verdict, horizon_ms), transactions)
+        written = target.append(Rewriting(page, verdict, self._plan.horizon_ms), transactions)
         statistics = self._statistics
         statistics.bytes_read += page.size
         statistics.bytes_written += written

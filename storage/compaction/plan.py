@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from odradek.seams.files import Path
 from odradek.seams.values import value_class
+from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.transaction_index import AbortedTransaction
 
 MARKER_ALONE = -1
@@ -52,6 +53,11 @@ class Plan:
     segment_bytes: int
     index_bytes: int
     index_interval_bytes: int
+
+    @property
+    def horizon_ms(self) -> int:
+        """The delete horizon of what gets one now; a retention without end is one of delete.retention.ms."""
+        return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
 
 
 @value_class

@@ -122,7 +122,7 @@ def compacted(
         if records:
             has_tombstone = any(record.value is None for record in records)
             if horizon is None and (has_tombstone or (batch.is_control and is_void)):
-                horizon = now_ms + delete_retention_ms
+                horizon = min(now_ms + delete_retention_ms, 2**63 - 1)
             newest = max(record.timestamp for record in records)
             is_same = len(records) == len(batch.records) and horizon == batch.horizon_ms
             result.append(

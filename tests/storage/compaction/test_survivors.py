@@ -213,6 +213,21 @@ async def test_producers_go_on_after_a_recovery_from_what_is_left(
         assert recovered.producers.first_unstable is None
 
 
+async def test_tombstones_may_be_kept_for_ever(world: World, clock: VirtualClock) -> None:
+    """delete.retention.ms is the largest there is: now and that much is no time that fits."""
+    world.configs["t"] = dataclasses.replace(COMPACTED, delete_retention_ms=2**63 - 1)
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(1), clock)
+        for _ in range(2):
+            history.go_on(60)
+            history.seal()
+            want = await compact_once(manager, log)
+            assert content(log) == want
+            assert {batch.horizon_ms for batch in want} == {None, 2**63 - 1}
+            clock.advance(10**9)
+
+
 async def test_small_segments_become_one(world: World, clock: VirtualClock) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
