@@ -69,8 +69,9 @@ def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
 
 def _take_over(files: Files, directory: Path, names: list[str], swaps: list[str]) -> list[str]:
     """Remove the segments that the finished replacements cover, then put these in their places."""
+    # Of one without a record it can't be told how far it reaches: it replaces the one at its own offset.
     replaced = [
-        range(offset, _next_offset(files, directory, offset))
+        range(offset, max(_next_offset(files, directory, offset), offset + 1))
         for name in swaps
         if name.endswith(LOG + SWAP) and (offset := offset_of(name)) is not None
     ]

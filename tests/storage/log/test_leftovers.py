@@ -14,6 +14,7 @@ from tests.storage.log.log_world import (
     batch,
     check_indexes,
     idempotent,
+    marker,
     offsets_in,
 )
 
@@ -116,6 +117,27 @@ def test_a_swap_that_was_not_finished_is_dropped(world: World) -> None:
     log = world.open(clean=True)
     assert [segment.base_offset for segment in log.segments] == [0, 6, 12, 18, 24]
     assert offsets_in(log) == list(range(30))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_swap_without_a_record_covers_the_segment_that_it_was_made_from(clean: bool) -> None:
+    """All of it was compacted away: what it said of aborted transactions, whose markers may be gone too,
+    would have readers take what is committed later for aborted."""
+    world = World(CONFIG)
+    world.append(idempotent(7, 0, transactional=True))
+    world.coordinate(marker(7, commit=False))
+    world.log.roll()
+    world.append()
+    world.flush()
+    world.log.close(True)
+    assert name(0, "txnindex") in world.names()
+    for kind in ("log", "index", "timeindex"):
+        put(world, name(0, f"{kind}.swap"), b"")
+    world.log = world.open(clean=clean)
+    assert [segment.base_offset for segment in world.log.segments] == [0, 2]
+    assert offsets_in(world.log) == [2]
+    assert world.log.aborted_transactions(0, 3) == []
+    assert name(0, "txnindex") not in world.names()
 
 
 @pytest.mark.parametrize("clean", [True, False])
