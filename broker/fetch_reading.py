@@ -384,23 +384,18 @@ def read_log(
         answer.records = (newest,)
         answer.aborted_transactions = [] if committed else None
         return Read(wanted, answer, partition, limits, end_offset)
-    read = log.read(
-        wanted.offset,
-        max_bytes,
-        limit=limit,
-        at_least_one=not size_bytes,
-        nowait=nowait,
-    )
+    at_least_one = not size_bytes
     if committed:
-        try:
-            overlapping = log.aborted_in(read, nowait=nowait)
-        except BaseException:
-            if read.slice is not None:
-                read.slice.file.unpin()
-            raise
+        read, overlapping = log.read_committed(
+            wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
+        )
         answer.aborted_transactions = [
             (each.producer_id, each.first_offset) for each in overlapping
         ]
+    else:
+        read = log.read(
+            wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
+        )
     if read.slice is not None:
         answer.records = (read.slice,)
     return Read(wanted, answer, partition, limits, end_offset)

@@ -79,7 +79,8 @@ def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
     """Step 3; `old` are neighbours in the log's list."""
     gone = set(map(id, old))
     kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
-    log.segment_list.replace((*kept, fresh))
+    with log.replacing():
+        log.segment_list.replace((*kept, fresh))
     log.is_touched = True
 
 

@@ -73,8 +73,32 @@ class LogReads(LogState):
                 continue
             if generation == self.generation:
                 return found
-            if found.slice is not None:
-                found.slice.file.unpin()
+            _let_go(found)
+
+    def read_committed(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit: int,
+        at_least_one: bool = True,
+        nowait: bool = False,
+    ) -> tuple[LogRead, Sequence[AbortedTransaction]]:
+        """As `read`, and of the same moment `aborted_in` what was read: once compaction has taken aborted
+        records away it forgets whose they were, and a slice of before has them still."""
+        while True:
+            generation = self.generation
+            read = self.read(
+                offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
+            )
+            try:
+                aborted = self.aborted_in(read, nowait=nowait)
+            except BaseException:
+                _let_go(read)
+                raise
+            if generation == self.generation:
+                return read, aborted
+            _let_go(read)
 
     def _not_here(self, offset: int) -> OffsetOutOfRange:
         """For an `offset` below what is on the disk."""
@@ -107,7 +131,8 @@ class LogReads(LogState):
         return self.undisturbed(lambda: self.segment_list.size_bytes)
 
     def aborted_in(self, read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
-        """Those that a read_committed reader must know of, in what was read (KIP-98).
+        """Those that a read_committed reader must know of, in what was read (KIP-98), unless files were
+        replaced since.
 
         Raises what `read` would now, where that has left the disk since, and its list with it.
         """
@@ -161,3 +186,8 @@ class LogReads(LogState):
     def max_timestamp(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp (KIP-734)."""
         return self.undisturbed(lambda: timestamps.find_max_timestamp(self.segments))
+
+
+def _let_go(read: LogRead) -> None:
+    if read.slice is not None:
+        read.slice.file.unpin()

@@ -6,7 +6,14 @@ import dataclasses
 import errno
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,18 +24,23 @@ import trio
 from odradek.protocol.records.batch import batches
 from odradek.seams.files import Files
 from odradek.seams.workers import WorkerDied
+from odradek.storage.compaction import swap
+from odradek.storage.compaction.cleaners import Cleaners
 from odradek.storage.compaction.one_pass import PRODUCERS_PER_STEP, Pass
 from odradek.storage.compaction.plan import Progress, Replacement
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_log import AbortedTransaction, LogRead, Origin, PartitionLog
 from odradek.storage.log.producers import ProducerEntry
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.verifications import UNGUARDED
 from odradek.storage.log_manager import LogManager
 from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import Fault
 from tests.storage.compaction.histories import COMPACTED, History, content
 from tests.storage.compaction.test_survivors import check_files
+from tests.storage.log.log_world import idempotent, marker
 from tests.storage.log_manager_world import ONE, A, World, append_keyed
 
 A_ = TypeVar("A_")
@@ -258,6 +270,70 @@ async def test_slices_that_are_being_sent_stay_what_they_were(world: World) -> N
         assert read.slice.read() == before
         assert len(list(batches(memoryview(before), check=True, allow_partial=True))) > 2
         read.slice.file.unpin()
+
+
+@asynccontextmanager
+async def with_an_aborted_transaction(world: World) -> AsyncIterator[tuple[Cleaners, PartitionLog]]:
+    """Two segments, of which compaction makes one: in the second, at offset 10, what was aborted."""
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        for number in range(10):
+            append_keyed(log, {b"key %d" % number: b"x" * 60})
+        log.roll()
+        now_ms = world.clock.wall_ms()
+        aborted = idempotent(7, 0, 3, transactional=True)
+        log.append_as_leader(aborted, leader_epoch=0, now_ms=now_ms, guard=UNGUARDED)
+        log.append_as_leader(
+            marker(7, commit=False), leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR
+        )
+        log.advance_high_watermark(log.end_offset)
+        log.roll()
+        log.flush()
+        assert manager.cleaners is not None
+        yield manager.cleaners, log
+        assert manager.cleaners.statistics.passes == 1
+        assert len(log.segments) == 2
+
+
+def check_committed(log: PartitionLog, act: Callable[[], object]) -> None:
+    """Who reads what is committed knows what was aborted of it, if `act` comes between the records and
+    the list."""
+    collect = log.aborted_in
+
+    def act_first(read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
+        del log.aborted_in  # type: ignore[method-assign]
+        act()
+        return collect(read, nowait=nowait)
+
+    log.aborted_in = act_first  # type: ignore[method-assign]
+    read, aborted = log.read_committed(10, 1 << 20, limit=log.end_offset)
+    assert read.slice is not None
+    found = list(batches(memoryview(read.slice.read()), check=True))
+    read.slice.file.unpin()
+    assert [each.producer_id for each in found] == [7] * len(found)
+    assert [(each.producer_id, each.first_offset) for each in aborted] == [(7, 10)]
+
+
+async def test_a_pass_between_the_records_and_the_list_of_what_was_aborted(world: World) -> None:
+    async with with_an_aborted_transaction(world) as (cleaners, log):
+
+        def compact() -> None:
+            assert trio.from_thread.run(cleaners.clean_what_is_due) == 1
+
+        await trio.to_thread.run_sync(check_committed, log, compact)
+
+
+async def test_the_end_of_a_swap_between_the_records_and_the_list_of_what_was_aborted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = swap.show
+
+    def show_between(log: PartitionLog, old: Sequence[Segment], fresh: Segment) -> None:
+        check_committed(log, lambda: show(log, old, fresh))
+
+    monkeypatch.setattr(swap, "show", show_between)
+    async with with_an_aborted_transaction(world) as (cleaners, _):
+        assert await cleaners.clean_what_is_due() == 1
 
 
 async def test_a_damaged_log_is_left_alone_and_told_once(
