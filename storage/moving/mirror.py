@@ -304,8 +304,7 @@ class Mirror:
         self.directory = self.current = directory
         for copy in self._copies:
             copy.moved(directory)
-        last = self._copies[-1]
-        segments = [copy.in_place(is_active=copy is last) for copy in self._copies]
+        segments = [copy.in_place() for copy in self._copies]
         snapshots = ProducerSnapshots(self._files, directory, self.log.snapshots.offsets)
         return segments, snapshots, self._epochs, self.recovery_point
 

@@ -262,12 +262,12 @@ class SegmentCopy(SegmentHandles):
         self.directory = directory
         self._moved()
 
-    def in_place(self, *, is_active: bool) -> Segment:
-        """The segment of these files, which are complete."""
-        if not is_active:
+    def in_place(self) -> Segment:
+        """The segment of these files, which are complete; whoever flushes it needs the handles of those
+        that are not durable."""
+        if self.is_finished:
             fresh = self.source.relative(self.directory)
             fresh.has_transaction_index = self.has_transaction_index
-            self.close()
             return fresh
         assert self._offset_index is not None
         assert self._time_index is not None

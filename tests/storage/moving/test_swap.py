@@ -10,15 +10,18 @@ import trio
 
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path
+from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import LogFailed
-from odradek.storage.log.partition_log import Appended, PartitionLog
+from odradek.storage.log.partition_log import AbortedTransaction, Appended, Origin, PartitionLog
+from odradek.storage.log.verifications import UNGUARDED
 from odradek.storage.log_manager import LogManager
 from odradek.storage.moving.crossing import Crossing
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.log_manager_world import ONE, A, B, World
+from tests.storage.log.log_world import idempotent, marker
+from tests.storage.log_manager_world import ONE, T0, A, B, World
 from tests.storage.moving.moving_world import (
     NAME,
     Promised,
@@ -217,3 +220,31 @@ async def test_killed_in_the_swap_producers_are_known_afterwards() -> None:
         again = idempotent(log, 5)
         assert (again.duplicate, again.first_offset) == (True, first[5])
         assert not idempotent(log, 6).duplicate
+
+
+async def test_what_was_aborted_in_the_swap_is_known_after_a_power_cut() -> None:
+    """The segment that it is in was sealed before the switch: the copy's is opened anew by who flushes it."""
+    aborted: list[AbortedTransaction] = []
+
+    async def act(life: Life) -> None:
+        def abort_and_roll() -> None:
+            for data in (idempotent(7, 0, transactional=True), marker(7, commit=False)):
+                life.log.append_as_leader(
+                    data, leader_epoch=0, now_ms=T0, origin=Origin.COORDINATOR, guard=UNGUARDED
+                )
+            for _ in range(4):
+                life.promised.write(life.log, "in the swap " + "y" * 80)
+
+        await life.move(abort_and_roll)
+        life.log.flush()
+        await life.manager.checkpoint([Checkpoint.RECOVERY_POINT])
+        aborted.extend(life.log.aborted_transactions(0, life.log.end_offset))
+        assert len(aborted) == 1
+
+    world = new_world()
+    await in_a_life(world, act)
+    for seed in range(4):
+        async with world.crashed(seed).running() as manager:
+            log = manager.get(*NAME)
+            assert log is not None
+            assert log.aborted_transactions(0, log.end_offset) == aborted
