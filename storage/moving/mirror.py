@@ -276,10 +276,13 @@ class Mirror:
     def follow(self, data: memoryview) -> None:
         """On the loop: `data` was just appended to the log. Raises OSError; the copy is a beginning of
         the log then, and can catch up again."""
-        tip = self.log.tip
-        if tip.segment is not self._copies[-1].source:  # it has rolled
-            self._copies.append(SegmentCopy(self._files, self.directory, tip.segment))
-        self._copies[-1].write(data, tip)
+        self._follow_roll()
+        self._copies[-1].write(data, self.log.tip)
+
+    def _follow_roll(self) -> None:
+        active = self.log.tip.segment
+        if active is not self._copies[-1].source:
+            self._copies.append(SegmentCopy(self._files, self.directory, active))
 
     def cut(self, old: Segment, new: Segment, tip: Tip) -> None:
         """In a truncation's thread."""
@@ -289,6 +292,7 @@ class Mirror:
     def settle(self) -> None:
         """On the loop, in the turn of the switch: the indexes of the active segment, and what rolled
         since `complete`, are brought up to date; a few entries. Raises OSError."""
+        self._follow_roll()  # of an append that was refused in the end: `follow` has not heard of it
         self._copy_snapshots(sync=False)
         for copy in self._copies:
             if not copy.is_finished:

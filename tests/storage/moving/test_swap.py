@@ -12,7 +12,7 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
-from odradek.storage.errors import LogFailed
+from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import AbortedTransaction, Appended, Origin, PartitionLog
 from odradek.storage.log.verifications import UNGUARDED
 from odradek.storage.log_manager import LogManager
@@ -21,7 +21,7 @@ from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log.log_world import idempotent, marker
-from tests.storage.log_manager_world import ONE, T0, A, B, World
+from tests.storage.log_manager_world import ONE, T0, A, B, World, append
 from tests.storage.moving.moving_world import (
     NAME,
     Promised,
@@ -248,3 +248,23 @@ async def test_what_was_aborted_in_the_swap_is_known_after_a_power_cut() -> None
             log = manager.get(*NAME)
             assert log is not None
             assert log.aborted_transactions(0, log.end_offset) == aborted
+
+
+async def test_a_roll_in_the_swap_whose_append_was_refused() -> None:
+    """The disk of the source was full: all that is there can be read in the new place, and appended to."""
+
+    async def act(life: Life) -> None:
+        def refused() -> None:
+            life.files.disk.fail(f"{A}/t-0.delete/*.log", errno.ENOSPC, {"write"}, times=1)
+            with pytest.raises(DiskFull):
+                append(life.log, "refused " + "y" * 120)
+
+        await life.move(refused)
+        assert life.log.directory == B / "t-0"
+        check(life.log, life.promised, at_least=life.promised.acknowledged)
+        assert life.log.tip.segment is life.log.segments[-1]
+        life.go_on()
+
+    world = new_world()
+    promised = await in_a_life(world, act)
+    await check_next_life(world, promised, at_least=promised.acknowledged)
