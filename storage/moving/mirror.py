@@ -68,6 +68,8 @@ class Mirror:
         """Where the log ended when `complete` made durable what belongs to it."""
         self._epochs: tuple[EpochStart, ...] = ()
         self._snapshots: set[int] = set()
+        self._cut_at: list[int] = []
+        """Where truncations have ended the log since snapshots were copied last."""
 
     # What there is
 
@@ -235,6 +237,7 @@ class Mirror:
         """
         log, files = self.log, self._files
         end_offset, epochs = log.end_offset, log.epochs.entries
+        self._drop_snapshots()
         self._copy_snapshots(sync=True)
         for copy in self._copies:
             if not copy.is_finished:
@@ -248,6 +251,16 @@ class Mirror:
     def _say_whose_it_is(self) -> None:
         if self.log.topic_id is not None:
             self._files.write_new(self.directory / METADATA, format_metadata(self.log.topic_id))
+
+    def _drop_snapshots(self) -> None:
+        """Those that the source has no more, or anew: a start would believe what they say of producers."""
+        self._snapshots &= set(self.log.snapshots.offsets)
+        while self._cut_at:
+            end_offset = self._cut_at.pop()
+            self._snapshots = {each for each in self._snapshots if each <= end_offset}
+        for name in self._files.list(self.directory):
+            if name.endswith(SNAPSHOT) and offset_of(name) not in self._snapshots:
+                self._files.remove(self.directory / name)
 
     def _copy_snapshots(self, *, sync: bool) -> None:
         log, files = self.log, self._files
@@ -288,6 +301,7 @@ class Mirror:
         """In a truncation's thread."""
         for copy in tuple(self._copies):
             copy.cut(old, new, tip)
+        self._cut_at.append(tip.end_offset)
 
     def settle(self) -> None:
         """On the loop, in the turn of the switch: the indexes of the active segment, and what rolled
@@ -319,6 +333,7 @@ class Mirror:
             copy.remove()
         end = finished[-1].end_offset if finished else 0
         bases = {copy.base_offset for copy in finished}
+        self._drop_snapshots()
         self._copy_snapshots(sync=True)
         for offset in self._snapshots - bases:
             self._files.remove(self.directory / file_name(offset, SNAPSHOT), missing_ok=True)

@@ -440,6 +440,39 @@ async def test_a_snapshot_of_other_producers_takes_the_place_of_the_one_before(
         assert world.files.read(B / MOVE / name) == wanted
 
 
+@pytest.mark.parametrize("rolls", [True, False])
+async def test_a_snapshot_within_a_segment_goes_with_what_is_cut(world: World, rolls: bool) -> None:
+    """A clean shutdown has left it. Other records come to be there, or another snapshot of other producers:
+    by the one that was copied a start would know the wrong ones."""
+    async with running(world) as (_, log):
+        append(log, "a segment's first")
+    async with world.running() as manager:
+        found = manager.get("t", 0)
+        assert found is not None
+        log, end = found, found.end_offset
+        assert log.snapshots.latest == end > log.segments[-1].base_offset
+        mirror = Mirror(world.files, log, B / MOVE)
+        log.on_cut = mirror.cut
+        mirror.begin()
+        mirror.catch_up()
+        mirror.complete()
+        assert snapshots(world, B / MOVE) == snapshots(world, log.directory)
+        log.truncate_to(end - 1)
+        records = [Record(-1, T_MS, None, b"other")] * (end - log.end_offset)
+        batch = build_batch(records, producer_id=5, producer_epoch=0, base_sequence=0)
+        log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=T_MS)
+        if rolls:
+            log.roll()
+        mirror.catch_up()
+        mirror.complete()
+        assert snapshots(world, B / MOVE) == snapshots(world, log.directory)
+
+
+def snapshots(world: World, directory: Path) -> dict[str, bytes]:
+    names = [name for name in world.names(directory) if name.endswith(".snapshot")]
+    return {name: world.files.read(directory / name) for name in names}
+
+
 async def test_a_partition_is_deleted_while_it_moves(world: World) -> None:
     async with running(world) as (manager, _):
         world.mover = MoverSettings(bytes_per_second=1)
