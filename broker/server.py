@@ -145,7 +145,10 @@ class Server:
                 log.warning("refused %s: %s", connection.peer, refusal)
                 connection.abort()
                 continue
-            clients.start_soon(self._talk, connection, endpoint)
+            client = ClientConnection(connection, endpoint, self._broker, self._selector)
+            self._connections.add(client)  # before anyone else is let in, not when its task runs
+            self._per_host[connection.peer.host] += 1
+            clients.start_soon(self._talk, client, connection.peer.host)
 
     def _wait_ms(self, host: str) -> int:
         """How long an address that has made too many connections is to wait for nothing (KIP-612)."""
@@ -166,11 +169,7 @@ class Server:
             return "max.connections.per.ip reached"
         return None
 
-    async def _talk(self, connection: Connection, endpoint: Endpoint) -> None:
-        host = connection.peer.host
-        client = ClientConnection(connection, endpoint, self._broker, self._selector)
-        self._connections.add(client)
-        self._per_host[host] += 1
+    async def _talk(self, client: ClientConnection, host: str) -> None:
         try:
             await client.talk()
         finally:
