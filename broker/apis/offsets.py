@@ -343,9 +343,10 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Delet
 def _advance_log_start(partition: Partition, requested: int) -> int:
     """Up to where: what was requested, by its offset."""
     log = partition.log
-    if "delete" not in log.config.cleanup_policy:
+    policy = log.config.cleanup_policy
+    if "compact" in policy and "delete" not in policy:
         raise KafkaError(
-            ErrorCode.policy_violation, "records go by offset only where cleanup.policy has delete"
+            ErrorCode.policy_violation, "records do not go by offset where cleanup.policy=compact"
         )
     offset = log.high_watermark if requested == TO_HIGH_WATERMARK else requested
     if not 0 <= offset <= log.high_watermark:

@@ -115,6 +115,25 @@ async def test_records_are_deleted_once_the_replicas_have_done_so() -> None:
         assert answers == [{"partition_index": 0, "low_watermark": 1, "error_code": 0}]
 
 
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        ("", ErrorCode.none),
+        ("delete", ErrorCode.none),
+        ("compact,delete", ErrorCode.none),
+        ("compact", ErrorCode.policy_violation),
+    ],
+)
+async def test_only_of_what_is_compacted_alone_no_records_are_deleted(
+    policy: str, error: ErrorCode
+) -> None:
+    async with stage({"log.cleanup.policy": policy}) as on:
+        await replicated(on, known=False)
+        answer = await delete_before(on, 1, PATIENCE_SECONDS)
+        assert answer["error_code"] == error
+        assert on.partition.log.log_start_offset == (0 if error else 1)
+
+
 async def test_a_replica_that_is_too_slow_to_delete_is_waited_for_no_longer() -> None:
     async with stage() as on:
         await replicated(on)
