@@ -60,12 +60,12 @@ async def answer_within(
     now_ms, wait_ms = monotonic_ms(clock), wait_by_controller(ctx.api, values)
     if ctx.api is apis.PRODUCE:
         wait_ms = quotas.record(PRODUCER_BYTE_RATE, user, client_id, request_bytes, now_ms)
+    if values is None:  # acks=0: an answer that is not sent tells of no time, and Kafka counts none
+        return None, wait_ms
     if quotas.limits(REQUEST_PERCENTAGE):
         percent = meter.busy_seconds * 100
         waits = quotas.record(REQUEST_PERCENTAGE, user, client_id, percent, now_ms)
         wait_ms = max(wait_ms, waits)
-    if values is None:
-        return None, wait_ms
     if ctx.api is not apis.FETCH:
         told = _told(ctx.api, values, wait_ms) if wait_ms else values
         return route.write(ctx.api.key, ctx.api_version, told), wait_ms

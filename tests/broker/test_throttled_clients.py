@@ -14,6 +14,9 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
+from tests.broker.test_hostile_input import connect
+from tests.broker.test_prompt_requests import numbers
+from tests.broker.test_prompt_requests import produce as produce_frame
 from tests.scale.raw_client import RawClient
 
 QUOTA = 20_000.0
@@ -190,6 +193,16 @@ def test_a_client_that_keeps_the_loop_busy_is_slowed_down(client: RawClient) -> 
         if wait_ms := milliseconds(answer):
             break
     assert 0 < wait_ms <= 1000, "no longer than a window at once"
+
+
+def test_the_time_of_what_gets_no_answer_is_not_counted(broker: Broker, client: RawClient) -> None:
+    limit(client, request_percentage=0.0001)
+    requests = [produce_frame(number, acks=0) for number in range(3)]
+    with connect(broker) as sock:
+        begun = time.monotonic()
+        sock.sendall(b"".join(requests) + produce_frame(3, acks=1))
+        assert numbers(sock, 1) == [3]
+    assert time.monotonic() - begun < 1, "each would have been waited for as long as that"
 
 
 def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
