@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from odradek.broker.leader_throttle import LeaderThrottle
 
 READ_COMMITTED = 1
+STORAGE_ERROR_VERSION = 6
+"""Since when Fetch knows KAFKA_STORAGE_ERROR."""
 TIERED_VERSION = 14
 """Since when Fetch knows OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)."""
 PARTITIONS_A_TURN = 64
@@ -253,10 +255,17 @@ async def _read_partition(
     except KafkaError as error:
         answer = FetchedPartition(
             index=wanted.index,
-            error_code=error.code,
+            error_code=_told(error.code, ctx),
             aborted_transactions=() if partition is None else None,  # as Kafka has it
         )
     return Read(wanted, answer, partition, limits)
+
+
+def _told(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
+    """The error, or what has a client that may not know it look for another leader (KIP-112)."""
+    if code == ErrorCode.kafka_storage_error and ctx.api_version < STORAGE_ERROR_VERSION:
+        return ErrorCode.not_leader_or_follower
+    return code
 
 
 def _in_remote_tier(partition: Partition, ctx: RequestContext, limits: Limits) -> FetchedPartition:
@@ -421,7 +430,7 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
                 ctx.broker.logs.report(each.partition.log, error)
                 let_go([each])
                 each.answer = FetchedPartition(
-                    index=each.wanted.index, error_code=ErrorCode.kafka_storage_error
+                    index=each.wanted.index, error_code=_told(ErrorCode.kafka_storage_error, ctx)
                 )
 
 

@@ -69,6 +69,21 @@ def test_every_api_of_a_partition_answers_a_storage_error_and_the_others_go_on(n
             assert answer.error_code is wanted, (index, answer)
 
 
+@pytest.mark.parametrize(
+    ("version", "wanted"), [(5, ErrorCode.not_leader_or_follower), (6, STORAGE_ERROR)]
+)
+def test_a_consumer_that_may_not_know_the_error_looks_for_another_leader(
+    node: Node, version: int, wanted: ErrorCode
+) -> None:
+    where = lose(node, B)
+    lost = next(index for index in range(PARTITIONS) if where["t", index] == str(B))
+    fetched = {"partition": lost, "fetch_offset": 0, "partition_max_bytes": 1000}
+    answer = node.ask(
+        apis.FETCH, version, topics=[{"topic": "t", "partitions": [fetched]}], max_bytes=1000
+    )
+    assert answer.responses[0].partitions[0].error_code is wanted
+
+
 def test_metadata_has_no_leader_for_what_is_lost_and_names_it_offline(node: Node) -> None:
     where = lose(node, B)
 
