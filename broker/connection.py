@@ -36,6 +36,7 @@ from odradek.seams.network import Connection, ConnectionLost, Selector
 if TYPE_CHECKING:
     from odradek.broker.dispatch import Route
     from odradek.broker.node import Broker
+    from odradek.broker.quotas import ClientQuotas
     from odradek.broker.server import Endpoint
 
 log = logging.getLogger("odradek.connection")
@@ -201,8 +202,9 @@ class ClientConnection:
             asker=self,
         )
         request = route.read(api.key, version, frame_view, header.body)
-        if broker.client_quotas is not None and not self._endpoint.of_controller:
-            return self._answer_within_quotas(route, request, len(frame_view), ctx)
+        quotas = broker.client_quotas
+        if quotas is not None and not self._endpoint.of_controller:
+            return self._answer_within_quotas(quotas, route, request, len(frame_view), ctx)
         if route.at_once is None:
             return self._answer_later(route, request, ctx)
         values = route.at_once(request, ctx)
@@ -226,12 +228,16 @@ class ClientConnection:
             await self.flush()
 
     async def _answer_within_quotas(
-        self, route: Route, request: Any, request_bytes: int, ctx: RequestContext
+        self,
+        quotas: ClientQuotas,
+        route: Route,
+        request: Any,
+        request_bytes: int,
+        ctx: RequestContext,
     ) -> None:
+        """Within the quotas of when the request came; there may be none any more when its turn comes."""
         from odradek.broker.throttling import answer_within
 
-        quotas = self._broker.client_quotas
-        assert quotas is not None
         if not route.prompt:
             await self.flush()
         body, wait_ms = await answer_within(quotas, route, request, request_bytes, ctx)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
+from odradek.broker.connection import ClientConnection
 from odradek.broker.forwarding import Answered
 from odradek.broker.throttling import wait_by_controller
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.selector import EachAlone
 from odradek.testing import Broker
+from odradek.testing.virtual_network import VirtualWires
 from tests.broker.test_hostile_input import connect
 from tests.broker.test_prompt_requests import numbers
 from tests.broker.test_prompt_requests import produce as produce_frame
@@ -203,6 +208,32 @@ def test_the_time_of_what_gets_no_answer_is_not_counted(broker: Broker, client: 
         sock.sendall(b"".join(requests) + produce_frame(3, acks=1))
         assert numbers(sock, 1) == [3]
     assert time.monotonic() - begun < 1, "each would have been waited for as long as that"
+
+
+def test_quotas_that_go_before_a_request_has_its_turn_do_not_end_its_connection(
+    broker: Broker, client: RawClient
+) -> None:
+    limit(client, producer_byte_rate=1e9)
+    request = produce_frame(0, size=10)
+
+    async def ask() -> bytes:
+        node = broker.node
+        wires = VirtualWires()
+        (listener,) = await wires.host("broker").listen("", 9092)
+        near = await wires.host("client").connect("broker", 9092)
+        connection = await listener.accept()
+        served = ClientConnection(connection, node.endpoints[0], node, EachAlone())
+        served.room()[: len(request)] = request
+        assert not served.take(len(request)), "the rest is for its task"
+        node.apply_quotas(replace(node.metadata.image, quotas={}))
+        room = memoryview(bytearray(4096))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(served.talk)
+            size = await near.receive_into(room)
+            await near.aclose()
+        return bytes(room[:size])
+
+    assert broker._call(ask)[4:8] == bytes(4)
 
 
 def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
