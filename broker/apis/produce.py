@@ -173,9 +173,19 @@ def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
     if request.acks not in (-1, 0, 1):
         return KafkaError(ErrorCode.invalid_required_acks)
     transactional_id = request.transactional_id
-    if transactional_id is not None and not may_transactional_id(ctx, transactional_id):
+    may_transact = transactional_id is not None and may_transactional_id(ctx, transactional_id)
+    if not may_transact and _is_transactional(request):
         return KafkaError(ErrorCode.transactional_id_authorization_failed)
     return None
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    """Whether any of its batches is in a transaction."""
+    for topic in request.topics:
+        for _, records in topic.partitions:
+            if records and _flags(records) & TRANSACTIONAL_MASK:
+                return True
+    return False
 
 
 def _all_refused(request: ProduceRequest, error: KafkaError) -> Topics:

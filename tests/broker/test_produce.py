@@ -14,6 +14,7 @@ from odradek.broker.apis.produce import produce as handle_produce
 from odradek.broker.apis.produce import produce_at_once
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import LATER
+from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import read_response_header
@@ -22,6 +23,13 @@ from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.compression import ZSTD, compress
 from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.controller.acls import (
+    Acl,
+    AclOperation,
+    AclResource,
+    PatternType,
+    Permission,
+)
 from odradek.testing import Broker
 from tests.broker.raw_requests import framed, request_frame
 from tests.broker.test_hostile_input import connect, read_frame
@@ -129,6 +137,57 @@ def test_a_batch_in_a_transaction_without_an_id_is_refused(broker: Broker, topic
     )
     assert refused.error_code == ErrorCode.transactional_id_authorization_failed
     assert end_offset(broker, topic) == 0
+
+
+def test_nothing_is_written_of_a_request_with_such_a_batch(broker: Broker) -> None:
+    broker.create_topic("both", partitions=2)
+    of_a_transaction = batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    partitions = [
+        {"index": index, "records": records}
+        for index, records in enumerate((batch(), of_a_transaction))
+    ]
+    values = {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": 1000,
+        "topic_data": [{"name": "both", "partition_data": partitions}],
+    }
+    answer = ask(broker, apis.PRODUCE, VERSION, values)
+    refused = ErrorCode.transactional_id_authorization_failed
+    assert [each.error_code for each in answer.responses[0].partition_responses] == [refused] * 2
+    assert end_offset(broker, "both") == 0
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_an_id_needs_to_be_allowed_only_for_what_is_in_a_transaction(
+    broker: Broker, topic: str, is_transactional: bool
+) -> None:
+    changes = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    records = memoryview(bytearray(batch(transactional=is_transactional, **changes)))
+    request = ProduceRequest("mine", 1, 1000, [ProduceTopic(topic, None, [(0, records)])])
+    ctx = context_of(broker)
+    ctx.authorizer = Authorizer()
+    ctx.authorizer.load([may_write(topic)])
+
+    async def handled() -> int:
+        answer = await handle_produce(request, ctx)
+        assert answer is not None
+        return answer.topics[0][2][0].error_code
+
+    denied = ErrorCode.transactional_id_authorization_failed
+    assert broker._call(handled) == (denied if is_transactional else ErrorCode.none)
+
+
+def may_write(topic: str) -> Acl:
+    return Acl(
+        AclResource.TOPIC,
+        topic,
+        PatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.WRITE,
+        Permission.ALLOW,
+    )
 
 
 @pytest.mark.parametrize("version", range(3, VERSION + 1))
