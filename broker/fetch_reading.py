@@ -94,6 +94,8 @@ class Read:
     limits: Limits
     end_offset: int = -1
     """Up to where a follower could read."""
+    left_out_bytes: int = 0
+    """How much of a batch the partition's own limit would let through, which did not fit as a whole."""
     is_remote: ClassVar[bool] = False
     """Whether its records come from the remote tier."""
 
@@ -405,9 +407,12 @@ def read_log(
         read = log.read(
             wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
         )
+    left_out_bytes = 0
     if read.slice is not None:
         answer.records = (read.slice,)
-    return Read(wanted, answer, partition, limits, end_offset)
+    elif read.first_batch_size:
+        left_out_bytes = max(0, min(read.first_batch_size, wanted.max_bytes))
+    return Read(wanted, answer, partition, limits, end_offset, left_out_bytes)
 
 
 async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
@@ -463,6 +468,10 @@ def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:
 
 def size_of(found: Iterable[Read]) -> int:
     return sum(each.size for each in found)
+
+
+def left_out_of(found: Iterable[Read]) -> int:
+    return sum(each.left_out_bytes for each in found)
 
 
 def let_go(found: Iterable[Read]) -> None:

@@ -20,6 +20,7 @@ from odradek.broker.fetch_reading import (
     Limits,
     Read,
     bring_in,
+    left_out_of,
     let_go,
     read_again,
     read_all,
@@ -214,14 +215,15 @@ class _Waiting:
 
     async def wait(self, wait_ms: int) -> None:
         """Read again when there is enough, or after `wait_ms`; no wait where a read failed, or where
-        none would bring more. What was refused before it was read ends no wait, as in Kafka: it is
+        none would bring more. A batch that is there and does not fit counts, too: its turn comes with the
+        next fetch. What was refused before it was read ends no wait, as in Kafka: it is
         answered with the others."""
         ctx, limits = self._ctx, self._limits
         clock = ctx.broker.seams.clock
         until_ms = ceil(clock.monotonic() * 1000) + wait_ms
         while monotonic_ms(clock) < until_ms:
             found = self.found
-            missing = self._min_bytes - size_of(found)
+            missing = self._min_bytes - size_of(found) - left_out_of(found)
             read = self._without_refused(found) if self._refused else found
             if missing <= 0 or _failed(read) or _is_cut_short(read):
                 return

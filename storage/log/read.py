@@ -1,7 +1,8 @@
 """Reading: from an offset to a slice of a segment's file, without reading the records.
 
-The caller gets at least the first batch whole, if it asks so (KIP-74), else what fits, cut wherever
-that is; never a byte of a batch at or past `limit`. A slice lies in one segment.
+The caller gets at least the first batch whole, if it asks so (KIP-74), else only where that fits: of a
+part of it nobody can make anything, and it would take the place of what comes behind. The batches after it
+are cut wherever that is; never a byte of one at or past `limit`. A slice lies in one segment.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from odradek.storage.log.segments import Segments
 class LogRead(NamedTuple):
     """What a read found from `offset` (as asked) on: a slice the caller must unpin, or None.
 
-    The first batch has `first_batch_size` bytes, which may be more than the slice (unless
-    `at_least_one`). `base_offset` is that batch's: at most `offset`, unless compaction left a gap.
+    The first batch has `first_batch_size` bytes, which may be more than were asked for: there is no slice
+    then. `base_offset` is that batch's: at most `offset`, unless compaction left a gap.
     """
 
     offset: int
@@ -58,9 +59,11 @@ def read_segments(
     if found is None or found.base_offset >= min(limit, tip.end_offset):
         return LogRead(offset)
     end = _end_position(segment, tip, limit, nowait)
+    if end <= found.position:
+        return LogRead(offset)  # the limit lies within the first batch
     first_batch_size = found.end - found.position
     size = min(end - found.position, max(max_bytes, first_batch_size if at_least_one else 0))
-    if size <= 0:
+    if size < first_batch_size:
         return LogRead(offset, None, first_batch_size, found.base_offset)
     file = segment.file
     file.pin()

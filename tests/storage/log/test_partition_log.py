@@ -163,10 +163,10 @@ def test_reads_are_cut_at_max_bytes_but_for_the_first_batch(world: World) -> Non
     least = log.read(0, 1, limit=6)
     assert least.slice is not None
     assert (least.slice.size, least.first_batch_size) == (sizes[0], sizes[0])
-    most = log.read(0, 1, limit=6, at_least_one=False)
-    assert most.slice is not None
-    assert most.slice.size == 1
-    assert log.read(0, 0, limit=6, at_least_one=False).slice is None
+    for max_bytes in (0, 1, sizes[0] - 1):
+        none = log.read(0, max_bytes, limit=6, at_least_one=False)
+        assert (none.slice, none.first_batch_size) == (None, sizes[0])
+    assert log.read(0, sizes[0], limit=6, at_least_one=False).slice == least.slice
 
 
 def test_nothing_at_or_past_the_limit(world: World) -> None:

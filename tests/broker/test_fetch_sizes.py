@@ -1,0 +1,121 @@
+"""How many bytes a fetch brings, and of which partitions (KIP-74)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from odradek.protocol import apis
+from odradek.protocol.records.records import Record, build_batch
+from odradek.testing import Broker
+from tests.broker.test_produce import ask
+
+VERSION = 12
+LARGE, SMALL = 1000, 10
+WAIT_SECONDS = 10
+
+
+def batch(value_bytes: int) -> bytes:
+    return bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * value_bytes)]))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+def fill(broker: Broker, topic: str, batches: Sequence[bytes]) -> None:
+    """A topic with one of the batches in each of its partitions."""
+    broker.create_topic(topic, partitions=len(batches))
+    for index, records in enumerate(batches):
+        append(broker, topic, index, records)
+
+
+def append(broker: Broker, topic: str, index: int, records: bytes) -> None:
+    values = {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 1000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": records}]}],
+    }
+    answer = ask(broker, apis.PRODUCE, 9, values)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def fetch(
+    broker: Broker,
+    topic: str,
+    wanted: Sequence[tuple[int, int]],
+    *,
+    max_bytes: int = 2**20,
+    partition_max_bytes: int = 2**20,
+    session: tuple[int, int] = (0, -1),
+    min_bytes: int = 0,
+) -> Any:
+    """`wanted`: partitions and offsets; `session`: its id and epoch."""
+    partitions = [
+        {"partition": index, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes}
+        for index, offset in wanted
+    ]
+    values = {
+        "max_wait": WAIT_SECONDS * 1000 if min_bytes else 0,
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "topics": [{"topic": topic, "partitions": partitions}] if partitions else [],
+    }
+    return ask(broker, apis.FETCH, VERSION, values)
+
+
+def sizes(answer: Any) -> dict[int, int]:
+    return {
+        each.partition_index: len(each.records or b"")
+        for topic in answer.responses
+        for each in topic.partitions
+    }
+
+
+def test_a_batch_that_does_not_fit_leaves_its_room_to_those_behind_it(broker: Broker) -> None:
+    small, large = batch(SMALL), batch(LARGE)
+    fill(broker, "room", [small, large, small])
+    wanted = [(index, 0) for index in range(3)]
+    found = sizes(fetch(broker, "room", wanted, max_bytes=2 * len(small) + 5))
+    assert found == {0: len(small), 1: 0, 2: len(small)}
+    found = sizes(fetch(broker, "room", wanted, partition_max_bytes=len(large) - 1))
+    assert found == {0: len(small), 1: 0, 2: len(small)}
+    found = sizes(fetch(broker, "room", wanted[1:], max_bytes=1))
+    assert found == {1: len(large), 2: 0}, "the first is not cut"
+
+
+def test_a_batch_that_does_not_fit_has_its_turn_beside_a_partition_that_is_never_done(
+    broker: Broker,
+) -> None:
+    small, large = batch(SMALL), batch(LARGE)
+    fill(broker, "turns", [small, large])
+    limit = len(large) - 1
+    first = fetch(broker, "turns", [(0, 0), (1, 0)], partition_max_bytes=limit, session=(0, 0))
+    assert sizes(first) == {0: len(small), 1: 0}
+    append(broker, "turns", 0, small)
+    session = (first.session_id, 1)
+    next_one = fetch(broker, "turns", [(0, 1)], partition_max_bytes=limit, session=session)
+    assert sizes(next_one)[1] == len(large)
+
+
+def test_what_is_there_and_does_not_fit_is_not_waited_for(broker: Broker) -> None:
+    small, large = batch(SMALL), batch(LARGE)
+    fill(broker, "there", [small, large])
+    began = time.monotonic()
+    found = fetch(
+        broker,
+        "there",
+        [(0, 0), (1, 0)],
+        partition_max_bytes=len(large) - 1,
+        min_bytes=2 * len(small),
+    )
+    assert sizes(found) == {0: len(small), 1: 0}
+    assert time.monotonic() - began < WAIT_SECONDS / 2
