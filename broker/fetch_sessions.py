@@ -148,28 +148,35 @@ class FetchSessions:
         now: float,
         is_follower: bool = False,
     ) -> FetchPlan:
-        """Begin, carry on or end a session. `now` is monotonic seconds.
+        """Begin, carry on or end a session. `now` is monotonic seconds. Of a partition that is named twice
+        the last counts.
 
         Raises SessionNotFound, InvalidSessionEpoch or SessionTopicIds, which answer the whole
         request.
         """
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._drop(session_id)
-            if epoch == FINAL_EPOCH or not wanted:
-                return FetchPlan(NO_SESSION, wanted, incremental=False)
-            return self._begin(wanted, uses_topic_ids, now, is_follower)
+            named = {each.key: each for each in wanted}
+            if epoch == FINAL_EPOCH or not named:
+                return FetchPlan(NO_SESSION, tuple(named.values()), incremental=False)
+            return self._begin(named, uses_topic_ids, now, is_follower)
         return self._carry_on(session_id, epoch, wanted, forgotten, uses_topic_ids, now)
 
     def _begin(
-        self, wanted: Sequence[Wanted], uses_topic_ids: bool, now: float, is_follower: bool
+        self,
+        named: dict[PartitionKey, Wanted],
+        uses_topic_ids: bool,
+        now: float,
+        is_follower: bool,
     ) -> FetchPlan:
+        wanted = tuple(named.values())
         if len(self._sessions) >= self._slots and not self._evict(now, is_follower):
             return FetchPlan(NO_SESSION, wanted, incremental=False)
         session = Session(
             self._fresh_id(),
             1,
             uses_topic_ids,
-            {each.key: each for each in wanted},
+            named,
             now,
             is_follower,
         )

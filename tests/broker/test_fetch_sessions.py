@@ -76,6 +76,17 @@ def test_a_session_remembers_its_partitions_and_what_changes() -> None:
     assert carried.wanted[0].offset == 5
 
 
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_of_a_partition_that_is_named_twice_the_last_counts(epoch: int) -> None:
+    client = Client()
+    begun = client.fetch(0, epoch, wanted(0, offset=5), wanted(1), wanted(0, offset=7))
+    assert [(each.index, each.offset) for each in begun.wanted] == [(0, 7), (1, 0)]
+    begun.select([(each, answer(each.index, 9, records=b"x")) for each in begun.wanted])
+    if epoch == 0:
+        carried = client.fetch(begun.session_id, 1)
+        assert [(each.index, each.offset) for each in carried.wanted] == [(0, 7), (1, 0)]
+
+
 def test_the_first_answer_has_all_and_later_ones_only_news() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0), wanted(1))

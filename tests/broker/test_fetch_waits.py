@@ -95,9 +95,10 @@ def test_a_fetch_of_many_partitions_lets_others_have_the_loop(broker: Broker) ->
     turns = 5
     request = FetchRequest()
     request.max_bytes = 2**20
-    request.topics = [
-        FetchTopic("wide", None, [FetchPartition(0, -1, 0, -1, -1, 1)] * turns * PARTITIONS_A_TURN)
+    partitions = [
+        FetchPartition(index, -1, 0, -1, -1, 1) for index in range(turns * PARTITIONS_A_TURN)
     ]
+    request.topics = [FetchTopic("wide", None, partitions)]
 
     async def passes() -> int:
         """How often another task ran while the request was handled."""
