@@ -68,10 +68,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         body += length
         if body > size:
             raise InvalidFrame(f"a client id of {length} bytes in a request of {size}")
-        try:
-            client_id = str(frame[10:body], "utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidFrame("a client id that is not UTF-8") from error
+        client_id = str(frame[10:body], "utf-8", "replace")  # as Java reads it
     elif length != -1:
         raise InvalidFrame(f"a client id of {length} bytes")
     if version >= api.flexible_version:
