@@ -13,7 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from odradek.seams.files import Buffer, DiskUsage, FileSlice, Path, WouldBlock
+from odradek.seams.files import (
+    Buffer,
+    DiskUsage,
+    FileSlice,
+    OutOfDescriptors,
+    Path,
+    WouldBlock,
+)
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_disk import DirectoryNode, FileNode, Node, VirtualDisk, disk_error
 
@@ -117,6 +124,8 @@ class VirtualFile:
         # A descriptor for reading will do: it is the file that is synced.
         try:
             self._enter("sync")
+        except OutOfDescriptors:
+            raise  # before anything was synced
         except OSError:
             self._node.sync_failed()
             raise

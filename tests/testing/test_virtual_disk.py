@@ -41,6 +41,22 @@ def test_synced_bytes_under_a_synced_name_stay() -> None:
     assert after_crashes(files, lambda f: f.read(HERE / "f")) == {b"kept"}
 
 
+@pytest.mark.parametrize(("code", "is_kept"), [(errno.EIO, False), (errno.EMFILE, True)])
+def test_a_sync_that_fails_makes_the_next_one_vain_unless_nothing_was_tried(
+    code: int, is_kept: bool
+) -> None:
+    """The kernel gives up the pages of a sync that failed (fsyncgate); no descriptor, no sync."""
+    files = fresh()
+    file = files.open(HERE / "f", create=True)
+    files.sync_directory(HERE)
+    file.append_v([b"kept"])
+    files.disk.fail("*/f", code, times=1)
+    with pytest.raises(OSError):
+        file.sync()
+    file.sync()
+    assert (after_crashes(files, lambda f: f.read(HERE / "f")) == {b"kept"}) == is_kept
+
+
 def test_unsynced_bytes_are_lost_kept_or_torn_at_a_sector() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
