@@ -171,7 +171,8 @@ class Decoder:
                 self._begins_by = None
             good = self._in_order(found, following) if count else 0
             if good:
-                yield from self._decode(data, found[:good])
+                behind = following if good == count else INT64_MAX
+                yield from self._decode(data, found[:good], behind)
                 self._have_seen(found[:good])
             if good < count and not (self.is_done and self._is_within(found[good])):
                 raise self._corrupt(_WRONG_OFFSETS, int(found["position"][good]))
@@ -214,8 +215,8 @@ class Decoder:
 
     # Batches
 
-    def _decode(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
-        found = self._in_range(found)
+    def _decode(self, data: Any, found: Any, following: int) -> Iterator[pa.RecordBatch]:
+        found = self._in_range(found, following)
         broken = self._first_broken(data, found) if self._check_crcs else None
         if broken is not None:
             if broken:
@@ -225,9 +226,11 @@ class Decoder:
             raise self._corrupt("the batch's CRC does not match its bytes", position)
         yield from self._decode_whole(data, found)
 
-    def _in_range(self, found: Any) -> Any:
-        """Without those that lie before what is wanted, or behind: what is wrong with them is no matter."""
-        bases = found["base_offset"]
+    def _in_range(self, found: Any, following: int) -> Any:
+        """Without those that lie before what is wanted, or behind: what is wrong with them is no matter. The last
+        one is before it if `following`, the first offset of the batch behind it, says so as well: one header may
+        lie."""
+        bases = np.append(found["base_offset"], max(following, int(found["last_offset"][-1]) + 1))
         if bases[0] < self.wanted.low and (bases[1:] >= bases[:-1]).all():
             first = int(np.searchsorted(bases, self.wanted.low, side="right")) - 1
             found = found[max(first, 0) :]

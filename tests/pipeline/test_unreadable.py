@@ -188,6 +188,51 @@ def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
             assert found == list(range(low, low + len(found)))
 
 
+@pytest.mark.parametrize("behind", [0, 8, 20, 61, 100])
+@pytest.mark.parametrize("broken", range(BATCHES - 1))
+@pytest.mark.parametrize("has_index", [False, True])
+def test_a_task_that_begins_behind_a_broken_batch_has_all_of_its_records(
+    has_index: bool, broken: int, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a piece ends: what cannot be read is the other task's to tell."""
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    log, batches = bytearray(objects.bucket.objects[key]), _log()
+    ends = [sum(map(len, batches[:number])) for number in range(BATCHES + 1)]
+    begins = 0
+    if has_index:
+        begins = ends[broken]
+        index = segment_key(stretch.segment, IndexType.OFFSET.value)
+        objects.bucket.objects[index] = b"".join(
+            ENTRY.pack(RECORDS_A_BATCH * (number + 1) - 1, ends[number])
+            for number in range(1, BATCHES)
+        )
+    monkeypatch.setattr(segments, "PIECE_BYTES", ends[broken + 1] - begins + behind)
+    log[ends[broken + 1] - 1] ^= 1
+    objects.bucket.objects[key] = bytes(log)
+    low = (broken + 1) * RECORDS_A_BATCH
+    for first in (low, low + 1):
+        assert _read(storage, replace(stretch, low=first)) == (list(range(first, LAST + 1)), None)
+
+
+@pytest.mark.parametrize("behind", [8, 61])
+@pytest.mark.parametrize("says", range(RECORDS_A_BATCH))
+def test_a_neighbour_with_other_offsets_hides_nothing_of_a_task(
+    says: int, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    log, batches = bytearray(objects.bucket.objects[key]), _log()
+    at = len(batches[0]) + len(batches[1])
+    monkeypatch.setattr(segments, "PIECE_BYTES", at + behind)
+    first = RECORDS_A_BATCH
+    log[at : at + 8] = (first + says).to_bytes(8, "big")
+    objects.bucket.objects[key] = bytes(log)
+    task = replace(stretch, low=first + 2, high=first + RECORDS_A_BATCH)
+    found, error = _read(storage, task)
+    assert found == list(range(task.low, task.high)) or isinstance(error, CorruptSegment)
+
+
 @pytest.mark.parametrize("rows", [RECORDS, BATCHES_AS_ROWS])
 @pytest.mark.parametrize("broken", [0, BATCHES // 2, BATCHES - 1])
 def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
