@@ -130,13 +130,15 @@ def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:
 
     names = ["topic", "partition", "offset", "timestamp", "records", "bytes", "codec", "isControl"]
     if job.records:
-        names.append("uncompressedBytes")
+        names += ["baseOffset", "uncompressedBytes"]
     columns = ", ".join(f"{name} {BATCH_SPARK_TYPES[name]}" for name in names)
     batches = spark.read.format(NAME).options(**job.source, rows=BATCHES).schema(columns).load()
     of_data = ~f.col("isControl")
     has_time = of_data & (f.col("timestamp") >= f.timestamp_millis(f.lit(0)))
     in_time = has_time & (f.col("timestamp") <= f.current_timestamp())
-    total = f.sum("uncompressedBytes") if job.records else f.lit(None).cast("bigint")
+    total, begins = f.lit(None).cast("bigint"), f.lit(None).cast("bigint")
+    if job.records:
+        total, begins = f.sum("uncompressedBytes"), f.min(_block("baseOffset"))
     return batches.groupBy("topic", "partition", _block(), _hour()).agg(
         f.sum(f.when(of_data, f.col("records")).otherwise(0)).alias("records"),
         f.count(f.lit(1)).alias("batches"),
@@ -149,13 +151,15 @@ def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:
         f.min(f.when(has_time, f.col("timestamp"))).alias("oldest"),
         f.max(f.when(has_time, f.col("timestamp"))).alias("newest"),
         f.max(f.when(in_time, f.col("timestamp"))).alias("reached"),
+        begins.alias("begins"),
     )
 
 
-def _block() -> Column:
+def _block(offset: str = "offset") -> Column:
+    """Of a batch that in which it ends."""
     from pyspark.sql import functions as f
 
-    return f.floor(f.col("offset") / BLOCK).alias("block")
+    return f.floor(f.col(offset) / BLOCK).alias("block")
 
 
 def _hour() -> Column:
@@ -215,14 +219,20 @@ def _of_records(
 
 
 def _reached_before(blocks: DataFrame) -> DataFrame:
-    """Of each block the newest timestamp in those before it."""
+    """Of each block the newest timestamp in those before it; also of those in which no batch ends, and one that ends in
+    a later block has records."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    earlier = (
-        Window.partitionBy("topic", "partition")
-        .orderBy("block")
-        .rowsBetween(Window.unboundedPreceding, -1)
+    in_order = Window.partitionBy("topic", "partition").orderBy("block")
+    earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    each = blocks.groupBy("topic", "partition", "block").agg(
+        f.max("reached").alias("reached"), f.min("begins").alias("begins")
     )
-    each = blocks.groupBy("topic", "partition", "block").agg(f.max("reached").alias("reached"))
-    return each.withColumn("reached", f.max("reached").over(earlier))
+    behind_former = f.lag("block").over(in_order) + 1
+    return each.select(
+        "topic",
+        "partition",
+        f.max("reached").over(earlier).alias("reached"),
+        f.sequence(f.greatest("begins", behind_former), "block").alias("blocks"),
+    ).select("topic", "partition", "reached", f.explode("blocks").alias("block"))

@@ -40,7 +40,7 @@ START = (round(time.time() * 1000) // HOUR - 12) * HOUR
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(topics={"events": 2, "void": 2}) as broker:
+    with Broker(topics={"events": 2, "void": 2, "wide": 1}) as broker:
         yield broker
 
 
@@ -98,6 +98,22 @@ def test_sizes_keys_and_late_records_by_partition_and_hour(
     (quick,) = stats(spark, StatsJob(source, by="topic", records=False)).collect()
     assert (quick.records, quick.uncompressedBytes, "late" in quick) == (1000, None, False)
     assert quick.bytes == sum(row.bytes for row in found)
+
+
+def test_records_of_a_batch_that_is_larger_than_a_block_are_late_as_others_are(
+    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch ends in some of the blocks that it has records in."""
+    monkeypatch.setattr(stats_job, "BLOCK", 100)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1000})
+    producer.produce("wide", b"early", timestamp=START + 5 * HOUR)
+    producer.flush()
+    for _ in range(300):
+        producer.produce("wide", b"late", timestamp=START)
+    producer.flush()
+    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "wide"}
+    (row,) = stats(spark, StatsJob(source)).collect()
+    assert (row.records, row.batches, row.late) == (301, 2, 301 - 100)
 
 
 def test_hours_are_those_of_utc_in_any_zone(
