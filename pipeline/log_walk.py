@@ -9,6 +9,9 @@
     | not a record for each offset, where that is said | who asks for offsets alone does not read the log |
     | an offset index that points elsewhere than to a batch that is not behind the offset | so would readers |
 
+A log may end before its segment does, or have nothing: of a topic that was compacted before it was tiered, a segment
+goes up to where the next one begins, as in Kafka. What was cut off since, its size and CRC tell.
+
 No record is looked at. Without I/O: pieces of the log come in, in their order.
 """
 
@@ -71,7 +74,7 @@ class LogWalk:
             return
         if self._rest:
             self._break("the last batch is cut short", 0)
-        elif self._next_offset != self._segment.end_offset + 1:
+        elif self._next_offset > self._segment.end_offset + 1:
             self._say(f"ends at offset {self._next_offset - 1}, not {self._segment.end_offset}")
         offsets = self._segment.end_offset - self._segment.start_offset + 1
         if is_dense(self._segment.custom_metadata) and self.records != offsets:

@@ -2,7 +2,8 @@
 
 With a manifest: every object has the size and CRC-32C that stand in it, there is none that it does not
 name, and it says what the metadata says. Without (Kafka's LocalTieredStorage): the log's object has
-the metadata's size, and its batches follow on each other and have the right checksums. A summary of segments
+the metadata's size, and its batches follow on each other, not beyond where the segment ends (before that
+they may end, where compaction took the last ones), and have the right checksums. A summary of segments
 says what the metadata says of those that there still are.
 
 What is wrong are texts that name the object. A step reads `PIECE_BYTES` at most, and blocks.
@@ -118,7 +119,7 @@ class Verification:
             rest, at = rest[taken:], at + taken
         if rest:
             self.problems.append(f"{info.key}: the last batch, at position {at}, is cut short")
-        elif self._metadata is not None and next_offset != self._metadata.end_offset + 1:
+        elif self._metadata is not None and next_offset > self._metadata.end_offset + 1:
             end = self._metadata.end_offset
             self.problems.append(f"{info.key} ends at offset {next_offset - 1}, not {end}")
 

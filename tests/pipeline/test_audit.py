@@ -405,10 +405,18 @@ def test_a_log_that_is_what_is_said_of_it(pieces: int) -> None:
     assert f"says that offset 39 is at byte {3 * size + 1}" in walk.problems[0]
 
 
+@pytest.mark.parametrize("left", [(), (0,), (3,), (1, 2)])
+def test_a_log_of_which_compaction_has_left_some_batches_or_none(left: tuple[int, ...]) -> None:
+    """The topic was compacted before it was tiered: a segment ends where the next one begins, as in Kafka."""
+    log = b"".join(bytes(BATCHES[number]) for number in left)
+    walk = walked(right(size_bytes=len(log), end_offset=49), log)
+    assert (walk.problems, walk.records) == ([], 10 * len(left))
+
+
 @pytest.mark.parametrize(
     ("known", "log", "said"),
     [
-        (right(end_offset=49), LOG, "ends at offset 39, not 49"),
+        (right(end_offset=29), LOG, "ends at offset 39, not 29"),
         (right(max_timestamp_ms=1008), LOG, "the latest should be 1008 (and 3 batches more)"),
         (right(epochs=(EpochStart(0, 0),)), LOG, "offset 20 is of epoch 1, the metadata says 0"),
         (right(start_offset=5), LOG, "offset 0 comes after 4"),

@@ -138,13 +138,29 @@ def test_without_a_manifest_the_batches_are_checked(
         assert all(problem.startswith(key) for problem in found)
 
 
-def test_without_a_manifest_a_log_that_is_cut_or_ends_early() -> None:
-    cut, early = (
+def test_without_a_manifest_a_log_that_is_cut_or_ends_elsewhere() -> None:
+    cut, early, late = (
         without_manifest(lambda log: log[:-1]),
         without_manifest(lambda log: b"".join(BATCHES[:-1])),
+        without_manifest(
+            lambda log: log + bytes(build_batch([Record(200, 0, None, b"")], base_offset=200))
+        ),
     )
     assert [problem.split(".log")[1].split(",")[0] for problem in cut] == [
         f" has {len(LOG) - 1} bytes",
         ": the last batch",
     ]
-    assert early[1].endswith("ends at offset 195, not 199")
+    assert [problem.split(".log")[1] for problem in early] == [
+        f" has {len(LOG) - len(BATCHES[-1])} bytes, not {len(LOG)}"
+    ]
+    assert late[1].endswith("ends at offset 200, not 199")
+
+
+@pytest.mark.parametrize("left", [0, 1, len(BATCHES) - 1])
+def test_without_a_manifest_a_log_of_which_compaction_has_left_less_is_well(left: int) -> None:
+    """Kafka copies what it has of a topic that was compacted once: up to where the next segment begins."""
+    objects, metadata = copied()
+    log = b"".join(BATCHES[:left])
+    objects.delete(segment_key(COPY, MANIFEST_SUFFIX))
+    objects.put(segment_key(COPY, ".log"), [log])
+    assert problems(objects, replace(metadata, size_bytes=len(log))) == []
