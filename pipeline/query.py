@@ -24,7 +24,7 @@ from odradek.pipeline.errors import BadOption, DataLoss, or_without
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import Options, Position
 from odradek.pipeline.planning import BrokerRange, Lost, Piece
-from odradek.pipeline.segment_columns import PackedStretches
+from odradek.pipeline.segment_columns import PackedStretches, Stretches
 from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.pipeline.stored_partitions import StoredPartitions
 from odradek.pipeline.stream_offsets import StreamOffsets
@@ -364,6 +364,18 @@ class Query:
     def _too_late_ms(self, filtered: Filtered) -> int:
         return filtered.too_late_ms(self._options.max_lateness_ms)
 
+    def _first_too_late(self, stretches: Stretches, filtered: Filtered) -> int | None:
+        """Which is the first that is known to have a record that is too late."""
+        too_late_ms = self._too_late_ms(filtered)
+        for number in np.flatnonzero(stretches.are_as_late(too_late_ms)).tolist():
+            from odradek.pipeline.segments import has_as_late
+
+            assert self._store is not None, "nobody else has stretches"
+            if has_as_late(self._store.storage, stretches[: number + 1].last, too_late_ms):
+                found: int = number
+                return found
+        return None
+
     def _is_timed(self, filtered: Filtered) -> bool:
         """Whether something is known to be too early or too late."""
         return filtered.since_ms > INT64_MIN or self._too_late_ms(filtered) < INT64_MAX
@@ -403,10 +415,9 @@ class Query:
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
         stretches = self._stored.decided(where, low, high)
-        too_late_ms = self._too_late_ms(filtered)
-        late = np.flatnonzero(stretches.are_as_late(too_late_ms))
-        if len(late):
-            stretches = stretches[: late[0] + 1]
+        late = self._first_too_late(stretches, filtered)
+        if late is not None:
+            stretches = stretches[: late + 1]
             high = stretches.high
         doubts = self._stored.doubts(where)
         read = stretches[stretches.may_be_as_late(filtered.since_ms)]

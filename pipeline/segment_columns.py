@@ -232,7 +232,8 @@ class Stretches:
         return int(self.rows["high"][-1])
 
     def are_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
-        """Whether each is known to have a record at or after `at_ms`: its segment's may be behind its end."""
+        """Whether each has a record at or after `at_ms`, if its records have timestamps at all: its segment's may be
+        behind its end."""
         is_whole = self.rows["high"] == self.rows["start"] + self.rows["last"] + 1
         found: npt.NDArray[np.bool_] = is_whole & (self.rows["newest"] >= at_ms)
         return found

@@ -95,6 +95,15 @@ class SegmentIndexes:
             high = min(high, late.next_offset)
         return Stretch(self._segment, low, high)
 
+    def has_as_late(self, at_ms: int) -> bool:
+        """Whether one of its records is known to be at or after that: its largest timestamp is, where no record has
+        any, when it was sealed."""
+        index = self._times
+        if index is None:
+            return False
+        found = time_entry_as_late(index, self._segment.start_offset, at_ms)
+        return found is not None and self._named_by(*found) is not None
+
     def place(self, low: int, high: int) -> Place:
         """What has all batches with the offsets from `low` on, before `high`, and one more on either side: no CRC
         is over a batch's first offset, its neighbours tell a wrong one. The whole log, where its index is

@@ -106,6 +106,11 @@ def narrowed(
     return SegmentIndexes(storage, stretch.segment).narrowed(stretch, since_ms, too_late_ms)
 
 
+def has_as_late(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> bool:
+    """`SegmentIndexes.has_as_late`."""
+    return SegmentIndexes(storage, stretch.segment).has_as_late(at_ms)
+
+
 def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> Stretch:
     """Where in it the first record that is as late as `at_ms` should be, by the segment's time index; all of
     it where that cannot be told."""

@@ -7,7 +7,7 @@ from itertools import accumulate
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
@@ -39,6 +39,8 @@ from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.virtual_reading import FULL
 
 START = 100
+SEALED_MS = 40
+"""The latest time of a segment whose records have none, for brokers: when it was sealed."""
 
 
 @settings(deadline=None)
@@ -133,7 +135,8 @@ def _put(objects: VirtualObjects, partition: int, segments: list[list[Times]]) -
             RemoteLogSegmentId(
                 TopicIdPartition(UUID(int=1), "t", partition), UUID(int=number + 1)
             ),
-            start, len(every) - 1, 1, newest, 0, (EpochStart(0, start),), len(log),
+            start, len(every) - 1, 1, newest if newest >= 0 else SEALED_MS, 0,
+            (EpochStart(0, start),), len(log),
             SegmentState.COPY_SEGMENT_FINISHED, txn_index_empty=True,
         )  # fmt: skip
         for suffix, data in (
@@ -150,7 +153,7 @@ def _put(objects: VirtualObjects, partition: int, segments: list[list[Times]]) -
 @settings(deadline=None)
 @given(
     st.lists(
-        st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=3), min_size=1, max_size=5),
+        st.lists(st.lists(st.integers(-1, 30), min_size=1, max_size=3), min_size=1, max_size=5),
         min_size=1,
         max_size=5,
     ),
@@ -159,6 +162,7 @@ def _put(objects: VirtualObjects, partition: int, segments: list[list[Times]]) -
     st.integers(0, 3),
     st.booleans(),
 )
+@example([[[-1]], [[0]]], 0, 1, 0, True)
 def test_no_record_between_two_times_is_left_out(
     segments: list[list[Times]], since_ms: int, length_ms: int, spare_ms: int, told: bool
 ) -> None:
