@@ -65,7 +65,8 @@ class BatchReader:
         self._unavailable_s = unavailable_s
 
     async def fetch(self, offset: int, *, max_wait_s: float = 0.5) -> FetchedBatches:
-        """What there is from `offset` on; nothing, if nothing comes in `max_wait_s`.
+        """What there is from `offset` on; nothing, if nothing comes in `max_wait_s`. Where a quota holds it up, it is
+        asked again once that is over: the leader answers, be it slowly.
 
         Raises KafkaError (OFFSET_OUT_OF_RANGE at once, what may pass after a while; INCONSISTENT_TOPIC_ID where
         the name is another topic's now) and ClientError.
@@ -74,7 +75,11 @@ class BatchReader:
         pause = BACKOFF_S
         while True:
             try:
-                return await self._fetch(offset, max_wait_s)
+                found = await self._fetch(offset, max_wait_s)
+                if found is not None:
+                    return found
+                begun = trio.current_time()
+                continue
             except (KafkaError, ClientError) as error:
                 now = trio.current_time()
                 if not retriable(error) or now - begun > self._unavailable_s:
@@ -87,7 +92,8 @@ class BatchReader:
             await trio.sleep(pause)
             pause = min(2 * pause, BACKOFF_MAX_S)
 
-    async def _fetch(self, offset: int, max_wait_s: float) -> FetchedBatches:
+    async def _fetch(self, offset: int, max_wait_s: float) -> FetchedBatches | None:
+        """None once a quota has held it up."""
         topic, partition = self._where
         leader = await self._cluster.node(await self._cluster.leader(topic, partition))
         known = self._cluster.topics.get(topic)
@@ -100,6 +106,9 @@ class BatchReader:
             at_most=None if by_id else NAMED_TOPICS,
         )
         check(getattr(answer, "error_code", 0), about="fetch")
+        if not answer.responses:  # in place of records that would be too many (Kafka, KIP-219)
+            await trio.sleep(max(BACKOFF_S, answer.throttle_time.total_seconds()))
+            return None
         row = answer.responses[0].partitions[0]
         if self._topic_id is not None and not by_id:
             await self._ask_for_id(leader)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from odradek.client.batch_reader import BatchReader
 from odradek.client.consumer import TopicPartition
@@ -23,9 +25,14 @@ OLD, NEW = UUID(int=1), UUID(int=2)
 
 @asynccontextmanager
 async def broker(
-    ids: list[UUID], versions: Mapping[Api, tuple[int, int]] | None = None
+    ids: list[UUID],
+    versions: Mapping[Api, tuple[int, int]] | None = None,
+    *,
+    throttled: Sequence[int] = (),
 ) -> AsyncIterator[tuple[ScriptedBroker, Cluster]]:
-    """One whose topic "t" has the first of these ids, and the others after as many fetches."""
+    """One whose topic "t" has the first of these ids, and the others after as many fetches. The first fetches
+    are `throttled` for so many ms."""
+    waits = [*throttled]
 
     def script(asked: Asked) -> Any:
         if asked.api is METADATA:
@@ -35,6 +42,8 @@ async def broker(
             return answer
         if asked.api is not FETCH:
             return None
+        if waits:
+            return {"throttle_time": timedelta(milliseconds=waits.pop(0)), "responses": []}
         (topic,) = asked.body.topics
         is_known = asked.version <= 12 or topic.topic_id == ids[0]
         if len(ids) > 1:
@@ -100,3 +109,14 @@ async def test_what_was_known_of_a_topic_before_is_asked_again(
         await reader.fetch(3, max_wait_s=0.0)
         named = BatchReader(cluster, T0, topic_id=NEW)
         assert (await named.fetch(3, max_wait_s=0.0)).end_offset == 7
+
+
+@pytest.mark.parametrize("topic_id", [OLD, None], ids=["by its id", "by name"])
+async def test_a_fetch_that_a_quota_holds_up_is_asked_again(topic_id: UUID | None) -> None:
+    """Kafka answers it with no topic at all, and says how long to wait (KIP-219)."""
+    async with broker([OLD], throttled=(40, 0, 60)) as (found, cluster):
+        reader = BatchReader(cluster, T0, topic_id=topic_id, unavailable_s=0.0)
+        begun = trio.current_time()
+        assert (await reader.fetch(3, max_wait_s=0.0)).end_offset == 7
+        assert trio.current_time() - begun >= 0.1
+        assert len(found.asked(FETCH)) == 4
