@@ -123,7 +123,7 @@ class Outcome:
 def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
     """What a broker would make of it now."""
     total = held.remote_bytes + held.local_bytes
-    count = _oldest(held, 0, rule.retention_ms, rule.retention_bytes, now_ms)
+    count = _oldest(held, 0, rule.retention_ms, rule.retention_bytes, now_ms, least_excess=1)
     deleted = int(held.sizes[:count].sum())
     start = max(held.start_offset, int(held.ends[count - 1])) if count else held.start_offset
     outcome = Outcome(
@@ -141,7 +141,7 @@ def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
     first = int(np.searchsorted(held.ends, held.local_start, "right"))
     on_disk = int(held.sizes[first:].sum()) + held.local_bytes
     left = max(first, count)
-    left += _oldest(held, left, *rule.local_limits, now_ms)
+    left += _oldest(held, left, *rule.local_limits, now_ms, least_excess=0)
     kept = int(held.sizes[left:].sum()) + held.local_bytes
     local_start = max(held.local_start, start, int(held.ends[left - 1]) if left else 0)
     return replace(
@@ -152,13 +152,18 @@ def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
     )
 
 
-def _oldest(held: Held, first: int, limit_ms: int, limit_bytes: int, now_ms: int) -> int:
-    """How many segments go, from that one on, with all that is behind it."""
+def _oldest(
+    held: Held, first: int, limit_ms: int, limit_bytes: int, now_ms: int, *, least_excess: int
+) -> int:
+    """How many segments go, from that one on, with all that is behind it. By size, as long as there is so much too much
+    before one, which tells of those that are empty, and not less than it has."""
     sizes = held.sizes[first:]
     oldest_ms = now_ms - limit_ms if limit_ms >= 0 else -1
-    excess = int(sizes.sum()) + held.local_bytes - limit_bytes if limit_bytes >= 0 else 0
     goes = np.where(held.newest_ms >= 0, held.newest_ms, held.copied_ms)[first:] < oldest_ms
-    goes |= (sizes > 0) & (np.cumsum(sizes) <= excess)
+    if limit_bytes >= 0:
+        excess = int(sizes.sum()) + held.local_bytes - limit_bytes
+        deleted = np.cumsum(sizes)
+        goes |= (deleted <= excess) & (deleted - sizes + least_excess <= excess)
     return len(goes) if goes.all() else int(np.argmin(goes))
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
@@ -63,6 +63,7 @@ def held_of(start: int, segments: list[tuple[int, int, int, int]], local: int) -
     limits,
     st.integers(0, 30),
 )
+@example([(1, 0, NOW, NOW), (1, 3, NOW, NOW)], -1, 1, 1).via("one that compaction has emptied")
 def test_what_a_leader_would_delete(
     rows: list[tuple[int, int, int, int]], ms: int, size: int, local: int
 ) -> None:
@@ -109,7 +110,7 @@ class OnDisk:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 9), st.integers(1, 20), st.just(-1) | times, times), max_size=8
+        st.tuples(st.integers(1, 9), st.integers(0, 20), st.just(-1) | times, times), max_size=8
     ),
     st.tuples(limits, limits),
     st.tuples(st.integers(-2, 60), st.integers(-2, 60)),
