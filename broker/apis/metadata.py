@@ -270,7 +270,16 @@ def _new_topic(name: str, config: ServerConfig) -> NewTopic:
             return NewTopic(
                 name, topic.partitions, topic.replication_factor, configs=dict(topic.configs)
             )
-    return NewTopic(name)
+    return NewTopic(
+        name,
+        _own_default("num.partitions", config),
+        _own_default("default.replication.factor", config),
+    )
+
+
+def _own_default(name: str, config: ServerConfig) -> int:
+    """What is set on this broker; -1, the controller's default, where nothing is."""
+    return config.get_int(name) if config.is_set(name) else -1
 
 
 HANDLERS = {apis.METADATA: metadata}

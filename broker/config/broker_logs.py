@@ -30,7 +30,8 @@ from odradek.broker.config.validators import (
 # fmt: off
 LOGS: Rows = (
     row("num.partitions", INT, "1", MEDIUM, at_least(1), effect=True,
-        doc="Partitions of a topic that is created without a number."),
+        doc="Partitions of a topic that is created without a number, as the controller has it; of one "
+            "created automatically as the asked broker has it, where that sets it."),
     row("log.dir", LIST, "/tmp/kafka-logs", HIGH, distinct(empty=False), effect=True,
         doc="Directories for logs where `log.dirs` is not set."),
     row("log.dirs", LIST, None, HIGH, distinct(empty=False, null=True), effect=True,

@@ -24,7 +24,8 @@ REPLICATION: Rows = (
     row("controller.socket.timeout.ms", INT, "30000", MEDIUM,
         doc="Socket timeout of requests to the controller, in ms."),
     row("default.replication.factor", INT, "1", MEDIUM, effect=True,
-        doc="Replicas of a topic that is created without a number, and of one created automatically."),
+        doc="Replicas of a topic that is created without a number, as the controller has it; of one "
+            "created automatically as the asked broker has it, where that sets it."),
     row("replica.lag.time.max.ms", LONG, "30000", HIGH, effect=True,
         doc="How long a follower may lag behind the end of the log before it leaves the in-sync set, "
             "in ms."),

@@ -256,3 +256,18 @@ def test_a_node_that_names_others_must_be_formatted() -> None:
             await nodes.start(1)
 
     run(main, COMBINED, formatted=False)
+
+
+def test_a_topic_made_by_asking_is_as_the_asked_broker_would_have_it() -> None:
+    """Where its file says; else as the controller's does."""
+
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1, 2, 3)
+        nodes.configs = {"num_partitions": "3", "default_replication_factor": "1"}
+        await nodes.start(4, 5)
+        await nodes.ask(4, apis.METADATA, {"topics": [{"topic_id": None, "name": "t"}]})
+        topic = nodes.brokers[4].metadata.image.topics_by_name["t"]
+        assert len(topic.partitions) == 3
+        assert all(len(each.replicas) == 1 for each in topic.partitions.values())
+
+    run(main, APART)
