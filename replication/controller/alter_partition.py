@@ -17,8 +17,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.brokers import check_broker_epoch
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from odradek.replication.controller.leadership import (
-    UNCLEAN_ELECTION,
-    effective_bool,
+    allows_unclean_election,
     surroundings,
 )
 from odradek.replication.controller.operations import ItemRefused, Plan
@@ -152,7 +151,7 @@ def _decided(
     proposed: ProposedIsr,
     unclean_election: bool,
 ) -> PartitionChangeRecord | None:
-    unclean = effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election)
+    unclean = allows_unclean_election(image, topic.name, default=unclean_election)
     return decide_change(
         topic.id,
         proposed.index,

@@ -15,8 +15,7 @@ from odradek.replication.controller.image import (
     TopicImage,
 )
 from odradek.replication.controller.leadership import (
-    UNCLEAN_ELECTION,
-    effective_bool,
+    allows_unclean_election,
     partitions_without_leader,
     surroundings,
 )
@@ -122,7 +121,7 @@ def elect_uncleanly(
     allowed = (
         (topic, index, partition)
         for topic, index, partition in partitions_without_leader(image)
-        if effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election)
+        if allows_unclean_election(image, topic.name, default=unclean_election)
     )
     return _elect_some(image, allowed, Election.UNCLEAN, at_once)
 

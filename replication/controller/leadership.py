@@ -55,7 +55,7 @@ def leader_and_isr_updates(
 
     records = []
     for topic, index, partition in places:
-        unclean = effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election)
+        unclean = allows_unclean_election(image, topic.name, default=unclean_election)
         record = decide_change(
             topic.id,
             index,
@@ -169,21 +169,18 @@ def _all_partitions(image: MetadataImage) -> Iterator[Place]:
 
 
 def effective_min_isr(image: MetadataImage, topic: TopicImage) -> int:
-    """`min.insync.replicas` of a topic, but no more than it has replicas."""
-    text = _effective(image, topic.name, MIN_ISR)
+    """`min.insync.replicas` of a topic, or the cluster's dynamic one; but no more than it has replicas."""
+    text = image.topic_configs(topic.name).get(MIN_ISR) or image.config(BROKER, "").get(MIN_ISR)
     first = topic.partitions.get(0)
     replicas = len(first.replicas) if first is not None else 1
     return min(1 if text is None else int(text), replicas)
 
 
-def effective_bool(image: MetadataImage, topic: str, name: str, *, default: bool) -> bool:
-    text = _effective(image, topic, name)
+def allows_unclean_election(image: MetadataImage, topic: str, *, default: bool) -> bool:
+    """What the topic says of it itself. `default` is what this controller's configs come to, dynamic ones of
+    the cluster and its own included."""
+    text = image.topic_configs(topic).get(UNCLEAN_ELECTION)
     return default if text is None else text.strip().lower() == "true"
-
-
-def _effective(image: MetadataImage, topic: str, name: str) -> str | None:
-    """The topic's value, or the cluster's dynamic one."""
-    return image.topic_configs(topic).get(name) or image.config(BROKER, "").get(name)
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> UUID:

@@ -18,8 +18,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.assignments import check_manual_assignment
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from odradek.replication.controller.leadership import (
-    UNCLEAN_ELECTION,
-    effective_bool,
+    allows_unclean_election,
     surroundings,
 )
 from odradek.replication.controller.operations import ItemRefused, Plan, check_size
@@ -135,7 +134,7 @@ def _cancelled(
         raise ItemRefused(ErrorCode.no_reassignment_in_progress)
     replicas = without(partition.replicas, partition.adding_replicas)
     isr = without(partition.isr, partition.adding_replicas)
-    unclean = effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election)
+    unclean = allows_unclean_election(image, topic.name, default=unclean_election)
     if not isr:
         if not unclean:
             raise ItemRefused(

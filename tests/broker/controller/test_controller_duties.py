@@ -9,6 +9,7 @@ from odradek.broker.controller_duties import LEFT_SECONDS
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.cluster_records import NoOpRecord
+from odradek.protocol.schemas.topic_records import ConfigRecord
 from odradek.replication.controller.brokers import fence_broker, unfence_broker
 from odradek.replication.controller.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS
 from odradek.replication.controller.heartbeats import Heartbeat
@@ -20,6 +21,7 @@ from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
 from tests.replication.controller.clusters import cluster, create, partition
 
 SESSION_SECONDS = 9.0
+UNCLEAN = "unclean.leader.election.enable"
 
 
 @pytest.fixture
@@ -239,6 +241,27 @@ async def test_who_has_no_leader_gets_one_that_lacks_records_if_that_is_allowed(
     assert leaders(node) == {-1}
     await trio.sleep(2)
     assert leaders(node) == ({1} if allowed else {-1})
+
+
+async def test_what_a_controller_says_of_unclean_elections_itself_counts_before_the_clusters_default(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    image, _ = create(cluster(2), NewTopic("t", assignments={0: (1, 2)}))
+    metadata = FakeMetadata(image)
+    for broker in (1, 2):
+        epoch = image.brokers[broker].epoch
+        metadata.decide(lambda image, b=broker, e=epoch: fence_broker(image, b, e))
+    metadata.decide(lambda image: unfence_broker(image, 1, image.brokers[1].epoch))
+    forget_eligible(metadata)
+    cluster_wide = ConfigRecord(resource_type=4, resource_name="", name=UNCLEAN, value="true")
+    own = ConfigRecord(resource_type=4, resource_name="9", name=UNCLEAN, value="false")
+    metadata.decide(lambda _: Plan([cluster_wide, own], None))
+    node = ControllerNode(metadata)
+    node.config.apply_dynamic({UNCLEAN: "true"}, {UNCLEAN: "false"})
+    nursery.start_soon(keep_alive, node, 1)
+    await nursery.start(node.controller_duties.run)
+    await trio.sleep(301)
+    assert leaders(node) == {-1}
 
 
 def forget_eligible(metadata: FakeMetadata) -> None:
