@@ -212,23 +212,27 @@ async def _delete(
     ]
     names = [name for name, topic_id in asked if name is not None and topic_id is None]
     ids = [topic_id for name, topic_id in asked if topic_id is not None and name is None]
-    if ctx.authorizer is not None and not may_cluster(ctx, AclOperation.DELETE):
-        answers += _undeletable(names, ids, ctx)
-    if names or ids:
+    if not (names or ids):
+        return answers
+    is_free = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)
 
-        def operation(image: MetadataImage) -> Plan[list[DeletedTopic]]:
-            return topic_operations.delete_topics(image, names, ids, charge=charge)
+    def operation(image: MetadataImage) -> Plan[list[Values]]:
+        denied = [] if is_free else _undeletable(names, ids, image, ctx)
+        plan = topic_operations.delete_topics(image, names, ids, charge=charge)
+        return Plan(plan.records, [*denied, *(_deleted(topic) for topic in plan.result)])
 
-        answers += [_deleted(topic) for topic in await ctx.broker.metadata.perform(operation)]
-    return answers
+    return answers + await ctx.broker.metadata.perform(operation)
 
 
-def _undeletable(names: list[str], ids: list[UUID], ctx: RequestContext) -> list[Values]:
+def _undeletable(
+    names: list[str], ids: list[UUID], image: MetadataImage, ctx: RequestContext
+) -> list[Values]:
     """The answers for topics that the client may not delete, which are taken out of the lists.
 
-    Of a topic that it may not even describe, neither is told that there is one, nor its name.
+    Of a topic that it may not even describe, neither is told that there is one, nor its name. The image is
+    the one that is decided on: in an older one, a topic that has just been made is none to be kept.
     """
-    by_id = ctx.broker.metadata.image.topics_by_id
+    by_id = image.topics_by_id
     answers = []
     denied: set[UUID | str] = set()
     for topic_id, count in Counter(ids).items():
@@ -238,7 +242,7 @@ def _undeletable(names: list[str], ids: list[UUID], ctx: RequestContext) -> list
         denied.add(topic_id)
         seen = may_topic(ctx, found.name, AclOperation.DESCRIBE)
         answers.append(_not_deleted(found.name if seen else None, topic_id, TopicDenied()))
-    by_name = ctx.broker.metadata.image.topics_by_name
+    by_name = image.topics_by_name
     for name, count in Counter(names).items():
         seen = may_topic(ctx, name, AclOperation.DESCRIBE)
         if count > 1 or (seen and (name not in by_name or may_topic(ctx, name))):

@@ -103,6 +103,28 @@ async def test_creating_and_deleting(client: Any, restricted: Callable[..., Any]
     assert codes(answer.results) == {"kept": "topic_authorization_failed"}
 
 
+async def test_what_is_being_made_is_not_deleted_by_who_may_not(
+    client: Any, restricted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are appended, and not yet committed: decided is on what they say."""
+    metadata = client.broker.metadata
+    committed = metadata.image
+    topic_id = (await client.create("t")).topic_id
+    newest, metadata.image = metadata.image, committed
+
+    async def perform(operation: Any) -> Any:
+        metadata.image = newest
+        return metadata.decide(operation)
+
+    monkeypatch.setattr(metadata, "perform", perform)
+    other = restricted(topic_may("t", Op.DESCRIBE))
+    for asked in ({"name": "t", "topic_id": None}, {"name": None, "topic_id": topic_id}):
+        metadata.image = committed
+        deleted = await other.ask(apis.DELETE_TOPICS, 6, topics=[asked], timeout=1000)
+        assert codes(deleted.responses) == {"t": "topic_authorization_failed"}
+        assert "t" in metadata.image.topics_by_name
+
+
 async def test_configs(client: Any, restricted: Callable[..., Any]) -> None:
     await client.create("mine")
     await client.create("theirs")
