@@ -51,5 +51,7 @@ class RequestContext:
     """Who the listener says the client is."""
     asker: Asker | None = None
     """None where answers go through their tasks alone."""
+    is_forwarded: bool = False
+    """It came in an envelope, from a broker that has looked at what is its own business."""
     takes_long: bool = False
     """Found out when it was to be done at once: the handler needs not try that again."""

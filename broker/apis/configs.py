@@ -194,6 +194,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 for resource in wanted
             ],
             validate_config=ctx.broker.validate_config,
+            past_brokers=_is_past_brokers(ctx),
             validate_only=request.validate_only,
         )
 
@@ -213,10 +214,16 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
             [(_key(resource), _alterations(resource)) for resource in wanted],
             validate_config=ctx.broker.validate_config,
             list_configs=list_configs(),
+            past_brokers=_is_past_brokers(ctx),
             validate_only=validate_only,
         )
 
     return _responses(request, answers, await _perform(operation, request, wanted, ctx))
+
+
+def _is_past_brokers(ctx: RequestContext) -> bool:
+    """Whether no broker has looked at what is asked of its own configs."""
+    return ctx.endpoint.of_controller and not ctx.is_forwarded
 
 
 async def _perform(

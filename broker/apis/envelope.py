@@ -59,6 +59,7 @@ async def _answer(frame: memoryview, request: Any, ctx: RequestContext) -> bytes
         ctx.flush,
         ctx.authorizer,
         principal,
+        is_forwarded=True,
     )
     try:
         message = route.read(api.key, version, frame, header.body)

@@ -68,12 +68,14 @@ def incremental_alter_configs(
     *,
     validate_config: ConfigValidator,
     list_configs: Mapping[int, Mapping[str, str]],
+    past_brokers: bool = False,
     validate_only: bool = False,
 ) -> Plan[list[AlteredResource]]:
     """One answer for each resource, in the order asked.
 
     `list_configs`: of each resource type, the configs of type LIST and the text of their defaults
-    (what APPEND and SUBTRACT start from where nothing is set).
+    (what APPEND and SUBTRACT start from where nothing is set). `past_brokers`: the controller was asked
+    itself, and no broker has said yet whether its own configs can be.
     """
 
     def decide(resource: Resource, alterations: Sequence[Alteration]) -> list[Any]:
@@ -83,6 +85,7 @@ def incremental_alter_configs(
         present = image.config(*resource)
         lists = list_configs.get(resource[0], {})
         changes = {each.name: _altered(present.get(each.name), each, lists) for each in alterations}
+        _check_cordoned(resource, changes, present, past_brokers)
         return _resource_records(image, resource, changes, (), validate_config)
 
     return _each_resource(wanted, decide, validate_only)
@@ -93,13 +96,16 @@ def alter_configs(
     wanted: Sequence[tuple[Resource, Mapping[str, str | None]]],
     *,
     validate_config: ConfigValidator,
+    past_brokers: bool = False,
     validate_only: bool = False,
 ) -> Plan[list[AlteredResource]]:
-    """Replace all configs of each resource by those given (AlterConfigs)."""
+    """Replace all configs of each resource by those given (AlterConfigs); `past_brokers` as above."""
 
     def decide(resource: Resource, configs: Mapping[str, str | None]) -> list[Any]:
         _check_no_nulls(name for name, value in configs.items() if value is None)
-        left_out = [name for name in image.config(*resource) if name not in configs]
+        present = image.config(*resource)
+        _check_cordoned(resource, configs, present, past_brokers)
+        left_out = [name for name in present if name not in configs]
         return _resource_records(image, resource, configs, left_out, validate_config)
 
     return _each_resource(wanted, decide, validate_only)
@@ -212,6 +218,27 @@ def _resource_records(
         return list(records)
     _check_exists(image, resource)
     return [*records, *_elr_clearing(image, records)]
+
+
+def _check_cordoned(
+    resource: Resource,
+    changes: Mapping[str, str | None],
+    present: Mapping[str, str],
+    past_brokers: bool,
+) -> None:
+    """Which directories a broker has only itself knows: without it, the list can become shorter (KIP-1066)."""
+    if resource[0] != BROKER or not past_brokers:
+        return
+    before, after = (
+        {each.strip() for each in (text or "").split(",")}
+        for text in (present.get(CORDONED), changes.get(CORDONED))
+    )
+    if not after - {""} <= before:
+        raise ItemRefused(
+            ErrorCode.invalid_config,
+            f"When updating {CORDONED} via controllers,  the new value must be a subset of the current "
+            "configuration value.",
+        )
 
 
 def _check_record(image: MetadataImage, record: Any) -> None:

@@ -20,6 +20,7 @@ from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import request_header
 from odradek.protocol.principals import decode_principal, encode_principal
 from odradek.replication.controller.acls import AclOperation, AclResource
+from odradek.replication.controller.configs import AlterOperation
 from odradek.replication.controller.image import MetadataImage
 from odradek.seams.network import Address
 from tests.broker.apis_admin.conftest import FakeBroker, FakeMetadata
@@ -200,6 +201,32 @@ async def test_configs_of_the_broker_itself_are_looked_at_here(nodes: Nodes) -> 
     assert image.topic_configs("t") == {"retention.ms": "5"}
     assert image.config(ResourceType.BROKER, "2") == {"background.threads": "11"}
     assert len(nodes.broker.controller.envelopes) == 2  # the topic, and these configs
+
+
+async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> None:
+    """Which knows what it has: a list that a controller took would keep the broker from taking over any
+    dynamic config. Asked itself, the controller makes the list shorter, and no longer (KIP-1066)."""
+    nodes.active.register(2)
+
+    def values(operation: int, value: str) -> dict[str, Any]:
+        config = {"name": "cordoned.log.dirs", "config_operation": operation, "value": value}
+        broker = {"resource_type": int(ResourceType.BROKER), "resource_name": "2"}
+        return {"resources": [{**broker, "configs": [config]}], "validate_only": False}
+
+    def code(answer: Any) -> str:
+        return answer.responses[0].error_code.name
+
+    async def ask_controller(operation: int, value: str) -> str:
+        request = values(operation, value)
+        active: Any = nodes.active
+        return code(await answer_here(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
+
+    for operation in (AlterOperation.SET, AlterOperation.APPEND):
+        assert await ask_controller(operation, "/elsewhere") == "invalid_config"
+    forwarded = await nodes.ask(apis.INCREMENTAL_ALTER_CONFIGS, values(AlterOperation.SET, "*"))
+    assert code(forwarded) == "none"
+    assert await ask_controller(AlterOperation.SET, " * ") == "none"
+    assert await ask_controller(AlterOperation.SET, "") == "none"
 
 
 @pytest.mark.parametrize("api", sorted(FORWARDABLE, key=lambda api: api.key), ids=lambda a: a.name)
