@@ -100,7 +100,7 @@ class Replicas:
             seams.offload,
             self._broker.directories,
             config_for=self.log_config,
-            intervals=storage_settings.intervals(config),
+            intervals=lambda: storage_settings.intervals(config),
             on_failure=self._directory_failed,
             workers=seams.workers,
             cleaner_settings=lambda: storage_settings.cleaner(config),

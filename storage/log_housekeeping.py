@@ -63,7 +63,7 @@ async def run(
     manager: LogManager, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """All rounds, until cancelled."""
-    every = manager.intervals
+    every = manager.intervals()
     first_ms = every.initial_delay_ms
     checkpoint = manager.checkpoint
     rounds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
@@ -99,7 +99,7 @@ async def probe(manager: LogManager, directory: LogDirectory) -> None:
             await look_for_room(directory, manager.offload, manager.clock)
         except OSError as error:
             directory.report(error)
-        await manager.clock.sleep(manager.intervals.probe_ms / 1000)
+        await manager.clock.sleep(manager.intervals().probe_ms / 1000)
 
 
 async def look_for_room(directory: LogDirectory, offload: Offload, clock: Clock) -> None:

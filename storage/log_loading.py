@@ -195,7 +195,7 @@ class Opener:
     on_full: Callable[[PartitionLog, OSError], None]
     on_checkpoint_due: Callable[[PartitionLog], None]
     on_flush_due: Callable[[PartitionLog, int], None]
-    producer_id_expiration_ms: int
+    producer_id_expiration_ms: Callable[[], int]
 
     def load(
         self, home: DirectoryLogs, found: Survey, wanted: TopicPartition, config: LogConfig

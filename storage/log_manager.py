@@ -90,7 +90,7 @@ class LogManager:
         directories: Directories,
         *,
         config_for: Callable[[str], LogConfig],
-        intervals: Intervals | None = None,
+        intervals: Callable[[], Intervals] = Intervals,
         on_failure: Callable[[LogDirectory, Sequence[PartitionLog]], None] | None = None,
         workers: Workers | None = None,
         cleaner_settings: Callable[[], CleanerSettings] = CleanerSettings,
@@ -98,13 +98,14 @@ class LogManager:
     ) -> None:
         """`config_for` gives a topic's effective config (the broker's defaults for an unknown one).
 
+        What of `intervals` can change while the node runs is asked for when it is needed.
         `on_failure` is called on the loop when a directory went offline, with the logs that were
         in it. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
         """
         self.directories = directories
         self.registry = LogRegistry(directories.all)
         self.all_failed = trio.Event()
-        self.intervals = intervals or Intervals()
+        self.intervals = intervals
         self.files = files
         self.clock = clock
         self.offload = offload
@@ -123,7 +124,7 @@ class LogManager:
             on_full=partial(self.report, undone=True),
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
-            producer_id_expiration_ms=self.intervals.producer_id_expiration_ms,
+            producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
         )
         self.mover = Mover(self, entropy, mover_settings)
         self._leftovers = Leftovers(self, entropy)
@@ -229,7 +230,7 @@ class LogManager:
             self._opener,
             self.offload,
             self.config_of,
-            self.intervals.recovery_threads_per_directory,
+            self.intervals().recovery_threads_per_directory,
         )
 
     async def _load(
@@ -462,5 +463,5 @@ class LogManager:
         self.registry.logs.clear()
 
     async def _close(self, home: DirectoryLogs, broker_epoch: int) -> None:
-        workers = self.intervals.recovery_threads_per_directory
+        workers = self.intervals().recovery_threads_per_directory
         await log_closing.close(home, self.offload, workers, broker_epoch=broker_epoch)

@@ -110,7 +110,7 @@ class PartitionLog(LogReads):
         on_full: Callable[[PartitionLog, OSError], None] | None = None,
         on_checkpoint_due: Callable[[PartitionLog], None] | None = None,
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
-        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        producer_id_expiration_ms: Callable[[], int] = lambda: PRODUCER_ID_EXPIRATION_MS,
         gaps_to: int = 0,
     ) -> PartitionLog:
         """Create the directory if there is none, load a cleanly closed log, or recover one.

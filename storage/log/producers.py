@@ -12,7 +12,7 @@ again in recovery.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from odradek.protocol.records.batch import (
@@ -136,11 +136,16 @@ class ProducerEntry:
         self.last_timestamp = marker.timestamp
         self.transaction_start = NO_OFFSET
 
+    def is_idle(self, now_ms: int, limit_ms: int) -> bool:
+        """Whether it has no transaction open, and has done nothing for so long."""
+        return self.transaction_start < 0 and now_ms - self.last_timestamp >= limit_ms
+
 
 class ProducerStates:
     """All producers of one log. Offsets in `map_end` and `first_unstable` as in the log."""
 
-    def __init__(self, name: str, *, expiration_ms: int) -> None:
+    def __init__(self, name: str, *, expiration_ms: Callable[[], int]) -> None:
+        """`expiration_ms`: after how long an idle producer is forgotten, as it is when asked."""
         self._name = name
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerEntry] = {}
@@ -364,24 +369,22 @@ class ProducerStates:
 
     def expire(self, now_ms: int) -> int:
         """Forget who has been idle for too long and has no transaction open; how many."""
+        limit_ms = self._expiration_ms()
         expired = [
-            entry.producer_id for entry in self._entries.values() if self._is_expired(entry, now_ms)
+            entry.producer_id for entry in self._entries.values() if entry.is_idle(now_ms, limit_ms)
         ]
         for producer_id in expired:
             del self._entries[producer_id]
-        self._verifications.expire(now_ms, self._expiration_ms)
+        self._verifications.expire(now_ms, limit_ms)
         return len(expired)
-
-    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        idle_ms = now_ms - entry.last_timestamp
-        return entry.transaction_start < 0 and idle_ms >= self._expiration_ms
 
     # From and to snapshots
 
     def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), *, now_ms: int = 0) -> None:
         """Start anew: what a snapshot at `offset` says, or nothing."""
+        limit_ms = self._expiration_ms()
         self._entries = {
-            entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)
+            entry.producer_id: entry for entry in entries if not entry.is_idle(now_ms, limit_ms)
         }
         self._ongoing = {
             entry.transaction_start: entry.producer_id

@@ -62,7 +62,7 @@ class LogState:
         config: LogConfig,
         clock: Clock,
         entropy: Entropy | None,
-        producer_id_expiration_ms: int,
+        producer_id_expiration_ms: Callable[[], int],
     ) -> None:
         self.files = files
         self.directory = directory

@@ -73,7 +73,7 @@ class World:
             ThreadOffload() if self.threads else VirtualOffload(self.files.power),
             directories,
             config_for=self.config,
-            intervals=self.intervals,
+            intervals=lambda: self.intervals,
             on_failure=self.on_failure,
             workers=self.workers,
             cleaner_settings=lambda: self.cleaner,

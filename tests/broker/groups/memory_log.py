@@ -22,7 +22,9 @@ class MemoryLog:
     def __init__(self, partitions: int = 1) -> None:
         self.data: dict[int, bytearray] = {index: bytearray() for index in range(partitions)}
         self.ends = dict.fromkeys(range(partitions), 0)
-        self.producers = [ProducerStates("o", expiration_ms=1 << 40) for _ in range(partitions)]
+        self.producers = [
+            ProducerStates("o", expiration_ms=lambda: 1 << 40) for _ in range(partitions)
+        ]
         self.high_watermarks: dict[int, int] | None = None
         """Where they are held; None lets them follow the ends."""
         self.changed = trio.Event()

@@ -102,7 +102,7 @@ def test_a_torn_or_changed_snapshot_is_refused(
 
 
 def states_at(offset: int, producer: int = 1) -> ProducerStates:
-    states = ProducerStates("t-0", expiration_ms=1000)
+    states = ProducerStates("t-0", expiration_ms=lambda: 1000)
     found = Batch(idempotent(producer, 0))
     found.stamp(offset - 1, 0)
     states.apply(found)
@@ -123,7 +123,7 @@ def snapshots(files: VirtualFiles, *offsets: int) -> ProducerSnapshots:
 
 
 def load(made: ProducerSnapshots, *, up_to: int, start: int = 0, now_ms: int = NOW_MS) -> list[int]:
-    states = ProducerStates("t-0", expiration_ms=1000)
+    states = ProducerStates("t-0", expiration_ms=lambda: 1000)
     made.load(states, up_to=up_to, start=start, now_ms=now_ms)
     assert states.map_end == max([offset for offset in made.offsets if offset <= up_to] or [start])
     return sorted(states.active)
@@ -131,7 +131,7 @@ def load(made: ProducerSnapshots, *, up_to: int, start: int = 0, now_ms: int = N
 
 def test_one_for_each_offset_and_none_for_nothing(files: VirtualFiles) -> None:
     made = snapshots(files, 5, 5, 9)
-    made.take(ProducerStates("t-0", expiration_ms=1000))
+    made.take(ProducerStates("t-0", expiration_ms=lambda: 1000))
     assert made.offsets == (5, 9)
     assert files.list(ROOT) == ["00000000000000000005.snapshot", "00000000000000000009.snapshot"]
 

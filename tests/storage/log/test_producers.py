@@ -26,7 +26,7 @@ class Log:
     """Offsets for what a client or a coordinator appends."""
 
     def __init__(self) -> None:
-        self.states = ProducerStates("t-0", expiration_ms=86_400_000)
+        self.states = ProducerStates("t-0", expiration_ms=lambda: 86_400_000)
         self.end = 0
 
     def append(

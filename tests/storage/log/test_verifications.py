@@ -28,7 +28,7 @@ class Log:
     """One producer and its coordinator; whatever is appended follows the one before."""
 
     states: ProducerStates = field(
-        default_factory=lambda: ProducerStates("t-0", expiration_ms=DAY_MS)
+        default_factory=lambda: ProducerStates("t-0", expiration_ms=lambda: DAY_MS)
     )
     end: int = 0
 

@@ -1,0 +1,51 @@
+"""Dynamic configs of brokers: what was running when they changed goes by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.controller.configs import AlterOperation
+from tests.broker.test_nodes_of_a_cluster import BOTH, Nodes, run
+
+ALONE = {1: BOTH}
+ONE = {"default_replication_factor": "1"}
+
+
+async def alter(nodes: Nodes, name: str, value: str, *, broker: str = "") -> None:
+    change = {"name": name, "config_operation": AlterOperation.SET, "value": value}
+    resource = {"resource_type": 4, "resource_name": broker, "configs": [change]}
+    answer = await nodes.ask(
+        1, apis.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
+    )
+    assert answer.responses[0].error_code is ErrorCode.none, answer.responses[0]
+
+
+def written_by(producer_id: int, now_ms: int) -> memoryview:
+    batch: Any = build_batch(
+        [Record(-1, now_ms, None, b"v")],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+    return memoryview(batch)
+
+
+def test_idle_producers_are_forgotten_as_soon_as_is_said_now() -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        node = nodes.brokers[1]
+        assert await nodes.create(1, "t") is ErrorCode.none
+        log = (await node.partitions.get("t", None, 0)).log
+        clock = node.seams.clock
+        now_ms = clock.wall_ms()
+        log.append_as_leader(written_by(5, now_ms), leader_epoch=0, now_ms=now_ms)
+        await clock.sleep(100)
+        assert 5 in log.producers.active
+        await alter(nodes, "producer.id.expiration.ms", "60000")
+        await clock.sleep(100)
+        assert 5 not in log.producers.active
+
+    run(main, ALONE, configs={**ONE, "producer_id_expiration_check_interval_ms": "10000"})
