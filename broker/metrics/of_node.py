@@ -184,6 +184,7 @@ class _Replicas:
         self._metadata = broker.metadata
         self._counts: Counter[str] = Counter()
         self._traffic: dict[str, Traffic] = {}
+        self._past = Traffic()
 
     def register(self, metrics: Metrics) -> None:
         metrics.before_looks(self._work_out)
@@ -200,7 +201,7 @@ class _Replicas:
         return self._counts[name]
 
     def _by_topic(self, counted: str) -> Numbers:
-        yield (), getattr(self._table.past_traffic, counted)
+        yield (), getattr(self._past, counted)
         for topic, traffic in self._traffic.items():
             yield (("topic", topic),), getattr(traffic, counted)
 
@@ -208,7 +209,11 @@ class _Replicas:
         yield (), sum(value for _, value in self._by_topic(counted))
 
     async def _work_out(self) -> None:
+        """Of the partitions that are here as this begins, and of what was there before: what leaves meanwhile
+        counts once."""
         counts, by_topic = Counter[str](), dict[str, Traffic]()
+        past = Traffic()
+        past.add(self._table.past_traffic)
         for number, partition in enumerate(self._table, 1):
             if partition.traffic is not None:
                 by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
@@ -219,7 +224,7 @@ class _Replicas:
                 counts.update(self._of_leader(partition))
             if number % PARTITIONS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
-        self._counts, self._traffic = counts, by_topic
+        self._counts, self._traffic, self._past = counts, by_topic, past
 
     def _of_leader(self, partition: Partition) -> Iterator[str]:
         """In which counts a partition is that this node leads, as the cluster has it now."""

@@ -1,0 +1,32 @@
+"""What changes while a look is answered, which others have their turns in."""
+
+from __future__ import annotations
+
+from odradek.broker.metrics.exposition import exposition
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from tests.broker.test_dynamic_settings import ALONE, ONE
+from tests.broker.test_nodes_of_a_cluster import Nodes, run
+
+MESSAGES = "kafka_server_brokertopicmetrics_messagesin_total"
+
+
+def test_a_partition_that_leaves_between_counting_and_telling_counts_once() -> None:
+    """A total that fell by it at the next look would be taken for a restart."""
+
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        node = nodes.brokers[1]
+        assert await nodes.create(1, "t") is ErrorCode.none
+        partition = await node.partitions.get("t", None, 0)
+        assert partition.traffic is not None
+        partition.traffic.appended(3, 100)
+        await node.metrics.prepare()
+        doomed = [{"name": "t", "topic_id": None}]
+        await nodes.ask(1, apis.DELETE_TOPICS, {"topics": doomed, "timeout": 5000})
+        assert node.partitions.opened("t", 0) is None
+        assert f"{MESSAGES} 3\n" in "".join(exposition(node.metrics))
+        await node.metrics.prepare()
+        assert f"{MESSAGES} 3\n" in "".join(exposition(node.metrics))
+
+    run(main, ALONE, configs={**ONE, "odradek_metrics_listener": "node-1:9404"})
