@@ -93,7 +93,6 @@ def _controller(broker: Broker) -> None:
     counts: Counter[str] = Counter()
 
     async def work_out() -> None:
-        counts.clear()
         found = Counter[str]()
         for topic in metadata.image.topics_by_id.values():
             for number, partition in enumerate(topic.partitions.values(), 1):
@@ -105,6 +104,7 @@ def _controller(broker: Broker) -> None:
                 if number % PARTITIONS_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
+        counts.clear()
         counts.update(found)
 
     metrics.before_looks(work_out)

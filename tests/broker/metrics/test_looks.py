@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from odradek.broker.metrics.exposition import exposition
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
@@ -9,6 +11,8 @@ from tests.broker.test_dynamic_settings import ALONE, ONE
 from tests.broker.test_nodes_of_a_cluster import Nodes, run
 
 MESSAGES = "kafka_server_brokertopicmetrics_messagesin_total"
+PARTITIONS = "kafka_controller_kafkacontroller_globalpartitioncount"
+METRICS = {**ONE, "odradek_metrics_listener": "node-1:9404"}
 
 
 def test_a_partition_that_leaves_between_counting_and_telling_counts_once() -> None:
@@ -29,4 +33,20 @@ def test_a_partition_that_leaves_between_counting_and_telling_counts_once() -> N
         await node.metrics.prepare()
         assert f"{MESSAGES} 3\n" in "".join(exposition(node.metrics))
 
-    run(main, ALONE, configs={**ONE, "odradek_metrics_listener": "node-1:9404"})
+    run(main, ALONE, configs=METRICS)
+
+
+def test_who_looks_while_another_look_is_prepared_is_told_no_zeros() -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        metrics = nodes.brokers[1].metrics
+        assert await nodes.create(1, "t") is ErrorCode.none
+        await metrics.prepare()
+        assert f"{PARTITIONS} 2\n" in "".join(exposition(metrics))
+        async with trio.open_nursery() as others:
+            others.start_soon(metrics.prepare)
+            for _ in range(10):
+                assert f"{PARTITIONS} 2\n" in "".join(exposition(metrics))
+                await trio.lowlevel.checkpoint()
+
+    run(main, ALONE, configs=METRICS)
