@@ -42,6 +42,7 @@ log = logging.getLogger("odradek.partitions")
 
 Key = tuple[str, int]
 
+NO_TOPIC = ""
 SETTLE_SECONDS = 0.1
 """How long creation must have paused before logs are opened that nobody asked for: until then whoever
 had a thousand topics made, and reads the answer, has the processor."""
@@ -87,8 +88,8 @@ class PartitionTable:
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self.counts_traffic = False
         """Whether each partition opened from now on counts what goes in and out of it."""
-        self.past_traffic = Traffic()
-        """Of partitions that are not here any more."""
+        self.past_traffic: dict[str, Traffic] = {}
+        """Of partitions that are not here any more, by topic; under NO_TOPIC of topics that are gone."""
         self._at_start = {
             (topic.id, index)
             for topic in image().topics_by_id.values()
@@ -156,6 +157,8 @@ class PartitionTable:
                     self._forget(partition, UnknownPartition(f"{topic.name} is deleted"))
                 else:
                     self._forget_unopened(topic, index)
+            if topic.name in self.past_traffic:
+                self._count_as_past(NO_TOPIC, self.past_traffic.pop(topic.name))
         for (topic_id, index), image in delta.changed_partitions.items():
             self._partition_changed(delta.image.topics_by_id[topic_id], index, image)
 
@@ -181,10 +184,13 @@ class PartitionTable:
         del self._by_name[key]
         del self._by_id[partition.topic_id, partition.index]
         if partition.traffic is not None:
-            self.past_traffic.add(partition.traffic)
+            self._count_as_past(partition.topic, partition.traffic)
         partition.retire(reason)
         self._on_gone(*key)
         self._leaves(_Leaving(key, partition.topic_id, partition))
+
+    def _count_as_past(self, topic: str, traffic: Traffic) -> None:
+        self.past_traffic.setdefault(topic, Traffic()).add(traffic)
 
     def _forget_unopened(self, topic: TopicImage, index: int) -> None:
         """Whoever is opening it looks whose it is in the end."""

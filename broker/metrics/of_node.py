@@ -8,7 +8,7 @@ or because they are being replaced: who needs its records finds out which.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -176,6 +176,14 @@ def _filled_percent(which: PartitionLog) -> int:
     return which.size_bytes * 100 // limit if limit > 0 and not which.is_tiered else 0
 
 
+def _copy(past: Mapping[str, Traffic]) -> dict[str, Traffic]:
+    copied: dict[str, Traffic] = {}
+    for topic, traffic in past.items():
+        copied[topic] = Traffic()
+        copied[topic].add(traffic)
+    return copied
+
+
 class _Replicas:
     """The counts of the replicas here, and of what went through them."""
 
@@ -209,11 +217,10 @@ class _Replicas:
         yield (), sum(value for _, value in self._by_topic(counted))
 
     async def _work_out(self) -> None:
-        """Of the partitions that are here as this begins, and of what was there before: what leaves meanwhile
-        counts once."""
+        """Of the partitions that are here as this begins, and of those that were before: what leaves meanwhile
+        counts once. A topic's sums do not fall when some of its partitions leave."""
         counts, by_topic = Counter[str](), dict[str, Traffic]()
-        past = Traffic()
-        past.add(self._table.past_traffic)
+        past, past_by_topic = Traffic(), _copy(self._table.past_traffic)
         for number, partition in enumerate(self._table, 1):
             if partition.traffic is not None:
                 by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
@@ -224,6 +231,8 @@ class _Replicas:
                 counts.update(self._of_leader(partition))
             if number % PARTITIONS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
+        for topic, traffic in past_by_topic.items():
+            by_topic.get(topic, past).add(traffic)
         self._counts, self._traffic, self._past = counts, by_topic, past
 
     def _of_leader(self, partition: Partition) -> Iterator[str]:

@@ -8,7 +8,7 @@ from odradek.broker.metrics.exposition import exposition
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from tests.broker.test_dynamic_settings import ALONE, ONE
-from tests.broker.test_nodes_of_a_cluster import Nodes, run
+from tests.broker.test_nodes_of_a_cluster import BOTH, BROKER, Nodes, run
 
 MESSAGES = "kafka_server_brokertopicmetrics_messagesin_total"
 PARTITIONS = "kafka_controller_kafkacontroller_globalpartitioncount"
@@ -34,6 +34,45 @@ def test_a_partition_that_leaves_between_counting_and_telling_counts_once() -> N
         assert f"{MESSAGES} 3\n" in "".join(exposition(node.metrics))
 
     run(main, ALONE, configs=METRICS)
+
+
+def test_a_topics_totals_do_not_fall_when_some_of_its_partitions_leave() -> None:
+    """As Kafka's, which are forgotten with the last of them."""
+
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1, 2)
+        assert await nodes.create(1, "t") is ErrorCode.none
+        node = nodes.brokers[1]
+        for index in (0, 1):
+            traffic = (await node.partitions.get("t", None, index)).traffic
+            assert traffic is not None
+            traffic.appended(3, 100)
+        to_2 = {"partition_index": 0, "replicas": [2]}
+        await nodes.ask(
+            1,
+            apis.ALTER_PARTITION_REASSIGNMENTS,
+            {
+                "topics": [{"name": "t", "partitions": [to_2]}],
+                "timeout": 5000,
+                "allow_replication_factor_change": True,
+            },
+        )
+        while node.partitions.opened("t", 0) is not None:
+            await trio.sleep(0.1)
+        await node.metrics.prepare()
+        told = "".join(exposition(node.metrics))
+        assert f'{MESSAGES} 6\n{MESSAGES}{{topic="t"}} 6\n' in told
+        doomed = [{"name": "t", "topic_id": None}]
+        await nodes.ask(1, apis.DELETE_TOPICS, {"topics": doomed, "timeout": 5000})
+        while node.partitions.opened("t", 1) is not None:
+            await trio.sleep(0.1)
+        await node.metrics.prepare()
+        told = "".join(exposition(node.metrics))
+        assert f"{MESSAGES} 6\n" in told
+        assert 'topic="t"' not in told
+
+    more = {"default_replication_factor": "2", "odradek_metrics_listener": ":9404"}
+    run(main, {1: BOTH, 2: BROKER}, configs=more)
 
 
 def test_who_looks_while_another_look_is_prepared_is_told_no_zeros() -> None:
