@@ -57,7 +57,7 @@ class ClientConnection:
         self, connection: Connection, endpoint: Endpoint, broker: Broker, selector: Selector
     ) -> None:
         self._connection = connection
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._broker = broker
         self._selector = selector
         self._due_fetches = broker.due_fetches
@@ -195,7 +195,7 @@ class ClientConnection:
             version,
             header.correlation_id,
             header.client_id,
-            self._endpoint,
+            self.endpoint,
             self._connection.peer,
             self.flush,
             broker.authorizer,
@@ -203,7 +203,7 @@ class ClientConnection:
         )
         request = route.read(api.key, version, frame_view, header.body)
         quotas = broker.client_quotas
-        if quotas is not None and not self._endpoint.of_controller:
+        if quotas is not None and not self.endpoint.of_controller:
             return self._answer_within_quotas(quotas, route, request, len(frame_view), ctx)
         if route.at_once is None:
             return self._answer_later(route, request, ctx)

@@ -140,7 +140,7 @@ class Server:
                 log.debug("%s connects too often: closed in %d ms", connection.peer, wait_ms)
                 clients.start_soon(self._close_later, connection, wait_ms)
                 continue
-            refusal = self._refusal(connection.peer.host)
+            refusal = self._refusal(connection.peer.host, endpoint)
             if refusal is not None:
                 log.warning("refused %s: %s", connection.peer, refusal)
                 connection.abort()
@@ -161,13 +161,30 @@ class Server:
         finally:
             connection.abort()
 
-    def _refusal(self, host: str) -> str | None:
+    def _refusal(self, host: str, endpoint: Endpoint) -> str | None:
         config = self._broker.config
-        if len(self._connections) >= config.get_int("max.connections"):
-            return "max.connections reached"
         if self._per_host[host] >= config.get_int("max.connections.per.ip"):
             return "max.connections.per.ip reached"
+        if len(self._connections) >= config.get_int("max.connections"):
+            if not self._is_for_brokers(endpoint):
+                return "max.connections reached"
+            self._make_room()
         return None
+
+    def _is_for_brokers(self, endpoint: Endpoint) -> bool:
+        """Whether other brokers come here, and clients have listeners of their own: a crowd of them keeps no
+        replica from its leader (KIP-402)."""
+        config = self._broker.config
+        return endpoint.name == config.inter_broker_listener and len(config.listeners) > 1
+
+    def _make_room(self) -> None:
+        """Close the connection of a client that has done nothing for the longest."""
+        now = self._broker.seams.clock.monotonic()
+        clients = [each for each in self._connections if not self._is_for_brokers(each.endpoint)]
+        if clients:
+            idle = max(clients, key=lambda each: each.idle_seconds(now))
+            self._connections.discard(idle)
+            idle.abort()
 
     async def _talk(self, client: ClientConnection, host: str) -> None:
         try:

@@ -54,7 +54,8 @@ NETWORK: Rows = (
             "`max.connections.per.ip`."),
     row("max.connections", INT, "2147483647", MEDIUM, at_least(0), CLUSTER_WIDE, effect=True,
         doc="Connections allowed at once over all listeners; one listener's own limit is "
-            "`listener.name.<name>.max.connections`."),
+            "`listener.name.<name>.max.connections`. Where brokers have a listener of their own, they are let in "
+            "beyond it, each in place of the client that is idle the longest."),
     row("max.connection.creation.rate", INT, "2147483647", MEDIUM, at_least(0), CLUSTER_WIDE,
         doc="New connections a second that the broker accepts; one listener's own rate is "
             "`listener.name.<name>.max.connection.creation.rate`."),

@@ -9,8 +9,11 @@ import trio
 import trio.testing
 
 from odradek.broker.server import Endpoint, Server
+from odradek.client.connection import BrokerConnection, open_connection
+from odradek.client.errors import Unreachable
 from odradek.seams.network import Address, Connection, ConnectionLost
 from odradek.testing import Broker
+from tests.broker.test_nodes_of_a_cluster import BOTH, Nodes, run
 
 LIMIT = 3
 
@@ -62,3 +65,33 @@ def test_of_a_crowd_no_more_are_let_in_than_may_be(limit: str) -> None:
 
     with Broker(configs={limit: str(LIMIT)}) as broker:
         assert broker._call(let_in, broker) == LIMIT
+
+
+def test_a_crowd_of_clients_keeps_no_broker_out() -> None:
+    """Brokers have a listener of their own, where each takes the place of the client that is idle the longest."""
+    configs = {
+        "listeners": "OUTSIDE://node-1:9092,INSIDE://node-1:9094,CONTROLLER://node-1:9093",
+        "listener_security_protocol_map": "OUTSIDE:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter_broker_listener_name": "INSIDE",
+        "max_connections": str(LIMIT),
+    }
+
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        async with trio.open_nursery() as nursery:
+
+            async def come(port: int) -> BrokerConnection:
+                network = nodes.world.wires.host("client")
+                await trio.sleep(1)
+                return await open_connection(network, Address("node-1", port), nursery)
+
+            clients = [await come(9092) for _ in range(LIMIT)]
+            with pytest.raises(Unreachable):
+                await come(9092)
+            brokers = [await come(9094) for _ in range(LIMIT - 1)]
+            await trio.sleep(1)
+            assert [each.broken for each in clients] == [True, True, False]
+            assert not any(each.broken for each in brokers)
+            nursery.cancel_scope.cancel()
+
+    run(main, {1: BOTH}, configs=configs)
