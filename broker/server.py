@@ -120,6 +120,7 @@ class Server:
     ) -> None:
         """Answer clients until cancelled. Closes the listeners first, so that nobody new comes."""
         self._selector = self._broker.seams.network.selector()
+        unsubscribe = self._broker.config.subscribe(self._configs_changed)
         async with trio.open_nursery() as clients:
             clients.start_soon(self._selector.run)
             try:
@@ -130,7 +131,14 @@ class Server:
                     accepting.start_soon(self._look_after_idle)
                     task_status.started()
             finally:
+                unsubscribe()
                 await close_listeners(opened)
+
+    def _configs_changed(self, changed: frozenset[str]) -> None:
+        if "max.connections" in changed:
+            limit = self._broker.config.get_int("max.connections")
+            for _ in range(len(self._connections) - limit):
+                self._make_room()
 
     async def _accept(self, listener: Listener, endpoint: Endpoint, clients: trio.Nursery) -> None:
         while True:

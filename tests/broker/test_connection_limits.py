@@ -13,6 +13,7 @@ from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
 from odradek.seams.network import Address, Connection, ConnectionLost
 from odradek.testing import Broker
+from tests.broker.test_dynamic_settings import alter
 from tests.broker.test_nodes_of_a_cluster import BOTH, Nodes, run
 
 LIMIT = 3
@@ -95,3 +96,20 @@ def test_a_crowd_of_clients_keeps_no_broker_out() -> None:
             nursery.cancel_scope.cancel()
 
     run(main, {1: BOTH}, configs=configs)
+
+
+def test_a_limit_that_becomes_lower_closes_who_is_idle_the_longest() -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        async with trio.open_nursery() as nursery:
+            network = nodes.world.wires.host("client")
+            clients = []
+            for _ in range(LIMIT):
+                clients.append(await open_connection(network, Address("node-1", 9092), nursery))
+                await trio.sleep(1)
+            await alter(nodes, "max.connections", "2")  # by one more, which is not idle
+            await trio.sleep(1)
+            assert [each.broken for each in clients] == [True, True, False]
+            nursery.cancel_scope.cancel()
+
+    run(main, {1: BOTH})
