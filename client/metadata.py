@@ -92,7 +92,7 @@ class Cluster:
 
     async def any_node(self) -> BrokerConnection:
         """A connection to whichever node answers: one that is open already, or to one that has not
-        failed lately."""
+        failed lately. They share `timeout_s`: one that is silent leaves time for the others."""
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()
@@ -102,10 +102,15 @@ class Cluster:
             return open_ones[0]
         known = [node.address for node in self.nodes.values()]
         failures: list[ClientError] = []
-        addresses = dict.fromkeys([*self.bootstrap, *known])
-        for address in sorted(addresses, key=lambda each: self._failed_at.get(each, 0)):
+        addresses = sorted(
+            dict.fromkeys([*self.bootstrap, *known]),
+            key=lambda each: self._failed_at.get(each, 0),
+        )
+        end = trio.current_time() + self.timeout_s
+        for count, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            left_s = max(0.0, end - trio.current_time())
             try:
-                return await self.connect(address)
+                return await self.connect(address, timeout_s=left_s / count)
             except ClientError as failure:
                 failures.append(failure)
         raise Unreachable("; ".join(str(failure) for failure in failures))
@@ -245,8 +250,10 @@ class Cluster:
                 pause = min(pause * 2, BACKOFF_MAX_S)
         raise last if last is not None else TimedOut(f"not done in {limit:g} s")
 
-    async def connect(self, address: Address, owner: object = None) -> BrokerConnection:
-        """The connection to an address: the open one, or a new one.
+    async def connect(
+        self, address: Address, owner: object = None, *, timeout_s: float | None = None
+    ) -> BrokerConnection:
+        """The connection to an address: the open one, or a new one, within `timeout_s` (None: the cluster's).
 
         Brokers answer a connection's requests one after the other. Whoever asks for what takes
         long (a group's member: JoinGroup waits for all members) has a connection of its own, as its
@@ -256,17 +263,15 @@ class Cluster:
         async with self._connecting.setdefault(key, PromptLock()):
             connection = self._connections.get(key)
             if connection is None or connection.broken:
-                try:
-                    connection = await open_connection(
-                        self._network,
-                        address,
-                        self._nursery,
-                        client_id=self.client_id,
-                        timeout_s=self.timeout_s,
-                    )
-                except ClientError:
-                    self._failed_at[address] = max(self._failed_at.values(), default=0) + 1
-                    raise
+                # Until it has come about: whoever waits for it may lose patience, and is cancelled.
+                self._failed_at[address] = max(self._failed_at.values(), default=0) + 1
+                connection = await open_connection(
+                    self._network,
+                    address,
+                    self._nursery,
+                    client_id=self.client_id,
+                    timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+                )
                 self._failed_at.pop(address, None)
                 self._connections[key] = connection
             return connection

@@ -1,0 +1,65 @@
+"""A cluster some of whose brokers are silent, or not there any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.client import admin
+from odradek.client.errors import TimedOut, Unreachable
+from odradek.client.metadata import open_cluster
+from odradek.protocol.apis import CREATE_TOPICS, METADATA
+from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
+from tests.client.scripted_broker import SILENCE, Asked, scripted_broker
+
+TIMEOUT_S = 2.0
+
+
+@asynccontextmanager
+async def silent_brokers(count: int) -> AsyncIterator[list[Address]]:
+    """Brokers that stand still: their hosts accept connections."""
+    async with AsyncExitStack() as stack:
+        brokers = [
+            await stack.enter_async_context(scripted_broker(lambda asked: SILENCE))
+            for _ in range(count)
+        ]
+        yield [broker.address for broker in brokers]
+
+
+async def nowhere() -> Address:
+    """An address at which nobody listens."""
+    (listener,) = await TcpNetwork().listen("127.0.0.1", 0)
+    await listener.aclose()
+    return listener.address
+
+
+async def test_silent_brokers_together_are_waited_for_as_long_as_one() -> None:
+    async with silent_brokers(3) as silent:
+        async with open_cluster(TcpNetwork(), silent, timeout_s=TIMEOUT_S) as cluster:
+            begun = trio.current_time()
+            with pytest.raises(Unreachable, match="no connection to .*; no connection to "):
+                await cluster.any_node()
+            assert trio.current_time() - begun < 2 * TIMEOUT_S
+
+
+async def test_patience_with_a_silent_broker_leaves_time_for_another() -> None:
+    async with silent_brokers(1) as silent, scripted_broker(lambda asked: None) as broker:
+        broker.topics["t"] = 1
+        addresses = [*silent, broker.address]
+        async with open_cluster(TcpNetwork(), addresses, timeout_s=TIMEOUT_S) as cluster:
+            assert (await cluster.retrying(lambda: cluster.topic("t"))).name == "t"
+
+
+async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -> None:
+    async with silent_brokers(1) as silent, scripted_broker(lambda asked: None) as broker:
+        addresses = [*silent, broker.address]
+        async with open_cluster(TcpNetwork(), addresses, timeout_s=60) as cluster:
+            with pytest.raises(TimedOut):
+                await cluster.retrying(cluster.any_node, timeout_s=0.05)
+            with trio.fail_after(10):
+                await cluster.any_node()
