@@ -9,7 +9,7 @@ down: a request is repeated, with fresh metadata, until it succeeds, fails for g
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import field
 from typing import Any, TypeVar
 from uuid import UUID
@@ -126,12 +126,15 @@ class Cluster:
     async def controller(self) -> BrokerConnection:
         """A connection to the node that takes changes of the cluster's state.
 
-        In KRaft every broker forwards them; the one that Metadata names is as good as any.
+        In KRaft every broker forwards them; the one that Metadata names is as good as any, and any will do
+        where that one is gone.
         """
         if self.controller_id not in self.nodes:
             await self.refresh()
         if self.controller_id in self.nodes:
-            return await self.connect(self.nodes[self.controller_id].address)
+            with suppress(Unreachable):
+                return await self.connect(self.nodes[self.controller_id].address)
+            self.controller_id = -1
         return await self.any_node()
 
     async def leader(self, topic: str, partition: int) -> int:

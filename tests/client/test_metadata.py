@@ -63,3 +63,25 @@ async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -
                 await cluster.retrying(cluster.any_node, timeout_s=0.05)
             with trio.fail_after(10):
                 await cluster.any_node()
+
+
+async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is_gone() -> None:
+    gone = await nowhere()
+
+    def script(asked: Asked) -> Any:
+        if asked.api is METADATA:
+            answer = broker.metadata(asked)
+            dead = {"node_id": 2, "host": gone.host, "port": gone.port, "rack": None}
+            return {**answer, "brokers": [*answer["brokers"], dead], "controller_id": 2}
+        if asked.api is CREATE_TOPICS:
+            made = {"topic_id": None, "error_code": 0, "error_message": None}
+            made |= {"num_partitions": 1, "replication_factor": 1, "configs": []}
+            return {"topics": [{"name": topic.name, **made} for topic in asked.body.topics]}
+        return None
+
+    async with (
+        scripted_broker(script) as broker,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=10) as cluster,
+    ):
+        (made,) = await admin.create_topics(cluster, [admin.NewTopic("t")])
+        assert made.name == "t"
