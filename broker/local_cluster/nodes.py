@@ -103,32 +103,26 @@ class Nodes:
         return None if node.process is None or node.ended.is_set() else node.process.pid
 
     async def start(self, node_id: int) -> None:
-        """Start a node that has no process; `wait_ready` waits for its answers."""
+        """Start a node that has no process; `wait_ready` waits for its answers. NodeFailed without one."""
         node = self._nodes[node_id]
         if not node.ended.is_set():
             raise RuntimeError(f"node {node_id} is {node.state.value}")
         node.ended = trio.Event()
         self._become(node, State.STARTING)
-        await self._nursery.start(self._live, node)
+        try:
+            await self._nursery.start(self._live, node)
+        except OSError as error:
+            raise NodeFailed(f"node {node_id} can't be started: {error}") from error
 
     async def _live(
         self, node: _Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """A process's life: from its start to its end, and what it said to the last line."""
-        output = self._output(node.plan)
         try:
-            # Its stdin ends when we do; and Ctrl-C in our terminal is not for it but for us.
-            node.process = await trio.lowlevel.open_process(
-                list(self._software.command(node.plan)),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=node.plan.directory,
-                start_new_session=True,
-            )
-        finally:
-            if not isinstance(output, int):
-                output.close()
+            node.process = await self._open_process(node.plan)
+        except BaseException:
+            self._end(node, State.DEAD)
+            raise
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
@@ -143,8 +137,28 @@ class Nodes:
             if node.process.stdin is not None:
                 await trio.aclose_forcefully(node.process.stdin)
             wanted = node.state is State.STOPPING
-            node.ended.set()
-            self._become(node, State.STOPPED if wanted else State.DEAD)
+            self._end(node, State.STOPPED if wanted else State.DEAD)
+
+    async def _open_process(self, node: NodePlan) -> trio.Process:
+        """Raises OSError, where there is no such directory or the disk is full, for two."""
+        output = self._output(node)
+        try:
+            # Its stdin ends when we do; and Ctrl-C in our terminal is not for it but for us.
+            return await trio.lowlevel.open_process(
+                list(self._software.command(node)),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=node.directory,
+                start_new_session=True,
+            )
+        finally:
+            if not isinstance(output, int):
+                output.close()
+
+    def _end(self, node: _Node, state: State) -> None:
+        node.ended.set()
+        self._become(node, state)
 
     async def _read(self, node: _Node, stream: trio.abc.ReceiveStream) -> None:
         rest = b""
@@ -238,10 +252,20 @@ class Nodes:
             return False
 
     async def every(self, act: Callable[[int], Awaitable[object]], node_ids: Iterable[int]) -> None:
-        """Do the same to several nodes at the same time."""
+        """Do the same to several nodes at the same time; raises what failed first, once all are done."""
+        failures: list[Exception] = []
+
+        async def one(node_id: int) -> None:
+            try:
+                await act(node_id)
+            except Exception as failure:
+                failures.append(failure)
+
         async with trio.open_nursery() as nursery:
             for node_id in node_ids:
-                nursery.start_soon(act, node_id)
+                nursery.start_soon(one, node_id)
+        if failures:
+            raise failures[0]
 
     def _become(self, node: _Node, state: State) -> None:
         if node.state is not state:

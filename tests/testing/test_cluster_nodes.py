@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.local_cluster.nodes import State
+from odradek.broker.local_cluster.nodes import NodeFailed, State
 from odradek.testing import Cluster
 from odradek.testing.cluster.links import CLIENTS
 from tests.interop.broker_process import deadline
@@ -96,4 +96,18 @@ async def test_under_trio_the_same_verbs_are_awaited() -> None:
         await cluster.kill(NODE)
         assert cluster.state(NODE) is State.DEAD
         await cluster.restart(NODE)
+        assert cluster.state(NODE) is State.RUNNING
+
+
+def test_a_node_without_its_directory_does_not_start_and_can_be_told_so_again() -> None:
+    with Cluster(brokers=1) as cluster:
+        cluster.kill(NODE)
+        directory = Path(cluster.running.plan.node(NODE).directory)
+        elsewhere = directory.rename(directory.with_name("elsewhere"))
+        for _ in range(2):
+            with pytest.raises(NodeFailed, match=f"node 1 can't be started: .*{directory}"):
+                cluster.restart(NODE)
+            assert (cluster.state(NODE), cluster.pid(NODE)) == (State.DEAD, None)
+        elsewhere.rename(directory)
+        cluster.restart(NODE)
         assert cluster.state(NODE) is State.RUNNING

@@ -174,6 +174,20 @@ def test_a_node_that_ends_while_the_cluster_starts_ends_it(command: Command) -> 
     assert "node 2 ended with exit code 1" in failed.stderr
 
 
+def test_a_node_that_can_not_be_started_again_ends_no_other(command: Command) -> None:
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    os.kill(command.status()["pid"], signal.SIGKILL)
+    node = command.data / "node-1"
+    elsewhere = node.rename(command.data / "elsewhere")
+    refused = command.run("restart", "1")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("odradek: node 1 can't be started: ")
+    assert str(node) in refused.stderr
+    elsewhere.rename(node)
+    assert command.run("restart", "1").returncode == 0
+    assert command.stop() == 0
+
+
 def test_where_no_cluster_is_there_is_nothing_to_show(command: Command) -> None:
     shown = command.run("status")
     assert shown.returncode == 1
