@@ -42,7 +42,7 @@ async def test_silent_brokers_together_are_waited_for_as_long_as_one() -> None:
     async with silent_brokers(3) as silent:
         async with open_cluster(TcpNetwork(), silent, timeout_s=TIMEOUT_S) as cluster:
             begun = trio.current_time()
-            with pytest.raises(Unreachable, match="no connection to .*; no connection to "):
+            with pytest.raises(Unreachable, match=r"no connection to .*; no connection to "):
                 await cluster.any_node()
             assert trio.current_time() - begun < 2 * TIMEOUT_S
 

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from odradek.broker.config.types import ConfigError
 from odradek.broker.node import CannotStart
 from odradek.client.metadata import open_cluster
+from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
 
 
@@ -104,3 +105,12 @@ def test_an_address_that_is_taken_is_named() -> None:
         taken = Broker(listen=first.bootstrap)
         with pytest.raises(CannotStart, match=rf"can't listen on {first.bootstrap}: .*--listen"):
             taken.__enter__()
+
+
+async def test_plain_with_serves_a_test_under_trio_too() -> None:
+    """Who has the session's broker from a fixture and is under trio in the test."""
+    with Broker() as broker:
+        broker.create_topic("t", partitions=2)
+        async with open_cluster(TcpNetwork(), broker.bootstrap) as cluster:
+            assert len((await cluster.topic("t")).partitions) == 2
+        broker.reset()
