@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import trio
 
@@ -96,6 +96,11 @@ class Delivery:
             self._arrived.set()
 
 
+class _Identity(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
 @dataclass(slots=True)
 class _Batch:
     """A batch under way: its bytes stay what they are, however often it is sent."""
@@ -105,12 +110,13 @@ class _Batch:
     deliveries: list[Delivery]
     data: bytes
     size: int
+    identity: _Identity | None
     base_sequence: int
     given_up_at: float
 
 
 class _Queue:
-    """What waits for one partition."""
+    """What waits for one partition, and what is to be sent again before it."""
 
     __slots__ = ("again", "blocked_since", "next_sequence", "sequence_owner", "waiting")
 
@@ -120,6 +126,9 @@ class _Queue:
         self.blocked_since: float | None = None
         self.next_sequence = 0
         self.sequence_owner = -1
+
+    def __bool__(self) -> bool:
+        return self.again is not None or bool(self.waiting)
 
 
 class Producer:
@@ -133,7 +142,7 @@ class Producer:
         self._options = options
         self._sticky = StickyPartitions(entropy)
         self._queues: dict[tuple[str, int], _Queue] = {}
-        self._identity: tuple[int, int] | None = None  # producer id, epoch
+        self._identity: _Identity | None = None
         self._buffered_bytes = 0
         self._unfinished = 0
         self._settled = 0
@@ -263,13 +272,13 @@ class Producer:
             at_most=5,
         )
         check(answer.error_code, about="a producer id")
-        self._identity = (answer.producer_id, answer.producer_epoch)
+        self._identity = _Identity(answer.producer_id, answer.producer_epoch)
 
     async def _assign(self) -> dict[int, list[_Batch]]:
         """The next batch of every partition that has one, by leader."""
         by_leader: dict[int, list[_Batch]] = {}
         for (topic, partition), queue in list(self._queues.items()):  # others come meanwhile
-            if not (queue.again or queue.waiting):
+            if not queue:
                 continue
             try:
                 leader = await self._cluster.leader(topic, partition)
@@ -303,10 +312,17 @@ class Producer:
             size += _size(queue.waiting[0])
             taken.append(queue.waiting.popleft())
         self._sticky.move_on(topic, partition)
-        return self._build(topic, partition, queue, taken)
+        return self._build(topic, partition, queue, taken, self._identity)
 
-    def _build(self, topic: str, partition: int, queue: _Queue, taken: list[Delivery]) -> _Batch:
-        producer_id, epoch = self._identity or (-1, -1)
+    def _build(
+        self,
+        topic: str,
+        partition: int,
+        queue: _Queue,
+        taken: list[Delivery],
+        identity: _Identity | None,
+    ) -> _Batch:
+        producer_id, epoch = identity or (-1, -1)
         sequence = -1
         if producer_id >= 0:
             if queue.sequence_owner != producer_id:
@@ -327,7 +343,7 @@ class Producer:
         )
         given_up_at = self._clock.monotonic() + self._options.delivery_timeout_s
         size = sum(map(_size, taken))
-        return _Batch(topic, partition, taken, bytes(data), size, sequence, given_up_at)
+        return _Batch(topic, partition, taken, bytes(data), size, identity, sequence, given_up_at)
 
     async def _send(self, node_id: int, batches: list[_Batch]) -> None:
         options = self._options
@@ -389,7 +405,8 @@ class Producer:
         if batch.base_sequence >= 0:
             queue.next_sequence = batch.base_sequence
         first = batch.deliveries[:middle]
-        queue.again = self._build(batch.topic, batch.partition, queue, first)
+        # Its own identity: ours may have been given up since, with another batch.
+        queue.again = self._build(batch.topic, batch.partition, queue, first, batch.identity)
 
     def _finish(self, batch: _Batch, base_offset: int, failure: Exception | None = None) -> None:
         self._queues[batch.topic, batch.partition].again = None

@@ -293,3 +293,28 @@ async def test_enqueue_waits_for_room() -> None:
             await producer.enqueue("t", b"x" * 100)
         await producer.flush()
     assert sum(len(values) for _, _, values in log.appended) == 100
+
+
+async def test_half_of_a_batch_has_a_number_though_another_was_given_up_beside_it() -> None:
+    log = Log()
+    verdicts = {0: [ErrorCode.topic_authorization_failed], 1: [ErrorCode.message_too_large]}
+
+    def script(asked: Asked) -> Answer:
+        if asked.api is not PRODUCE:
+            return log(asked)
+        rows = []
+        for topic in asked.body.topic_data:
+            for part in topic.partition_data:
+                left = verdicts[part.index]
+                rows.append(log._take(part, left.pop() if left else None))
+        return {"responses": [{"name": "t", "partition_responses": rows}]}
+
+    async with producing(log, topics={"t": 2}) as (broker, producer):
+        broker.script = script
+        refused = await producer.enqueue("t", b"refused", partition=0)
+        halved = [await producer.enqueue("t", b"%d" % n, partition=1) for n in range(2)]
+        with pytest.raises(KafkaError, match="authorization"):
+            await refused.wait()
+        for delivery in halved:
+            await delivery.wait()
+    assert log.appended == [(101, 0, [b"0"]), (102, 0, [b"1"])]
