@@ -226,7 +226,8 @@ class Producer:
             await self._identify()
         except (KafkaError, ClientError) as error:
             for (topic, _), queue in self._queues.items():
-                self._blocked(topic, queue, error)
+                if queue:
+                    self._blocked(topic, queue, error)
         else:
             by_leader = await self._assign()
             async with trio.open_nursery() as nursery:

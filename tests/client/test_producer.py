@@ -318,3 +318,47 @@ async def test_half_of_a_batch_has_a_number_though_another_was_given_up_beside_i
         for delivery in halved:
             await delivery.wait()
     assert log.appended == [(101, 0, [b"0"]), (102, 0, [b"1"])]
+
+
+async def test_a_queue_with_nothing_in_it_does_not_wait() -> None:
+    """Its partition has all of its time when something comes, though others waited for a producer id before."""
+
+    class Clock(RealClock):
+        ahead_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.ahead_s
+
+    log, leader, without_id = Log(), [1], [False]
+
+    def script(asked: Asked) -> Answer:
+        if asked.api is INIT_PRODUCER_ID and without_id[0]:
+            without_id[0] = False
+            code = ErrorCode.coordinator_load_in_progress
+            return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+        if asked.api is METADATA:
+            answer = broker.metadata(asked)
+            for topic in answer["topics"]:
+                for partition in topic["partitions"]:
+                    partition["leader_id"] = leader[0]
+            leader[0] = 1
+            return answer
+        return log(asked)
+
+    clock, options = Clock(), ProducerOptions(delivery_timeout_s=60)
+    async with (
+        scripted_broker(script, topics={"t": 2}) as broker,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=5) as cluster,
+        open_producer(cluster, clock, RealEntropy(), options) as producer,
+    ):
+        await producer.send("t", b"a", partition=0)
+        log.refusals = [ErrorCode.topic_authorization_failed]
+        with pytest.raises(KafkaError):
+            await producer.send("t", b"lost", partition=1)
+        without_id[0] = True
+        await producer.send("t", b"b", partition=1)
+        clock.ahead_s, leader[0] = 100, -1
+        cluster.forget("t")
+        await cluster.topic("t")
+        await producer.send("t", b"c", partition=0)
+    assert [values for _, _, values in log.appended] == [[b"a"], [b"b"], [b"c"]]
