@@ -231,11 +231,12 @@ class Cluster:
         *,
         timeout_s: float | None = None,
         also: Callable[[Exception], bool] = lambda error: False,
+        unless: Callable[[Exception], bool] = lambda error: False,
     ) -> T:
         """Await `attempt()` until it succeeds, fails for good, or `timeout_s` is over.
 
-        Fails for good: what neither `retriable` nor `also` accepts. Past the time the last failure
-        is raised. Before each new attempt everything known about topics is forgotten.
+        Fails for good: what neither `retriable` nor `also` accepts, or `unless` does. Past the time the
+        last failure is raised. Before each new attempt everything known about topics is forgotten.
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
         pause = BACKOFF_S
@@ -245,7 +246,7 @@ class Cluster:
                 try:
                     return await attempt()
                 except (KafkaError, ClientError) as error:
-                    if not (retriable(error) or also(error)):
+                    if not (retriable(error) or also(error)) or unless(error):
                         raise
                     last = error
                 self.topics.clear()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 import trio
 
 from odradek.client.errors import ClientError, TimedOut, check, retriable
-from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
+from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster, Topic
 from odradek.client.partitioner import StickyPartitions, partition_for_key
 from odradek.protocol.apis import INIT_PRODUCER_ID, PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -36,6 +36,8 @@ NAMED_TOPICS = 12
 """The last version of Produce that names topics; later ones have ids."""
 CREATION_WAIT_S = 5.0
 """How long a topic may take to come into being where brokers create topics by themselves."""
+MISSING = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available})
+"""What is said of a topic that is not there, or about to be."""
 RECORD_OVERHEAD = 32
 """Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
 
@@ -242,9 +244,7 @@ class Producer:
     async def _choose_partition(self, topic: str, key: bytes | None, wanted: int | None) -> int:
         known = self._cluster.topics.get(topic)
         if known is None or not known.partitions:
-            known = await self._cluster.retrying(
-                lambda: self._cluster.topic(topic, create=True), timeout_s=CREATION_WAIT_S
-            )
+            known = await self._find_topic(topic)
         count = len(known.partitions)
         if wanted is not None:
             if wanted not in known.partitions:
@@ -256,6 +256,24 @@ class Producer:
         if key is not None:
             return partition_for_key(key, count)
         return self._sticky.current(topic, count)
+
+    async def _find_topic(self, topic: str) -> Topic:
+        """Its metadata, waited for as a batch would be; what is not there, not for so long."""
+        missing_since: float | None = None
+
+        def is_missing_for_long(error: Exception) -> bool:
+            nonlocal missing_since
+            if not isinstance(error, KafkaError) or error.code not in MISSING:
+                return False
+            now = self._clock.monotonic()
+            missing_since = now if missing_since is None else missing_since
+            return now > missing_since + CREATION_WAIT_S
+
+        return await self._cluster.retrying(
+            lambda: self._cluster.topic(topic, create=True),
+            timeout_s=max(self._options.delivery_timeout_s, CREATION_WAIT_S),
+            unless=is_missing_for_long,
+        )
 
     async def _identify(self) -> None:
         if not self._options.idempotent or self._identity is not None:

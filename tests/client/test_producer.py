@@ -295,6 +295,26 @@ async def test_enqueue_waits_for_room() -> None:
     assert sum(len(values) for _, _, values in log.appended) == 100
 
 
+async def test_a_cluster_that_is_away_is_waited_for_as_long_as_a_batch_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not only as long as a topic may take to come into being."""
+    monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 0.1)
+    log, is_away = Log(), [True]
+
+    def script(asked: Asked) -> Answer:
+        return HANG_UP if is_away[0] else log(asked)
+
+    patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
+    async with producing(log, patient) as (broker, producer):
+        broker.script = script
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.send, "t", b"x")
+            await trio.sleep(0.4)
+            is_away[0] = False
+    assert [values for _, _, values in log.appended] == [[b"x"]]
+
+
 async def test_half_of_a_batch_has_a_number_though_another_was_given_up_beside_it() -> None:
     log = Log()
     verdicts = {0: [ErrorCode.topic_authorization_failed], 1: [ErrorCode.message_too_large]}
