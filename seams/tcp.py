@@ -426,6 +426,8 @@ class TcpNetwork:
     async def connect(self, host: str, port: int) -> TcpConnection:
         try:
             stream = await trio.open_tcp_stream(host, port)
+        except UnicodeError as error:  # of the codec for names
+            raise ConnectionLost(f"{Address(host, port)}: no host is named so: {error}") from error
         except OSError as error:
             causes = _causes(error)
             kind = ConnectionRefused if _is_refusal(causes) else ConnectionLost
@@ -449,9 +451,12 @@ async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]
             every.append((socket.AF_INET6, "::", 0))
         return every
     plain = host.encode() if host.isascii() else host  # else Python loads its codec for names
-    found = await trio.socket.getaddrinfo(
-        plain, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    try:
+        found = await trio.socket.getaddrinfo(
+            plain, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except UnicodeError as error:
+        raise OSError(errno.EADDRNOTAVAIL, f"no host is named so: {error}") from error
     addresses = {
         (int(family), str(address[0]), int(address[3]) if len(address) > 3 else 0): None
         for family, _, _, _, address in found

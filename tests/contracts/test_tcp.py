@@ -107,6 +107,14 @@ async def test_who_cannot_even_try_was_not_refused() -> None:
 
 
 @needs_ipv6
+@pytest.mark.parametrize("host", ["a..b", 70 * "a", "\udcff"], ids=["empty", "long", "no text"])
+async def test_what_is_no_name_of_a_host_is_none_that_resolves(host: str) -> None:
+    with pytest.raises(ConnectionLost, match="no host is named so"):
+        await TcpNetwork().connect(host, 9092)
+    with pytest.raises(OSError, match=r"no host is named so|Name or service not known"):
+        await TcpNetwork().listen(host, 0)
+
+
 async def test_every_address_of_a_host_may_refuse() -> None:
     [listener, *others] = await TcpNetwork().listen("localhost", 0)
     for each in (listener, *others):
