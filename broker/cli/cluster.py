@@ -129,7 +129,7 @@ def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Aw
         return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
         raise explained(first_cause(group), args) from group
-    except (KafkaError, ClientError) as error:
+    except (KafkaError, ClientError, UnicodeEncodeError) as error:
         raise explained(error, args) from error
 
 
@@ -142,6 +142,8 @@ def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
         )
     if isinstance(error, ClientError):
         return CommandFailed(str(error))
+    if isinstance(error, UnicodeEncodeError):  # a name on the command line, which is bytes to us
+        return WrongUsage(f"{error.object!r} is not UTF-8")
     if isinstance(error, KafkaError):
         text = error.message or str(error)
         found = HINTS.get(error.code)

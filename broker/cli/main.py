@@ -91,6 +91,7 @@ a first minute:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names that the terminal has no letters for
             stream.reconfigure(errors="backslashreplace")
@@ -212,6 +213,15 @@ def _show_added(subparsers: Subparsers) -> None:
 
 def _complain(message: str) -> None:
     sys.stderr.write(f"odradek: {message}\n")
+
+
+def _open_streams() -> None:
+    """Where whoever started us has closed a standard stream, nothing comes and nobody listens."""
+    import os  # noqa: TID251 - the process's edge
+
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _forget_stdout() -> None:

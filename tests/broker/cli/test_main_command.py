@@ -68,6 +68,37 @@ def test_a_bad_bootstrap_is_wrong_usage(offline: CommandLine) -> None:
         assert "is not HOST:PORT" in offline("topics", "list", "-b", bad, code=2).stderr
 
 
+def test_a_bootstrap_that_no_host_can_have_is_nobody_there(offline: CommandLine) -> None:
+    ran = offline("topics", "list", "-b", "a..b:9092", code=1)
+    assert "nobody answers at a..b:9092" in ran.stderr
+
+
+def test_a_name_that_is_no_text_is_wrong_usage(odradek: CommandLine, topic: str) -> None:
+    for words in (
+        ("topics", "create", "\udcff"),
+        ("groups", "describe", "\udcff"),
+        ("configs", "alter", "topic", topic, "--set", "\udcff=1"),
+        ("produce", "-t", "\udcff"),
+        ("consume", "-t", topic, "-e", "--group", "\udcff"),
+    ):
+        assert odradek(*words, stdin=b"x", code=2).stderr == "odradek: '\\udcff' is not UTF-8\n"
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_stream_that_is_closed_is_an_empty_one(
+    cli_broker: BrokerProcess, topic: str, stream: int
+) -> None:
+    for words in (["produce", "-t", topic], ["consume", "-t", topic, "-o", "beginning", "-e"]):
+        done = subprocess.run(
+            [*ODRADEK, *words, "-b", cli_broker.bootstrap],
+            preexec_fn=lambda: os.close(stream),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 def test_serve_imports_no_client() -> None:
     script = (
         "import sys\n"
