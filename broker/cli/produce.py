@@ -9,7 +9,7 @@ import trio
 
 from odradek.broker.cli.cluster import cluster_arguments, with_cluster
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
-from odradek.broker.cli.record_format import unescape
+from odradek.broker.cli.record_format import as_given, unescape
 from odradek.broker.cli.terminal import hint, is_terminal, split_stream, stdin_chunks
 from odradek.client.metadata import Cluster
 from odradek.client.producer import Header, Producer, ProducerOptions, open_producer
@@ -148,7 +148,7 @@ def _records(
     args: argparse.Namespace, parts: list[bytes]
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Key and value of each part."""
-    fixed = None if args.key is None else args.key.encode()
+    fixed = None if args.key is None else as_given(args.key)
     for part in parts:
         key, value = fixed, part
         if args.key_delimiter is not None and not args.files:
@@ -173,4 +173,4 @@ def _delimiter(text: str) -> bytes:
 
 def _header(text: str) -> Header:
     name, equals, value = text.partition("=")
-    return name, value.encode() if equals else None
+    return name, as_given(value) if equals else None

@@ -44,9 +44,15 @@ def compile_format(text: str, *, null: bytes = b"") -> Callable[[ConsumedRecord]
             literal, position = unescape_at(text, position)
             steps.append(literal)
         else:
-            steps.append(char.encode())
+            steps.append(as_given(char))
             position += 1
     return lambda record: b"".join(s if isinstance(s, bytes) else s(record) for s in steps)
+
+
+def as_given(text: str) -> bytes:
+    """The bytes of an argument, or of a header's name, which need be no text: what could not be decoded is
+    marked in it."""
+    return text.encode(errors="surrogateescape")
 
 
 def unescape(text: str) -> bytes:
@@ -58,7 +64,7 @@ def unescape(text: str) -> bytes:
             literal, position = unescape_at(text, position)
             parts.append(literal)
         else:
-            parts.append(text[position].encode())
+            parts.append(as_given(text[position]))
             position += 1
     return b"".join(parts)
 
@@ -87,7 +93,9 @@ def json_line(record: ConsumedRecord) -> bytes:
         "timestamp_type": "append" if record.timestamp_type else "create",
         "key": _json_value(record.key),
         "value": _json_value(record.value),
-        "headers": [[name, _json_value(value)] for name, value in record.headers],
+        "headers": [
+            [_json_value(as_given(name)), _json_value(value)] for name, value in record.headers
+        ],
     }
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
@@ -109,7 +117,7 @@ def _fields(null: bytes) -> dict[str, Step]:
         return null if value is None else value
 
     def headers(record: ConsumedRecord) -> bytes:
-        return b",".join(name.encode() + b"=" + text(value) for name, value in record.headers)
+        return b",".join(as_given(name) + b"=" + text(value) for name, value in record.headers)
 
     return {
         "s": lambda record: text(record.value),

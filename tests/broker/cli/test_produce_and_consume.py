@@ -39,6 +39,16 @@ def test_empty_is_not_null_without_z(odradek: CommandLine, topic: str) -> None:
     assert odradek("consume", "-t", topic, *ALL, "-f", "%K %S").stdout == b"1 0"
 
 
+def test_keys_and_values_are_the_bytes_that_were_given(odradek: CommandLine, topic: str) -> None:
+    """As they come from a shell, also where they are no text."""
+    header = "\udcfb=\udcfe"
+    odradek("produce", "-t", topic, "-k", "k\udcff", "-H", header, "-D", "\udcfd", stdin=b"x\xfd")
+    shown = odradek("consume", "-t", topic, *ALL, "-f", "%k %h %s\udcfc", "-Z")
+    assert shown.stdout == b"k\xff \xfb=\xfe x\xfc"
+    (row,) = odradek("consume", "-t", topic, *ALL, "--json").lines
+    assert json.loads(row)["headers"] == [[{"base64": "+w=="}, {"base64": "/g=="}]]
+
+
 def test_delimiters(odradek: CommandLine, topic: str) -> None:
     odradek("produce", "-t", topic, "-p", "0", "-D", ";", "-K", "\\t", stdin=b"a\t1\n;b\t2;")
     assert odradek("consume", "-t", topic, *ALL, "-K", "=", "-D", "\\x00").stdout == (
