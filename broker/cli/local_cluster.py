@@ -35,6 +35,7 @@ from odradek.seams.real import real_seams
 DEFAULT_DATA = "odradek-cluster"
 DEFAULT_BROKERS = 3
 DEFAULT_PORT = 9092
+PORT_MAX = 65535
 
 DESCRIPTION = """\
 Run a cluster on this machine, one process a broker, until SIGTERM or SIGINT (Ctrl-C), which stop it
@@ -290,21 +291,28 @@ def _check_same(args: argparse.Namespace, plan: ClusterPlan) -> None:
 
 
 async def _doors(listen: str | None, seams: Seams, brokers: int, more: int) -> Iterator[Door]:
-    """Addresses, the brokers' first: consecutive from where `listen` says. Raises WrongUsage."""
+    """Addresses, the brokers' first: consecutive from where `listen` says. Raises WrongUsage, CommandFailed."""
     host, first = (HOST, DEFAULT_PORT) if listen is None else _host_and_port(listen)
     ports = [first + number for number in range(brokers)] if first else []
-    taken = [port for port in ports if not await is_free(seams.network, host, port)]
-    if taken and listen is not None:
-        raise CommandFailed(f"somebody listens on {host}:{taken[0]} already")
-    if taken:
-        ports = []
-    ports += await free_ports(seams.network, seams.entropy, host, brokers + more - len(ports))
+    if ports and ports[-1] > PORT_MAX:
+        raise WrongUsage(
+            f"--listen {listen}: there is no port {PORT_MAX + 1}, for {brokers} brokers"
+        )
+    try:
+        taken = [port for port in ports if not await is_free(seams.network, host, port)]
+        if taken and listen is not None:
+            raise CommandFailed(f"somebody listens on {Address(host, taken[0])} already")
+        if taken:
+            ports = []
+        ports += await free_ports(seams.network, seams.entropy, host, brokers + more - len(ports))
+    except OSError as error:
+        raise CommandFailed(f"can't listen on {host}: {error.strerror or error}") from None
     addresses = [Address(host, port) for port in ports]
     return iter([Door(address, address) for address in addresses])
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) < 65536):
+    if not (host and colon and port.isdecimal() and int(port) <= PORT_MAX):
         raise WrongUsage(f"--listen takes HOST:PORT, not {text!r}")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)

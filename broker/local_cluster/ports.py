@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 from odradek.seams.entropy import Entropy
@@ -13,10 +14,12 @@ END_PORT = 32_768
 
 
 async def is_free(network: Network, host: str, port: int) -> bool:
-    """Whether one can listen there at this moment."""
+    """Whether nobody listens there at this moment. OSError where one can't listen for another reason."""
     try:
         listeners = await network.listen(host, port)
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
         return False
     for listener in listeners:
         await listener.aclose()
@@ -24,7 +27,7 @@ async def is_free(network: Network, host: str, port: int) -> bool:
 
 
 async def free_ports(network: Network, entropy: Entropy, host: str, count: int) -> Sequence[int]:
-    """So many different ports that nobody has at this moment."""
+    """So many different ports that nobody has at this moment. OSError as `is_free`."""
     found: dict[int, None] = {}
     while len(found) < count:
         port = FIRST_PORT + entropy.below(END_PORT - FIRST_PORT)

@@ -188,6 +188,23 @@ def test_a_node_that_can_not_be_started_again_ends_no_other(command: Command) ->
     assert command.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("listen", "code", "why"),
+    [
+        ("127.0.0.1:65535", 2, "there is no port 65536"),
+        ("192.0.2.1:0", 1, "can't listen on 192.0.2.1"),
+        ("192.0.2.1:9092", 1, "can't listen on 192.0.2.1"),
+    ],
+)
+def test_where_nobody_can_listen_is_said(
+    command: Command, listen: str, code: int, why: str
+) -> None:
+    refused = command.run("--listen", listen)
+    assert (refused.returncode, refused.stdout) == (code, "")
+    assert why in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_where_no_cluster_is_there_is_nothing_to_show(command: Command) -> None:
     shown = command.run("status")
     assert shown.returncode == 1
