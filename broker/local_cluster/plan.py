@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from odradek.broker.config.tiered import tiered_settings
@@ -95,6 +95,11 @@ class ClusterPlan:
             if node.node_id == node_id:
                 return node
         raise KeyError(node_id)
+
+    def at(self, directory: str) -> ClusterPlan:
+        """The same cluster in another directory (absolute): it was moved, or copied."""
+        nodes = (replace(each, directory=_place(directory, each.node_id)) for each in self.nodes)
+        return replace(self, nodes=tuple(nodes))
 
     @property
     def brokers(self) -> tuple[NodePlan, ...]:
@@ -180,7 +185,7 @@ def make_plan(
     nodes = [
         NodePlan(
             node_id,
-            f"{directory}/node-{node_id}",
+            _place(directory, node_id),
             new_id(),
             clients.get(node_id),
             quorum.get(node_id),
@@ -192,6 +197,10 @@ def make_plan(
     if tiered is not None:
         tier = tiered_settings(tiered, brokers=brokers, listener=CLIENT_LISTENER)
     return ClusterPlan(new_id(), tuple(nodes), {**tier, **(settings or {})})
+
+
+def _place(directory: str, node_id: int) -> str:
+    return f"{directory}/node-{node_id}"
 
 
 def _replication(brokers: int) -> dict[str, str]:

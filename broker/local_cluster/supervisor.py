@@ -193,12 +193,13 @@ def row(node: NodePlan, nodes: Nodes | None) -> Values:
 
 
 def read_plan(files: Files, directory: Path) -> ClusterPlan | None:
-    """The plan of the cluster in this directory, None if there is none. Raises ValueError."""
+    """The plan of the cluster in this directory, wherever it was made; None if there is none. Raises
+    ValueError."""
     try:
         text = files.read(directory / PLAN_FILE)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return ClusterPlan.from_json(text.decode())
+    return ClusterPlan.from_json(text.decode()).at(str(directory))
 
 
 def write_plan(files: Files, directory: Path, plan: ClusterPlan) -> None:

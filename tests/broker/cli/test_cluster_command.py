@@ -138,6 +138,19 @@ def test_a_cluster_that_is_there_is_no_other(command: Command) -> None:
     assert command.run("--set", "num.partitions=3").returncode == 2
 
 
+def test_a_cluster_is_where_its_directory_is(command: Command) -> None:
+    """Moved, it is the same, and nothing comes to be where it was."""
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    create_topic(command.port_file.read_text().strip(), "kept")
+    command.stop()
+    command.data = command.data.rename(command.data.with_name("moved"))
+    command.start()
+    address = command.port_file.read_text().strip()
+    assert "kept" in AdminClient({"bootstrap.servers": address}).list_topics(timeout=30).topics
+    assert command.stop() == 0
+    assert not command.data.with_name("data").exists()
+
+
 def test_a_port_file_of_the_last_run_does_not_stay(command: Command) -> None:
     command.port_file.write_text("127.0.0.1:1\n")
     words = ("--port-file", str(command.port_file), "--listen", "127.0.0.1:0")
