@@ -66,6 +66,15 @@ class DamagedBatch(CorruptBatch):
         self.offset = offset
 
 
+class OutOfRange(KafkaError):
+    """The log of `where` has no offset that we are to read from: it begins behind it, or ends before it."""
+
+    def __init__(self, where: TopicPartition, offset: int) -> None:
+        code = ErrorCode.offset_out_of_range
+        super().__init__(code, f"{where} at offset {offset}: {code.name.replace('_', ' ')}")
+        self.where = where
+
+
 @value_class
 class FoundOffset:
     """Answer to `list_offsets`: -1 where there is none (no record is as late as that)."""
@@ -108,10 +117,17 @@ class Reader:
         self._positions: dict[TopicPartition, _Position] = {}
         self.damaged: list[DamagedBatch] = []
         """What the last poll met of these, also beside records that it returned."""
+        self.out_of_range: list[OutOfRange] = []
+        """Of these likewise."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions, each from its offset, and no others."""
         self._positions = {where: _Position(offset) for where, offset in positions.items()}
+        self.damaged, self.out_of_range = [], []
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """Read a partition that was assigned from this offset."""
+        self._positions[where] = _Position(offset)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -141,10 +157,10 @@ class Reader:
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
         """The next records; empty if none come in about `max_wait_s`.
 
-        Raises KafkaError OFFSET_OUT_OF_RANGE if a position is not in the log, DamagedBatch, and other
-        errors once a partition has failed for `unavailable_s`.
+        Raises OutOfRange if a position is not in the log, DamagedBatch, and other errors once a partition
+        has failed for `unavailable_s`.
         """
-        self.damaged = []
+        self.damaged, self.out_of_range = [], []
         if not self._positions:
             await trio.sleep(max_wait_s)
             return []
@@ -225,6 +241,8 @@ class Reader:
                     failure = failure or error
                     if isinstance(error, DamagedBatch):
                         self.damaged.append(error)
+                    elif isinstance(error, OutOfRange):
+                        self.out_of_range.append(error)
         if failure is not None and not records:
             raise failure  # beside records it waits for the next poll, which meets it again
         return records
@@ -253,6 +271,8 @@ class Reader:
             text = code.name.replace("_", " ")
             if code is ErrorCode.corrupt_message:
                 raise DamagedBatch(where, position.offset, text)
+            if code is ErrorCode.offset_out_of_range:
+                raise OutOfRange(where, position.offset)
             error = KafkaError(code, f"{where} at offset {position.offset}: {text}")
             self._failed(where, position, error)
             return []

@@ -24,7 +24,9 @@ from odradek.client.assignors import (
 from odradek.client.connection import BrokerConnection
 from odradek.client.consumer import (
     EARLIEST,
+    LATEST,
     ConsumedRecord,
+    OutOfRange,
     Reader,
     ReaderOptions,
     TopicPartition,
@@ -55,7 +57,8 @@ class GroupOptions:
     instance_id: str | None = None
     """Makes the member a static one (KIP-345)."""
     reset: int = EARLIEST
-    """Where a partition without a committed offset begins: EARLIEST, LATEST or a timestamp (ms)."""
+    """Where a partition begins without a committed offset, or with one that its log has not (any more):
+    EARLIEST, LATEST or a timestamp (ms)."""
 
 
 class GroupConsumer:
@@ -93,7 +96,14 @@ class GroupConsumer:
         while not self._joined:
             patience = self._options.rebalance_timeout_s + self._cluster.timeout_s
             await self._cluster.retrying(self._join, timeout_s=patience)
-        return await self._reader.poll(min(max_wait_s, self._options.heartbeat_s))
+        # Of the last poll: it had records, too, perhaps, and these are not lost where this fails.
+        gone = [error.where for error in self._reader.out_of_range]
+        for where, offset in (await self._resets(gone)).items():
+            self._reader.seek(where, offset)
+        try:
+            return await self._reader.poll(min(max_wait_s, self._options.heartbeat_s))
+        except OutOfRange:
+            return []
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -261,11 +271,20 @@ class GroupConsumer:
             return {}
         committed = await committed_offsets(self._cluster, self.group, wanted)
         starts = {where: found.offset for where, found in committed.items() if found.offset >= 0}
-        fresh = {where: self._options.reset for where in wanted if where not in starts}
-        if fresh:
-            found = await list_offsets(self._cluster, fresh, isolation=self._isolation)
-            starts |= {where: answer.offset for where, answer in found.items()}
-        return starts
+        fresh = [where for where in wanted if where not in starts]
+        return starts | await self._resets(fresh)
+
+    async def _resets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where these begin anew; at the end, where no record is as late as the timestamp."""
+        begins: dict[TopicPartition, int] = {}
+        left = list(wanted)
+        for timestamp in (self._options.reset, LATEST):
+            if left:
+                asked = dict.fromkeys(left, timestamp)
+                found = await list_offsets(self._cluster, asked, isolation=self._isolation)
+                begins |= {where: answer.offset for where, answer in found.items()}
+                left = [where for where in left if begins[where] < 0]
+        return begins
 
     async def _request(
         self,

@@ -241,3 +241,39 @@ async def test_topics_are_administrated(cluster: Cluster) -> None:
         await cluster.topic("new")
     with pytest.raises(KafkaError, match="u"):
         await admin.create_topics(cluster, [admin.NewTopic("u")])
+
+
+@pytest.mark.parametrize(
+    ("reset", "numbers"),
+    [(EARLIEST, range(60, 100)), (LATEST, range(0)), (1 << 50, range(0))],
+    ids=["earliest", "latest", "later than all"],
+)
+async def test_a_member_whose_committed_offset_is_gone_begins_as_without_one(
+    cluster: Cluster, reset: int, numbers: range
+) -> None:
+    where = TopicPartition("u", 0)
+    await produce(cluster, "u", 100)
+    await group_admin.reset_offsets(cluster, "g", {where: 50})
+    await admin.delete_records(cluster, {where: 60})
+    options = GroupOptions(heartbeat_s=0.05, reset=reset)
+    member = GroupConsumer(cluster, "g", ["u"], options=options)
+    values = []
+    while not await member.at_end():
+        values += [record.value for record in await member.poll(0.1)]
+    await member.leave()
+    assert values == [b"%d" % number for number in numbers]
+
+
+async def test_a_committed_offset_that_is_gone_is_seen_beside_partitions_that_go_on(
+    cluster: Cluster,
+) -> None:
+    await produce(cluster, "t", 100)
+    gone, others = TopicPartition("t", 0), [TopicPartition("t", index) for index in (1, 2, 3)]
+    await group_admin.reset_offsets(cluster, "g", {gone: 1, **dict.fromkeys(others, 0)})
+    end = (await list_offsets(cluster, {gone: LATEST}))[gone].offset
+    first = (await admin.delete_records(cluster, {gone: end}))[gone]
+    member = GroupConsumer(cluster, "g", ["t"], options=FAST)
+    assert {record.partition for record in await member.poll()} == {1, 2, 3}
+    assert await member.poll() == []
+    assert member.positions[gone] == first == end
+    await member.leave()
