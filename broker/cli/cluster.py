@@ -169,7 +169,11 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """An argument KEY=VALUE."""
+    """An argument KEY=VALUE, which is text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")

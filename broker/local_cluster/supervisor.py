@@ -16,6 +16,7 @@ import trio
 from odradek.broker.local_cluster import control
 from odradek.broker.local_cluster.nodes import ASK_EVERY_S, NodeFailed, Nodes, Software, State
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
+from odradek.replication.raft.formatting import CannotFormat
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.storage.directories.opening import LOCK_NAME
@@ -91,7 +92,10 @@ class Supervisor:
     async def _start(self, nodes: Nodes) -> None:
         for node in self.plan.nodes:
             await self._wait_for_the_last_run(node)
-        await self._software.format(self.plan)
+        try:
+            await self._software.format(self.plan)
+        except CannotFormat as error:
+            raise NodeFailed(str(error)) from None
         ids = [node.node_id for node in self.plan.nodes]
         await nodes.every(nodes.start, ids)
         await nodes.wait_ready(ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -149,6 +150,24 @@ def test_a_cluster_is_where_its_directory_is(command: Command) -> None:
     assert "kept" in AdminClient({"bootstrap.servers": address}).list_topics(timeout=30).topics
     assert command.stop() == 0
     assert not command.data.with_name("data").exists()
+
+
+def test_a_directory_of_another_cluster_is_left_alone(command: Command) -> None:
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    command.stop()
+    written = command.data / "node-1" / "data" / "meta.properties"
+    text = re.sub("cluster.id=.*", "cluster.id=AAAAAAAAAAAAAAAAAAAAAA", written.read_text())
+    written.write_text(text)
+    refused = command.run()
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"odradek: Invalid cluster.id in: {written}")
+    assert written.read_text() == text
+
+
+def test_a_config_that_is_no_text_is_wrong_usage(command: Command) -> None:
+    refused = command.run("--set", "a=\udcff")
+    assert refused.returncode == 2
+    assert "--set: 'a=\\udcff' is not UTF-8" in refused.stderr
 
 
 def test_a_port_file_of_the_last_run_does_not_stay(command: Command) -> None:

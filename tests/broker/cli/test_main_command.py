@@ -77,7 +77,6 @@ def test_a_name_that_is_no_text_is_wrong_usage(odradek: CommandLine, topic: str)
     for words in (
         ("topics", "create", "\udcff"),
         ("groups", "describe", "\udcff"),
-        ("configs", "alter", "topic", topic, "--set", "\udcff=1"),
         ("produce", "-t", "\udcff"),
         ("consume", "-t", topic, "-e", "--group", "\udcff"),
     ):
