@@ -114,10 +114,10 @@ class Broker:
     # async with
 
     async def __aenter__(self) -> Broker:
-        node = Node(self._seams or real_seams(), self._config())
         failure: Exception | None = None
         async with AsyncExitStack() as stack:
             stack.callback(self._remove_data)
+            node = Node(self._seams or real_seams(), self._config())
             nursery = await stack.enter_async_context(trio.open_nursery())
             try:
                 await nursery.start(node.run)

@@ -84,12 +84,16 @@ async def test_async_with_runs_in_the_tests_own_loop() -> None:
             assert len((await cluster.topic("t")).partitions) == 3
 
 
-def test_an_error_at_start_reaches_the_test() -> None:
+def test_an_error_at_start_reaches_the_test_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with (
         pytest.raises(ConfigError, match=r"num\.partitions"),
-        Broker(configs={"num.partitions": "none"}),
+        Broker(configs={"num.partitions": "none"}, tiered=True),
     ):
         pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_in_the_test_still_stops_the_broker() -> None:
