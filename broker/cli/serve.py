@@ -144,6 +144,8 @@ def _run(args: argparse.Namespace) -> int:
 
     keep_freed_memory()
     seams = real_seams()
+    if args.port_file is not None:  # what the last run wrote says nothing of this one
+        seams.files.remove(files.Path(args.port_file), missing_ok=True)
     topics = [_topic(text) for text in args.topic]
     path = None if args.config is None else files.Path(args.config)
     try:

@@ -112,6 +112,16 @@ def test_serve_imports_no_client() -> None:
         assert (f"'{module}'" in imported) == (module == "odradek.broker.cli.serve")
 
 
+@pytest.mark.parametrize("wrong", [["--log-dirs", "/dev/null"], ["--set", "num.partitions=none"]])
+def test_a_port_file_of_the_last_run_does_not_stay(tmp_path: Path, wrong: list[str]) -> None:
+    port_file = tmp_path / "port"
+    port_file.write_text("127.0.0.1:1\n")
+    words = ["serve", "--listen", "127.0.0.1:0", "--port-file", str(port_file), *wrong]
+    done = subprocess.run([*ODRADEK, *words], capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode in (1, 2)
+    assert not port_file.exists()
+
+
 def test_no_command_loads_openssl_until_it_is_used() -> None:
     script = (
         "import sys\n"
