@@ -38,6 +38,8 @@ CREATION_WAIT_S = 5.0
 """How long a topic may take to come into being where brokers create topics by themselves."""
 MISSING = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available})
 """What is said of a topic that is not there, or about to be."""
+PRODUCE_ANSWER_S = 5.0
+"""How much longer than a broker waits for replicas we wait for it to say so."""
 RECORD_OVERHEAD = 32
 """Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
 
@@ -366,10 +368,13 @@ class Producer:
 
     async def _send(self, node_id: int, batches: list[_Batch]) -> None:
         options = self._options
+        # None is repeated after its time, nor waited for; 0 is no time for a broker to answer in.
+        left_s = max(batch.given_up_at for batch in batches) - self._clock.monotonic()
+        wait_s = min(options.request_timeout_s, max(left_s, BACKOFF_MAX_S))
         values = {
             "transactional_id": None,
             "acks": options.acks,
-            "timeout": int(options.request_timeout_s * 1000),
+            "timeout": int(wait_s * 1000),
             "topic_data": _by_topic(batches),
         }
         try:
@@ -380,7 +385,10 @@ class Producer:
                     self._finish(batch, -1)
                 return
             answer = await node.request(
-                PRODUCE, values, timeout_s=options.request_timeout_s + 5, at_most=NAMED_TOPICS
+                PRODUCE,
+                values,
+                timeout_s=wait_s + PRODUCE_ANSWER_S,
+                at_most=NAMED_TOPICS,
             )
         except (KafkaError, ClientError) as error:
             for batch in batches:

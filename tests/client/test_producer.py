@@ -12,15 +12,17 @@ import trio
 
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.client.metadata import open_cluster
-from odradek.client.producer import Producer, ProducerOptions, open_producer
+from odradek.client.producer import PRODUCE_ANSWER_S, Producer, ProducerOptions, open_producer
 from odradek.protocol.apis import INIT_PRODUCER_ID, METADATA, PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.records import decode
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
+from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import HANG_UP, Asked, ScriptedBroker, scripted_broker
+from odradek.testing.virtual_world import VirtualWorld
+from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
 Answer = Any
 QUICK = ProducerOptions(delivery_timeout_s=0.3, request_timeout_s=0.2)
@@ -269,6 +271,43 @@ async def test_the_broker_is_gone_for_good() -> None:
         with pytest.raises((Unreachable, TimedOut)) as gone:
             await producer.send("t", b"y")
         assert isinstance(gone.value, ClientError)
+
+
+def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
+    """But for the time in which it may say itself that it could not."""
+    world = VirtualWorld()
+    world.clock.jumping = True
+    failed_at: list[float] = []
+    log = Log()
+
+    def script(asked: Asked) -> Answer:
+        return SILENCE if asked.api is PRODUCE else log(asked)
+
+    async def main() -> None:
+        broker = ScriptedBroker(script, topics={"t": 1}, address=Address("broker", 9092))
+        (listener,) = await world.node("broker").network.listen("", 9092)
+        client = world.node("client")
+        options = ProducerOptions(delivery_timeout_s=10, request_timeout_s=30)
+
+        async def accept() -> None:
+            while True:
+                nursery.start_soon(broker.serve, await listener.accept())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept)
+            async with (
+                open_cluster(client.network, [broker.address]) as cluster,
+                open_producer(cluster, world.clock, RealEntropy(), options) as producer,
+            ):
+                with pytest.raises(TimedOut, match="did not answer Produce"):
+                    await producer.send("t", b"x")
+                failed_at.append(trio.current_time())
+            nursery.cancel_scope.cancel()
+        (asked,) = broker.asked(PRODUCE)
+        assert asked.body.timeout.total_seconds() <= 10
+
+    world.run(main)
+    assert failed_at[0] <= 10 + PRODUCE_ANSWER_S
 
 
 async def test_keys_stay_together_and_in_order() -> None:
