@@ -102,6 +102,8 @@ class _Position:
     """How far a partition was read."""
 
     offset: int
+    reached: int = -1
+    """How far the poll got that is under way: no further than before, should it be cancelled."""
     end: int | None = None
     """The offset a reader gets to: high watermark, or last stable offset under read_committed."""
     log_start: int = -1
@@ -155,7 +157,7 @@ class Reader:
         return all(self.remaining(where) == 0 for where in self._positions)
 
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
-        """The next records; empty if none come in about `max_wait_s`.
+        """The next records; empty if none come in about `max_wait_s`. Cancelled, it has read none.
 
         Raises OutOfRange if a position is not in the log, DamagedBatch, and other errors once a partition
         has failed for `unavailable_s`.
@@ -191,6 +193,8 @@ class Reader:
     ) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
         failures: list[Exception] = []
+        for position in self._positions.values():
+            position.reached = position.offset
 
         async def fetch(node_id: int, wanted: list[TopicPartition]) -> None:
             try:
@@ -201,6 +205,8 @@ class Reader:
         async with trio.open_nursery() as nursery:
             for node_id, wanted in by_leader.items():
                 nursery.start_soon(fetch, node_id, wanted)
+        for position in self._positions.values():  # with the records, from here on nothing waits
+            position.offset = position.reached
         if failures and not records:
             raise failures[0]
         return records
@@ -262,7 +268,7 @@ class Reader:
         return [{"topic": name, "partitions": rows} for name, rows in topics.items()]
 
     def _take(self, where: TopicPartition, row: Any) -> list[ConsumedRecord]:
-        """What one partition answered: its records, with the position moved behind them."""
+        """What one partition answered: its records; the position is to be moved behind them."""
         position = self._positions.get(where)
         if position is None:  # not asked for
             return []
@@ -296,7 +302,7 @@ class Reader:
         except CorruptBatch as error:
             if offset == begun_at:
                 raise DamagedBatch(where, offset, error.message) from error
-        position.offset = offset
+        position.reached = offset
         return records
 
     def _failed(self, where: TopicPartition, position: _Position, error: Exception) -> None:

@@ -28,7 +28,14 @@ from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import HANG_UP, Asked, Script, ScriptedBroker, scripted_broker
+from tests.client.scripted_broker import (
+    HANG_UP,
+    SILENCE,
+    Asked,
+    Script,
+    ScriptedBroker,
+    scripted_broker,
+)
 
 T0 = TopicPartition("t", 0)
 
@@ -435,3 +442,43 @@ async def test_what_other_partitions_gave_is_not_lost_to_an_error_beside_it() ->
         reader.assign({TopicPartition("t", 1): 9})
         with pytest.raises(KafkaError, match="t-1 at offset 9"):
             await reader.poll()
+
+
+async def test_a_poll_that_is_cancelled_loses_no_records() -> None:
+    """One leader has answered, the other one has not."""
+    is_silent = [True]
+
+    def near(asked: Asked) -> Any:
+        if asked.api is METADATA:
+            answer = first.metadata(asked)
+            there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
+            answer["brokers"].append({**there, "rack": None})
+            for topic in answer["topics"]:
+                topic["partitions"][1] |= {"leader_id": 2}
+            return answer
+        return fetched(batch(0, b"near"), end=1) if asked.api is FETCH else None
+
+    def far(asked: Asked) -> Any:
+        if asked.api is not FETCH:
+            return None
+        return SILENCE if is_silent[0] else fetched(b"", end=0, index=1)
+
+    async with (
+        scripted_broker(near, topics={"t": 2}) as first,
+        scripted_broker(far) as second,
+        open_cluster(TcpNetwork(), [first.address], timeout_s=30) as cluster,
+    ):
+        reader = Reader(cluster)
+        reader.assign({T0: 0, TopicPartition("t", 1): 0})
+        with trio.move_on_after(60) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(reader.poll)
+                while (
+                    not (first.asked(FETCH) and second.asked(FETCH)) or reader.remaining(T0) is None
+                ):
+                    await trio.sleep(0.01)
+                scope.cancel()
+        assert reader.positions[T0] == 0
+        is_silent[0] = False
+        assert [record.value for record in await reader.poll()] == [b"near"]
+        assert reader.positions[T0] == 1
