@@ -188,6 +188,8 @@ class GroupConsumer:
 
     async def _join(self) -> None:
         """Join, learn the assignment, and start from the committed offsets."""
+        self.assigned = []  # from here on nothing is ours, nor to be committed in the new generation
+        self._reader.assign({})
         answer = await self._join_request()
         try:
             assignment = await self._sync(answer)
@@ -195,8 +197,8 @@ class GroupConsumer:
             if error.code not in REJOIN | FORGOTTEN:
                 raise
             return  # somebody else came or went meanwhile: join again
+        self._reader.assign(await self._starts(sorted(assignment)))
         self.assigned = sorted(assignment)
-        self._reader.assign(await self._starts(self.assigned))
         self._joined = True
         self._heartbeat_due = trio.current_time() + self._options.heartbeat_s
 

@@ -10,10 +10,19 @@ from odradek.client.assignors import read_assignment, write_assignment, write_su
 from odradek.client.consumer import TopicPartition
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.metadata import open_cluster
-from odradek.protocol.apis import FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, METADATA, SYNC_GROUP
+from odradek.protocol.apis import (
+    FETCH,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import Asked, ScriptedBroker, scripted_broker
+from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 
 
 class Coordinator(ScriptedBroker):
@@ -87,3 +96,44 @@ async def test_the_leader_assigns_a_topic_that_is_being_created_when_it_is_there
         (assigned,) = sync.body.assignments
         found = read_assignment(bytes(assigned.assignment))
         assert found == [TopicPartition("t", 0), TopicPartition("u", 0)]
+
+
+async def test_a_member_that_gives_up_joining_again_commits_nothing_of_what_it_had() -> None:
+    """It may be another one's by then, who is farther."""
+
+    def script(asked: Asked) -> Any:
+        if asked.api is HEARTBEAT:
+            return {"error_code": ErrorCode.rebalance_in_progress}
+        if asked.api is SYNC_GROUP:
+            if len(broker.asked(SYNC_GROUP)) > 1:
+                return SILENCE
+            assignment = write_assignment([TopicPartition("t", 0)])
+            named = {"protocol_type": "consumer", "protocol_name": "range"}
+            return {"error_code": 0, **named, "assignment": assignment}
+        if asked.api is OFFSET_FETCH:
+            row = {"partition_index": 0, "committed_offset": 7, "error_code": 0, "metadata": None}
+            row |= {"committed_leader_epoch": -1}
+            topics = [{"name": "t", "partitions": [row]}]
+            return {"groups": [{"group_id": "g", "error_code": 0, "topics": topics}]}
+        if asked.api is OFFSET_COMMIT:
+            rows = [{"partition_index": 0, "error_code": 0}]
+            return {"topics": [{"name": "t", "partitions": rows}]}
+        if asked.api is FETCH:
+            return {"error_code": 0, "responses": []}
+        return None
+
+    async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
+        async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+            member = GroupConsumer(cluster, "g", ["t"], options=GroupOptions(heartbeat_s=0.01))
+            await member.poll(0.02)
+            assert member.positions == {TopicPartition("t", 0): 7}
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(member.poll, 0.02)
+                with trio.fail_after(10):
+                    while len(broker.asked(SYNC_GROUP)) < 2:
+                        await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+            before_joining = len(broker.asked(OFFSET_COMMIT))
+            await member.commit()
+            assert len(broker.asked(OFFSET_COMMIT)) == before_joining == 1
+            assert member.assigned == []
