@@ -281,7 +281,7 @@ async def list_config_resources(
 async def _config_node(cluster: Cluster, type: ResourceType, name: str) -> BrokerConnection:
     """A broker's own configs are known to that broker alone."""
     if type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
-        if not name.isdigit():
+        if not name.isdecimal():
             raise KafkaError(ErrorCode.invalid_request, f"a broker's name is its id, not {name!r}")
         return await cluster.node(int(name))
     return await cluster.controller()

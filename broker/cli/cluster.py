@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -129,7 +130,7 @@ def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Aw
         return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
         raise explained(first_cause(group), args) from group
-    except (KafkaError, ClientError, UnicodeEncodeError) as error:
+    except (KafkaError, ClientError, UnicodeEncodeError, struct.error) as error:
         raise explained(error, args) from error
 
 
@@ -144,6 +145,8 @@ def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
         return CommandFailed(str(error))
     if isinstance(error, UnicodeEncodeError):  # a name on the command line, which is bytes to us
         return WrongUsage(f"{error.object!r} is not UTF-8")
+    if isinstance(error, struct.error):  # one on the command line, which no request has room for
+        return WrongUsage(f"a number is too large, or too small: {error}")
     if isinstance(error, KafkaError):
         text = error.message or str(error)
         found = HINTS.get(error.code)

@@ -83,6 +83,21 @@ def test_a_name_that_is_no_text_is_wrong_usage(odradek: CommandLine, topic: str)
         assert odradek(*words, stdin=b"x", code=2).stderr == "odradek: '\\udcff' is not UTF-8\n"
 
 
+def test_a_number_that_the_protocol_has_not_is_wrong_usage(
+    odradek: CommandLine, topic: str
+) -> None:
+    for words in (
+        ("topics", "create", "new", "--partitions", "99999999999"),
+        ("topics", "create", "new", "--replication-factor", "70000"),
+        ("topics", "trim", topic, "--before", "99999999999999999999"),
+        ("consume", "-t", topic, "-e", "-o", "99999999999999999999"),
+    ):
+        ran = odradek(*words, code=2)
+        assert ran.stderr.startswith("odradek: a number is too large, or too small: ")
+    refused = odradek("configs", "describe", "broker", "\u00b2", code=1)
+    assert "a broker's name is its id" in refused.stderr
+
+
 @pytest.mark.parametrize("stream", [0, 1, 2])
 def test_a_stream_that_is_closed_is_an_empty_one(
     cli_broker: BrokerProcess, topic: str, stream: int
