@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path as LocalPath
 
 import trio
@@ -36,6 +37,8 @@ DEFAULT_DATA = "odradek-cluster"
 DEFAULT_BROKERS = 3
 DEFAULT_PORT = 9092
 PORT_MAX = 65535
+STATUS_S = 5.0
+"""What is asked for is known: who does not say it stands still."""
 
 DESCRIPTION = """\
 Run a cluster on this machine, one process a broker, until SIGTERM or SIGINT (Ctrl-C), which stop it
@@ -149,9 +152,15 @@ def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
         raise CommandFailed(f"no cluster in {directory}: `odradek cluster --data` makes one")
     try:
         asked = {"do": "status"}
-        found = trio.run(control.ask, seams.network, seams.files, directory, asked)
+        ask = partial(control.ask, timeout_s=STATUS_S)
+        found = trio.run(ask, seams.network, seams.files, directory, asked)
     except control.NobodyRuns:
         found = status(plan, None)
+    except trio.TooSlowError:
+        raise CommandFailed(
+            f"whoever runs the cluster in {directory} does not answer: if nobody does, remove "
+            f"{directory / control.FILE_NAME}"
+        ) from None
     if as_json:
         print_json(found)
     else:

@@ -7,6 +7,7 @@ with a token that whoever asks must know: who can read the data may do what its 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -79,8 +80,16 @@ async def _answered(answer: Answerer, asked: Values) -> Values:
         return {"refused": str(refused)}
 
 
-async def ask(network: Network, files: Files, directory: Path, values: Values) -> Values:
-    """What the process that runs the cluster of this directory answers. Raises NobodyRuns, Refused."""
+async def ask(
+    network: Network, files: Files, directory: Path, values: Values, *, timeout_s: float = math.inf
+) -> Values:
+    """What the process that runs the cluster of this directory answers. Raises NobodyRuns, Refused, and
+    trio.TooSlowError past the time-out: it stands still, or was killed, and its port is somebody else's."""
+    with trio.fail_after(timeout_s):
+        return await _ask(network, files, directory, values)
+
+
+async def _ask(network: Network, files: Files, directory: Path, values: Values) -> Values:
     try:
         where = json.loads(files.read(directory / FILE_NAME))
     except FileNotFoundError:

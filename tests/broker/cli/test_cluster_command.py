@@ -170,6 +170,19 @@ def test_a_config_that_is_no_text_is_wrong_usage(command: Command) -> None:
     assert "--set: 'a=\\udcff' is not UTF-8" in refused.stderr
 
 
+def test_who_does_not_answer_is_not_waited_for(command: Command) -> None:
+    """He is stopped, or was killed and another one has his port, who says nothing."""
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    assert command.process is not None
+    command.process.send_signal(signal.SIGSTOP)
+    shown = command.run("status")
+    command.process.send_signal(signal.SIGCONT)
+    assert shown.returncode == 1
+    assert "does not answer" in shown.stderr
+    assert command.status()["state"] == "running"
+    assert command.stop() == 0
+
+
 def test_a_port_file_of_the_last_run_does_not_stay(command: Command) -> None:
     command.port_file.write_text("127.0.0.1:1\n")
     words = ("--port-file", str(command.port_file), "--listen", "127.0.0.1:0")
