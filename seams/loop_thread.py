@@ -36,8 +36,8 @@ class LoopThread(Generic[T]):
         self._entered: Future[T] = Future()
         self._ended: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
         try:
+            self._thread.start()
             self.value = self._entered.result(start_s)
             """What the context manager gave."""
         except BaseException as error:
@@ -89,10 +89,10 @@ class LoopThread(Generic[T]):
         self._ended.result(0)
 
     def _give_up(self, wait_s: float) -> None:
-        self._begun.wait()
-        with suppress(trio.RunFinishedError):
-            self._run_soon(self._life.cancel)
-        self._thread.join(wait_s)
+        if self._begun.wait(wait_s):
+            with suppress(trio.RunFinishedError):
+                self._run_soon(self._life.cancel)
+            self._thread.join(wait_s)
 
     def _run_soon(self, function: Callable[[], object]) -> None:
         """On the loop, if it has not ended: all that it has taken is run."""

@@ -92,7 +92,9 @@ def test_ctrl_c_while_it_is_entered_leaves_it_again() -> None:
     @asynccontextmanager
     async def endless() -> AsyncIterator[None]:
         try:
-            signal.raise_signal(signal.SIGINT)  # heard by the main thread
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)
             await trio.sleep_forever()
             yield
         finally:
