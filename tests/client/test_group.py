@@ -124,7 +124,7 @@ async def test_a_member_that_gives_up_joining_again_commits_nothing_of_what_it_h
 
     async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
-            member = GroupConsumer(cluster, "g", ["t"], options=GroupOptions(heartbeat_s=0.01))
+            member = GroupConsumer(cluster, "g", ["t"], options=GroupOptions(heartbeat_s=0))
             await member.poll(0.02)
             assert member.positions == {TopicPartition("t", 0): 7}
             async with trio.open_nursery() as nursery:
