@@ -29,7 +29,7 @@ LATE = {"not healed", "not acknowledged"}
 """It does not become whole, or does not serve, once all is well."""
 
 FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
-    "vote_twice": (66, {"two leaders"}),
+    "vote_twice": (6, {"two leaders"}),
     "elect_who_lacks_records": (1, LOST),
     "keep_what_the_leader_has_not": (1, PARTED | LATE),
     "tell_nobody_where_logs_part": (1, PARTED | LATE),
@@ -37,7 +37,7 @@ FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
     "count_what_is_on_its_way": (1, LOST),
     "recover_what_is_broken": (118, PARTED | {"node failed", "an error of its own"}),
     "take_every_stop_for_a_clean_one": (
-        160,
+        169,
         PARTED | {"lost write", "aborted read", "node failed"},
     ),
     "move_before_it_is_copied": (3, LOST),
@@ -54,7 +54,7 @@ FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
     "take_what_moves_for_copied": (43, {"hangs", "lost write", "unseen"}),
     "stay_switched_off": (4, {"not copied"}),
     "forget_what_is_given_up": (608, {"not finished"}),
-    "remove_only_what_is_heard_of": (65, {"not deleted"}),
+    "remove_only_what_is_heard_of": (12, {"not deleted"}),
 }
 FOUND_BY_GROUP: Mapping[str, tuple[int, set[str]]] = {
     "forget_offsets_of_the_last_coordinator": (2, {"read again", "group offset"}),
