@@ -43,8 +43,11 @@ ApiVersions does not show these, and clients say that the broker does not suppor
   event loop's time, of which there is 100.
 - ListOffsets: the timestamp -4 (earliest local offset) is answered from version 7 on, as KIP-405 has
   it; Kafka answers it from version 8 on.
-- A request with a string that is not UTF-8 closes the connection; Kafka reads it with replacement
-  characters.
+- A request with a string that is not UTF-8 closes the connection, but for the client's id; Kafka reads
+  any with replacement characters.
+- A consumer group assigns, and looks for topics that match, without waiting for a time that is still to come:
+  its last assignment is dated by the clock of whoever coordinated then. Kafka waits. Members of the classic
+  protocol that are alone in one share what others have left; Kafka 4.3 leaves it to nobody.
 - CreateAcls with ANY where an ACL has to say what: INVALID_REQUEST for that ACL; Kafka answers
   UNKNOWN_SERVER_ERROR for the whole request.
 - Records are not decoded when they are produced: a batch is checked by its header, its CRC and its
