@@ -52,6 +52,8 @@ TOLD_TO_MEMBERS = RETRIABLE | {
     ErrorCode.fenced_instance_id,
     ErrorCode.unreleased_instance_id,
 }
+TOLD_OF_THE_TIER = ErrorCode.unknown_server_error
+"""What is in a store that is in trouble can't be read now."""
 
 
 class Member(Protocol):
@@ -91,6 +93,8 @@ class Group:
         members: int,
         seed: int,
         trace: Trace,
+        *,
+        tiered: bool,
     ) -> None:
         self.history = GroupHistory()
         self.anomalies: list[Anomaly] = []
@@ -99,6 +103,7 @@ class Group:
         self._topic = topic
         self._members = members
         self._trace = trace
+        self._told = TOLD_TO_MEMBERS | {TOLD_OF_THE_TIER} if tiered else TOLD_TO_MEMBERS
         chance = random.Random(f"group {seed}")
         self._is_classic = chance.random() < 0.5
         self._is_static = chance.random() < 0.3
@@ -242,6 +247,6 @@ class Group:
     def _refused(self, name: str, error: Exception) -> None:
         self._trace.add(f"{name} is refused: {error}")
         if isinstance(error, Unsupported) or (
-            isinstance(error, KafkaError) and error.code not in TOLD_TO_MEMBERS
+            isinstance(error, KafkaError) and error.code not in self._told
         ):
             self.anomalies.append(Anomaly("fatal to a client", f"{name} was told {error}"))

@@ -144,7 +144,7 @@ class _Simulation:
         made_anew = TopicMadeAnew(
             connect, clock, plan.nodes, self._trace, TIERED_TOPIC if plan.tiered else {}
         )
-        group = Group(connect, TOPIC, plan.members, plan.seed, self._trace)
+        group = Group(connect, TOPIC, plan.members, plan.seed, self._trace, tiered=plan.tiered)
         store = StoreFaults(self._world.bucket, plan.seed)
         faults = Faults(cluster, checkers, work, store, made_anew)
         run.coverage = faults.coverage
