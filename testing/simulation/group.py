@@ -24,6 +24,7 @@ from odradek.testing.simulation.consumer_member import ConsumerMember
 from odradek.testing.simulation.group_history import Commit, Given, GroupHistory
 from odradek.testing.simulation.history import Anomaly, Seen
 from odradek.testing.simulation.plan import ASKED_S
+from odradek.testing.simulation.readers import as_seen
 from odradek.testing.simulation.trace import Trace
 
 GROUP = "group"
@@ -207,10 +208,7 @@ class Group:
     async def _poll(self, life: _Life, asked_s: float) -> bool:
         """Whether there was something."""
         member, given = life.member, life.given
-        records = [
-            Seen(each.partition, each.offset, (each.value or b"").rstrip())
-            for each in await member.poll(POLL_S)
-        ]
+        records = as_seen(await member.poll(POLL_S))
         owned = {where.partition for where in member.positions}
         if given is None or not given.goes_on(member.generation, owned, records):
             now_s = trio.current_time()

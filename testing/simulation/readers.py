@@ -7,7 +7,13 @@ from functools import partial
 
 import trio
 
-from odradek.client.consumer import Isolation, Reader, ReaderOptions, TopicPartition
+from odradek.client.consumer import (
+    ConsumedRecord,
+    Isolation,
+    Reader,
+    ReaderOptions,
+    TopicPartition,
+)
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
@@ -105,4 +111,9 @@ class Readers:
         except (KafkaError, ClientError):
             await trio.sleep(PAUSE_S)
             return []
-        return [Seen(each.partition, each.offset, (each.value or b"").rstrip()) for each in records]
+        return as_seen(records)
+
+
+def as_seen(records: Iterable[ConsumedRecord]) -> list[Seen]:
+    """Without what a value is padded with."""
+    return [Seen(each.partition, each.offset, (each.value or b"").rstrip()) for each in records]
