@@ -298,6 +298,7 @@ class Producer:
     async def _assign(self) -> dict[int, list[_Batch]]:
         """The next batch of every partition that has one, by leader."""
         by_leader: dict[int, list[_Batch]] = {}
+        identity = self._identity  # which may be given up meanwhile, with a batch of one of them
         for (topic, partition), queue in list(self._queues.items()):  # others come meanwhile
             if not queue:
                 continue
@@ -307,7 +308,7 @@ class Producer:
                 self._blocked(topic, queue, error)
                 continue
             queue.blocked_since = None
-            queue.again = queue.again or self._take(topic, partition, queue)
+            queue.again = queue.again or self._take(topic, partition, queue, identity)
             by_leader.setdefault(leader, []).append(queue.again)
         return by_leader
 
@@ -325,7 +326,9 @@ class Producer:
         self._settle(list(queue.waiting), sum(map(_size, queue.waiting)), -1, error)
         queue.waiting.clear()
 
-    def _take(self, topic: str, partition: int, queue: _Queue) -> _Batch:
+    def _take(
+        self, topic: str, partition: int, queue: _Queue, identity: _Identity | None
+    ) -> _Batch:
         """Make a batch of what waits at the front of a queue."""
         taken = [queue.waiting.popleft()]
         size = _size(taken[0])
@@ -333,7 +336,7 @@ class Producer:
             size += _size(queue.waiting[0])
             taken.append(queue.waiting.popleft())
         self._sticky.move_on(topic, partition)
-        return self._build(topic, partition, queue, taken, self._identity)
+        return self._build(topic, partition, queue, taken, identity)
 
     def _build(
         self,

@@ -379,6 +379,35 @@ async def test_half_of_a_batch_has_a_number_though_another_was_given_up_beside_i
     assert log.appended == [(101, 0, [b"0"]), (102, 0, [b"1"])]
 
 
+async def test_a_batch_has_a_number_though_another_was_given_up_before_it_was_sent() -> None:
+    """For want of a leader: in the round in which both were to be sent."""
+    log, is_denied = Log(), [False]
+
+    def script(asked: Asked) -> Answer:
+        if asked.api is not METADATA or not is_denied[0]:
+            return log(asked)
+        answer = broker.metadata(asked)
+        for topic in answer["topics"]:
+            if topic["name"] == "a":
+                topic["error_code"] = ErrorCode.topic_authorization_failed
+        return answer
+
+    patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
+    async with producing(log, patient, {"a": 1, "b": 1}) as (broker, producer):
+        broker.script = script
+        await producer.send("a", b"0")
+        await producer.send("b", b"1")
+        log.refusals, is_denied[0] = [ErrorCode.not_leader_or_follower], True
+        refused = await producer.enqueue("a", b"given up")
+        while log.refusals:
+            await trio.lowlevel.checkpoint()
+        await producer.send("b", b"2")
+        with pytest.raises(KafkaError, match="authorization"):
+            await refused.wait()
+        await producer.send("b", b"3")
+    assert log.appended[-2:] == [(101, 1, [b"2"]), (102, 0, [b"3"])]
+
+
 async def test_a_queue_with_nothing_in_it_does_not_wait() -> None:
     """Its partition has all of its time when something comes, though others waited for a producer id before."""
 
