@@ -38,7 +38,7 @@ from odradek.storage.log.epochs import EpochEnd
 from odradek.storage.log.loading import Loader
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.partition_metadata import settle_topic_id
-from odradek.storage.log.producers import KeptBatch
+from odradek.storage.log.producers import TRANSACTION_VERSION_2, KeptBatch
 from odradek.storage.log.read import LogRead, Tip
 from odradek.storage.log.reading import LogReads
 from odradek.storage.log.roll import RollLimits, roll, roll_limits, should_roll
@@ -246,6 +246,8 @@ class PartitionLog(LogReads):
         first_offset = self.tip.end_offset
         batch.stamp(first_offset, leader_epoch)
         self._append((batch,), batch.view, now_ms)
+        if not from_client and batch.is_control and transaction_version < TRANSACTION_VERSION_2:
+            self.producers.ended_in_epoch(batch)
         return Appended(
             first_offset,
             batch.last_offset,

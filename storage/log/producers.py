@@ -348,6 +348,12 @@ class ProducerStates:
                 self._verifications.written(batch)
         return None
 
+    def ended_in_epoch(self, batch: Batch) -> None:
+        """The marker `batch`, which is in the log now, is of a coordinator that lets the epoch be
+        (transaction.version below 2): what only the leader is told, and only who asks there needs."""
+        if self._unverified:
+            self._verifications.ended(batch)
+
     def stable_offset_after(self, completed: CompletedTransaction) -> int:
         """The last stable offset once `completed` counts as ended, by transactions alone."""
         for first_offset, producer_id in self._ongoing.items():

@@ -96,6 +96,13 @@ class Verifications:
             return
         del self.pending[batch.producer_id]
 
+    def ended(self, batch: Batch) -> None:
+        """A marker of whoever lets the epoch be: what is asked in that epoch was of the transaction that is
+        over, by whichever version of its requests (a producer may mix them)."""
+        found = self.pending.get(batch.producer_id)
+        if found is not None and batch.producer_epoch >= found.epoch:
+            del self.pending[batch.producer_id]
+
     def expire(self, now_ms: int, after_ms: int) -> None:
         """Forget those that nothing came of."""
         for producer_id, found in list(self.pending.items()):

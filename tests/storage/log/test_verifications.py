@@ -17,7 +17,7 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.producers import ProducerStates
 from odradek.storage.log.verifications import UNGUARDED, Guard
-from tests.storage.log.log_world import idempotent, marker
+from tests.storage.log.log_world import World, idempotent, marker
 
 P = 7
 DAY_MS = 86_400_000
@@ -135,6 +135,24 @@ def test_a_marker_that_comes_once_more_leaves_the_guard_of_a_later_transaction(l
     guard = log.ask(epoch=3, adds=True)
     log.end_transaction(epoch=1, version=2)
     assert log.write(guard, epoch=3)
+
+
+@pytest.mark.parametrize(("asked", "survives"), [(0, False), (1, True)])
+def test_an_end_that_leaves_the_epoch_takes_the_guard_of_that_epoch_away(
+    asked: int, survives: bool
+) -> None:
+    """EndTxn of a version before 5, from a producer whose partitions are added by producing."""
+    world = World()
+    guard = world.log.producers.begin_verification(P, asked, 0, adds_partitions=True, now_ms=0)
+    world.coordinate(marker(P, 0, commit=False), transaction_version=0)
+    late = idempotent(P, 0, producer_epoch=asked, transactional=True)
+    if survives:
+        world.append(late, guard=guard)
+    else:
+        with pytest.raises(InvalidTransactionState):
+            world.append(late, guard=guard)
+        world.log.advance_high_watermark(world.log.end_offset)
+        assert world.log.last_stable_offset == world.log.end_offset
 
 
 def test_a_fenced_producer_is_told_before_anyone_is_asked(log: Log) -> None:
