@@ -8,7 +8,9 @@ One transactional id, one transaction after the other, for whoever has whole bat
 
 The protocol is that of transactions before KIP-890's second part, which every broker since 2.5 serves:
 partitions and groups are added before they are written to. A batch is repeated unchanged until it is
-acknowledged, and the broker drops what it has. After any error that is raised here the transaction cannot
+acknowledged, and the broker drops what it has. Other requests that are repeated may come late, too, once
+there is an answer: so what a transaction had on its way when it ended does nothing to the next, which has an
+epoch of its own then. After any error that is raised here the transaction cannot
 go on: `begin` again, in this process or another, and see how far the group says that it came.
 """
 
@@ -78,6 +80,8 @@ class TransactionalProducer:
         self._sequences: dict[TopicPartition, int] = {}
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
+        self._may_come_late = False
+        """Whether a request of this epoch had no answer: the broker may have it yet."""
         self._coordinator: BrokerConnection | None = None
 
     @property
@@ -87,14 +91,18 @@ class TransactionalProducer:
 
     async def begin(self) -> None:
         """Become the one producer of this id. Returns when a transaction that was open is over."""
+        await self._begin_epoch(-1, -1)
+
+    async def _begin_epoch(self, producer_id: int, epoch: int) -> None:
+        """As whoever comes next, or as who we are, in the next epoch (KIP-360)."""
 
         async def attempt() -> Any:
             answer = await self._coordinated(
                 apis.INIT_PRODUCER_ID,
                 transactional_id=self._id,
                 transaction_timeout=self._timeout_ms,
-                producer_id=-1,
-                producer_epoch=-1,
+                producer_id=producer_id,
+                producer_epoch=epoch,
             )
             check(answer.error_code, about=f"transactional id {self._id}")
             return answer
@@ -104,6 +112,7 @@ class TransactionalProducer:
         self._sequences.clear()
         self._added.clear()
         self._groups.clear()
+        self._may_come_late = False
 
     async def send(self, topic: str, batches: Mapping[int, EncodedRecords]) -> set[int]:
         """Write a batch to each of these partitions, and wait for it. Those to which it was not written
@@ -181,6 +190,9 @@ class TransactionalProducer:
 
         if self.is_open:
             await self._patiently(attempt)
+            if self._may_come_late:
+                # At once: later it might be another's transaction that this aborts.
+                await self._begin_epoch(self._producer_id, self._epoch)
         self._added.clear()
         self._groups.clear()
 
@@ -300,8 +312,9 @@ class TransactionalProducer:
         async def once() -> Any:
             try:
                 return await attempt()
-            except (KafkaError, ClientError):
+            except (KafkaError, ClientError) as error:
                 self._coordinator = None  # wherever in the answer it was said, it may have moved
+                self._may_come_late |= isinstance(error, ClientError)
                 raise
 
         return await self._cluster.retrying(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -120,6 +121,62 @@ async def test_a_request_that_was_lost_is_repeated_and_counts_once(cluster: Clus
     await producer.commit()
     assert len(producer.lost) == 6
     assert await values(cluster, Isolation.READ_UNCOMMITTED) == [b"a", b"b"]
+
+
+class Delayed(TransactionalProducer):
+    """The first request of a kind stays on its way while it is repeated, until `arrive`."""
+
+    delayed: Api
+    arrive: Callable[[], Awaitable[Any]] | None = None
+
+    async def _request(self, connection: BrokerConnection, api: Api, **values: Any) -> Any:
+        request = partial(super()._request, connection, api, **values)
+        if api is self.delayed and self.arrive is None:
+            self.arrive = request
+            raise Unreachable("it is not heard of")
+        return await request()
+
+
+async def test_an_end_that_comes_late_ends_no_later_transaction(cluster: Cluster) -> None:
+    producer = Delayed(cluster, "id")
+    producer.delayed = apis.END_TXN
+    await producer.begin()
+    await producer.send("t", {0: encoded(b"a")})
+    await producer.commit()
+    await producer.send("t", {0: encoded(b"b")})
+    assert producer.arrive is not None
+    await producer.arrive()
+    await producer.send("t", {0: encoded(b"c")})
+    await producer.abort()
+    assert await values(cluster) == [b"a"]
+
+
+async def test_offsets_that_come_late_are_of_no_later_transaction(cluster: Cluster) -> None:
+    producer = Delayed(cluster, "id")
+    producer.delayed = apis.TXN_OFFSET_COMMIT
+    await producer.begin()
+    await producer.send_offsets("group", {WHERE: CommittedOffset(7)})
+    await producer.commit()
+    await producer.send_offsets("group", {WHERE: CommittedOffset(9)})
+    assert producer.arrive is not None
+    await producer.arrive()
+    await producer.commit()
+    assert await committed_offsets(cluster, "group", [WHERE]) == {WHERE: CommittedOffset(9)}
+
+
+async def test_whose_request_was_lost_does_not_fence_who_came_later(cluster: Cluster) -> None:
+    old, new = Delayed(cluster, "id"), TransactionalProducer(cluster, "id")
+    old.delayed = apis.END_TXN
+    await old.begin()
+    await old.send("t", {0: encoded(b"a")})
+    await old.commit()
+    await new.begin()
+    await new.send("t", {0: encoded(b"b")})
+    with pytest.raises(KafkaError) as caught:
+        await old.send("t", {0: encoded(b"late")})
+    assert caught.value.code in FENCED
+    await new.commit()
+    assert await values(cluster) == [b"a", b"b"]
 
 
 async def test_a_coordinator_that_moved_is_looked_for_again() -> None:
