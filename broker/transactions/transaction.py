@@ -172,16 +172,21 @@ class Transaction:
 
     def _may_be_outdated(self, event: Event) -> bool:
         """Whether another coordinator may know better. One that is cut off does not hear that it is no
-        coordinator any more, and partitions that its producers write to are added elsewhere (KIP-890): to
-        it, the transaction that is to be ended never began, and its answer would be the producer's last.
-        Before it says so it writes what it knows, once more; it can't while others lead the partition.
+        coordinator any more, and one that lags hears it late. To it, the transaction that is to be ended
+        never began (partitions that its producers write to are added elsewhere, KIP-890), partitions are in
+        one that is over, and an epoch that was given elsewhere is nobody's: its answer would be the producer's
+        last. Before it says so it writes what it knows, once more; it can't while others lead the partition.
         Of epochs before its own it is right: none of them comes again."""
-        return (
-            isinstance(event, EndTransaction)
-            and event.producer.producer_id == self.stored.producer_id
-            and event.producer.epoch >= self.stored.epoch
-            and self._check_wait() is None
-        )
+        if isinstance(event, TimeOut):
+            return False
+        producer = event.expected if isinstance(event, InitProducerId) else event.producer
+        if producer is None or producer.producer_id != self.stored.producer_id:
+            return False
+        if self._check_wait() is not None:
+            return False
+        if isinstance(event, EndTransaction | AddPartitions):
+            return producer.epoch >= self.stored.epoch
+        return producer.epoch > self.stored.epoch
 
     def _needs_fresh_id(self, event: Event, step: Step, now: Now) -> bool:
         """Whether the epochs are used up that the step wants one more of."""
@@ -207,7 +212,7 @@ class Transaction:
             elif expected.epoch == stored.last_epoch:  # it did not hear the answer
                 epoch, last_epoch = stored.epoch, stored.last_epoch
             else:
-                return Actions().reply(waiter, failed(event, ErrorCode.producer_fenced))
+                return self._answer(event, waiter, ErrorCode.producer_fenced)
         if fresh_id is not None and is_exhausted(stored.epoch):
             producer_id, epoch = fresh_id, 0
         became = replace(

@@ -178,6 +178,60 @@ async def test_who_is_cut_off_does_not_say_that_there_is_no_transaction(
         assert stand.errors == [ErrorCode.none, late, refused]
 
 
+@pytest.mark.parametrize(
+    ("epoch", "verify_only", "told"),
+    [
+        (0, False, ErrorCode.none),
+        (1, False, ErrorCode.producer_fenced),
+        (1, True, ErrorCode.producer_fenced),
+    ],
+)
+async def test_who_is_cut_off_says_nothing_of_partitions_by_what_may_be_over(
+    clock: VirtualClock, epoch: int, verify_only: bool, told: ErrorCode
+) -> None:
+    """Its transaction may have ended elsewhere, and the producer be in the next, or in its next epoch."""
+    stand, target = Stand(clock), TopicPartition("t", 0)
+    found: list[ErrorCode] = []
+
+    async def add(*, epoch: int = 0, verify_only: bool = False) -> None:
+        errors = await stand.coordinator.add_partitions(
+            "a", 1000, epoch, [target], verify_only=verify_only
+        )
+        found.append(errors[target])
+
+    async with running(stand) as nursery:
+        for ask in (stand.init, add):
+            nursery.start_soon(ask)
+            await clock.settle()
+            stand.fetched(stand.world.log.end_offset)
+            await clock.settle()
+        again = partial(add, epoch=epoch, verify_only=verify_only)
+        nursery.start_soon(again)
+        await clock.run_for(2.1)
+        assert found == [ErrorCode.none, ErrorCode.coordinator_not_available]
+        nursery.start_soon(again)
+        await clock.settle()
+        stand.fetched(stand.world.log.end_offset)
+        await clock.settle()
+        assert found[2:] == [told]
+
+
+async def test_who_is_cut_off_fences_nobody_in_an_epoch_to_come(clock: VirtualClock) -> None:
+    stand = Stand(clock)
+
+    async def next_epoch(*, client_version: int) -> ProducerAnswer:
+        return await stand.coordinator.init_producer_id("a", 60_000, Producer(1000, 1))
+
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        stand.fetched(1)
+        await clock.settle()
+        nursery.start_soon(stand.ended, next_epoch)
+        await clock.run_for(2.1)
+        assert stand.errors == [ErrorCode.none, ErrorCode.coordinator_not_available]
+
+
 async def test_too_few_in_sync_and_nothing_is_written(clock: VirtualClock) -> None:
     stand = Stand(clock, min_isr=2)
     stand.led_by(ME, 6, isr=(ME,))

@@ -88,7 +88,7 @@ HAPPEN: Mapping[Event, Callable[[Stage], Request | None]] = {
     Event.EXPIRES: expires,
 }
 
-PRESENT_ENDS = {Event.COMMITS_V1, Event.ABORTS_V1, Event.COMMITS, Event.ABORTS}
+PRESENT = {Event.COMMITS_V1, Event.ABORTS_V1, Event.COMMITS, Event.ABORTS, Event.ADDS_KNOWN}
 """Under the epoch that is the last one known here: another coordinator may know of more."""
 
 BECOMES: Mapping[Step, State] = {
@@ -134,7 +134,7 @@ def test_every_cell(event: Event, state: State) -> None:
     assert transaction is not None
     assert transaction.stored.state is BECOMES.get(step, state)
     assert transaction.pending is None
-    is_confirmed = event in PRESENT_ENDS and step in (Step.DONE, Step.REFUSE)
+    is_confirmed = event in PRESENT and step in (Step.DONE, Step.REFUSE)
     assert bool(stage.log) == (step in BECOMES or is_confirmed)
     if is_confirmed:
         assert stage.log == [records.encode(ID, before, stage.version)]
@@ -205,7 +205,7 @@ def test_strangers_are_turned_away(
     assert told(stage.end("P", is_commit=False)) is ends
     assert stage.shard.transactions[ID].stored == before
     may_be_known_elsewhere = producer == Producer(1000, 6) and state not in PREPARED
-    assert len(stage.log) == (2 if may_be_known_elsewhere else 0)
+    assert len(stage.log) == (4 if may_be_known_elsewhere else 0)
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def _feature(peer: Peer, name: str) -> str:
 
 def _written(peer: Peer) -> dict[str, list[Any]]:
     """The records of every history, in order, without what the broker makes up, and without those that
-    say once more what the one before says: ours are written before an end of nothing is refused."""
+    say once more what the one before says: ours are written before what changes nothing is answered."""
     found: dict[str, list[Any]] = {}
     names: dict[str, dict[int, str]] = {}
     for directory in peer.broker.log_dirs:
