@@ -24,9 +24,11 @@ AGAIN_LATER = frozenset(
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
         ErrorCode.not_coordinator,
+        ErrorCode.operation_not_attempted,
     }
 )
-"""Errors of a coordinator, which a producer expects from no partition's leader."""
+"""Errors of a coordinator, which a producer expects from no partition's leader. The last is of partitions that were
+asked about beside one of a topic that the coordinator does not know, yet or any more."""
 
 
 @dataclass(slots=True)

@@ -174,6 +174,8 @@ OLD, KNOWS_ABORTABLE, ADDS = 10, 11, 12
         (ADDS, ErrorCode.coordinator_not_available, ErrorCode.not_enough_replicas),
         (ADDS, ErrorCode.coordinator_load_in_progress, ErrorCode.not_enough_replicas),
         (ADDS, ErrorCode.network_exception, ErrorCode.not_enough_replicas),
+        (OLD, ErrorCode.operation_not_attempted, ErrorCode.not_enough_replicas),
+        (ADDS, ErrorCode.operation_not_attempted, ErrorCode.not_enough_replicas),
         (OLD, ErrorCode.concurrent_transactions, ErrorCode.not_enough_replicas),
         (ADDS, ErrorCode.concurrent_transactions, ErrorCode.concurrent_transactions),
     ],
