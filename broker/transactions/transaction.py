@@ -129,6 +129,8 @@ class Transaction:
     def _check_producer(self, producer: Producer) -> ErrorCode | None:
         if producer.producer_id != self.stored.producer_id:
             return ErrorCode.invalid_producer_id_mapping
+        if producer.epoch > self.stored.epoch and self.pending is not None:
+            return ErrorCode.concurrent_transactions  # see _may_be_outdated
         if producer.epoch != self.stored.epoch:
             return ErrorCode.producer_fenced
         return None

@@ -208,6 +208,27 @@ def test_strangers_are_turned_away(
     assert len(stage.log) == (4 if may_be_known_elsewhere else 0)
 
 
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("state", LASTING)
+def test_nobody_is_fenced_in_an_epoch_to_come_while_a_change_is_being_written(
+    state: State, version: int
+) -> None:
+    """It can't be, as long as it may be that others lead the partition."""
+    stage = in_state(state, version)
+    assert stage.transaction is not None
+    stage.transaction.pending = next(iter(FOLLOWS[state]))
+    stage.client("P").producer = Producer(1000, 6)
+    for request in (
+        stage.verify("P", "t-0"),
+        stage.add("P", "t-0"),
+        stage.end("P", is_commit=True),
+        stage.end("P", is_commit=False),
+        stage.begin("P", as_itself=True),
+    ):
+        assert told(request) is ErrorCode.concurrent_transactions
+    assert not stage.log
+
+
 @pytest.mark.parametrize(
     ("version", "state", "code"),
     [
