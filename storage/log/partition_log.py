@@ -285,7 +285,7 @@ class PartitionLog(LogReads):
         CorruptRecords, UnexpectedOffset, DiskFull, NoDescriptors, LogFailed.
         """
         self.check_online()
-        found = check_replicated(records, self.config, self.end_offset, leader_epoch)
+        found = check_replicated(records, self.end_offset, leader_epoch)
         return self._append_given(found, records, self.clock.wall_ms())
 
     def _append_given(self, found: list[Batch], records: memoryview, now_ms: int) -> Appended:

@@ -266,18 +266,18 @@ def check_raft(
             raise RecordTooLarge(
                 f"a batch of {batch.size} bytes, max.message.bytes is {config.max_message_bytes}"
             )
-        _check_fits_segment(batch, config)
+        if batch.size > config.max_segment_bytes:
+            raise _too_large_for_segment(batch, config)
     return found
 
 
-def check_replicated(
-    records: memoryview, config: LogConfig, end_offset: int, leader_epoch: int | None
-) -> list[Batch]:
+def check_replicated(records: memoryview, end_offset: int, leader_epoch: int | None) -> list[Batch]:
     """The whole batches of a leader's Fetch answer, up to `leader_epoch` (KAFKA-18723).
 
     What is cut short at the end is left out, and batches of a later epoch than the one that was
-    asked in: the one who sent them had lost the leadership by then. Raises CorruptBatch,
-    CorruptRecords, UnexpectedOffset, RecordListTooLarge.
+    asked in: the one who sent them had lost the leadership by then. Their sizes are the leader's affair: it
+    may have taken them when limits were higher (KAFKA-17375). Raises CorruptBatch, CorruptRecords,
+    UnexpectedOffset.
     """
     found = _check_given(records, end_offset, allow_partial=True)
     if leader_epoch is not None:
@@ -285,8 +285,6 @@ def check_replicated(
             if batch.leader_epoch > leader_epoch:
                 del found[number:]
                 break
-    for batch in found:
-        _check_fits_segment(batch, config)
     return found
 
 
@@ -311,11 +309,6 @@ def _check_given(records: memoryview, end_offset: int, *, allow_partial: bool) -
             found[-1].last_offset,
         )
     return found
-
-
-def _check_fits_segment(batch: Batch, config: LogConfig) -> None:
-    if batch.size > config.max_segment_bytes:
-        raise _too_large_for_segment(batch, config)
 
 
 def _too_large_for_segment(batch: Batch, config: LogConfig) -> RecordListTooLarge:

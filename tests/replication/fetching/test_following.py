@@ -338,6 +338,22 @@ def test_garbage_is_not_taken_and_asked_for_again() -> None:
     stand.run(test)
 
 
+def test_a_batch_that_its_leader_took_when_segments_were_larger_is_taken() -> None:
+    """KAFKA-17375: segment.bytes was lowered since. It has a segment of its own."""
+    stand = Stand(config=replace(SMALL, internal_segment_bytes=600))
+    led = stand.broker(1).lead(A, 1)
+    led.append()
+    led.append(3, size=500)
+    led.append()
+
+    async def test() -> None:
+        log = await stand.follow(A, 1, 1)
+        await stand.until(lambda: is_same(log, led.log))
+        assert [segment.base_offset for segment in log.segments] == [0, 1, 4]
+
+    stand.run(test)
+
+
 def test_a_first_piece_is_whole_batches() -> None:
     one = bytes(batch(3))
     assert first_piece(memoryview(b"")) == (0, -1)

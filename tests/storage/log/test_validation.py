@@ -211,9 +211,9 @@ def joined(*parts: bytes) -> memoryview:
 
 def test_replicated_batches_are_taken_up_to_the_last_whole_one() -> None:
     data = joined(stamped(5, 2), stamped(9), stamped(10)[:-3])
-    found = check_replicated(data, CONFIG, 5, None)
+    found = check_replicated(data, 5, None)
     assert [each.base_offset for each in found] == [5, 9]
-    assert check_replicated(joined(stamped(5)[:30]), CONFIG, 5, None) == []
+    assert check_replicated(joined(stamped(5)[:30]), 5, None) == []
 
 
 @pytest.mark.parametrize(
@@ -228,12 +228,12 @@ def test_replicated_batches_are_taken_up_to_the_last_whole_one() -> None:
 )
 def test_replicated_batches_refused(parts: list[bytes], error: type[KafkaError]) -> None:
     with pytest.raises(error):
-        check_replicated(joined(*parts), CONFIG, 5, None)
+        check_replicated(joined(*parts), 5, None)
 
 
 def test_batches_of_a_later_epoch_are_left_out() -> None:
     data = joined(stamped(5, epoch=1), stamped(6, epoch=2), stamped(7, epoch=1))
-    found = check_replicated(data, CONFIG, 5, 1)
+    found = check_replicated(data, 5, 1)
     assert [each.base_offset for each in found] == [5]
 
 
