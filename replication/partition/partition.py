@@ -32,7 +32,7 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.unseen import Unseen
+from odradek.replication.partition.unseen import PLENTY_BYTES, Unseen
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
 from odradek.storage.log.read import Tip
@@ -192,6 +192,8 @@ class Partition:
                 self.log.assign_epoch(image.leader_epoch, self.log.end_offset)
         except LogFailed:
             return  # its directory is offline: `retire` is on its way, and then another leader
+        if self.log.high_watermark < self.log.end_offset:
+            self._unannounced_bytes = PLENTY_BYTES  # others were waited for; how much, they knew
         self._advance()
 
     def _begin_leading(self, surroundings: Surroundings) -> Leading:

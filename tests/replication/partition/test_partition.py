@@ -150,6 +150,18 @@ def test_what_is_visible_is_told_as_followers_fetch_it(stand: Stand) -> None:
     assert stand.world.log.high_watermark == 3
 
 
+def test_what_becomes_visible_as_the_others_are_taken_off_is_told(stand: Stand) -> None:
+    """Who waits for a byte of it would wait for its time."""
+    stand.fetch(2, 0)
+    stand.append()
+    stand.partition.watch(stand.told)
+    stand.see(**alone(stand.image))
+    assert stand.partition.log.high_watermark == 1
+    assert sum(stand.told.bytes) >= SIZE
+    stand.append()
+    assert stand.told.bytes[-1] == SIZE
+
+
 def test_followers_are_told_of_what_is_appended(stand: Stand) -> None:
     stand.partition.watch(stand.told, end=True)
     stand.append()
