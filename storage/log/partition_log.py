@@ -323,6 +323,8 @@ class PartitionLog(LogReads):
             and last.last_offset <= limits.last_offset
         ):
             segment = self._roll_if_full(batches, size_bytes, max_timestamp, now_ms)
+        if self._producers is None:
+            self._load_producers()  # what that may raise is not to come between the write and the end
         try:
             position = segment.write(data, len(batches))
         except OSError as error:

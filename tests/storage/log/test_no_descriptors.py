@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import pytest
 
+from odradek.protocol.records.batch import Batch
 from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import LogFailed, NoDescriptors
 from odradek.storage.log.config import LogConfig
@@ -53,6 +54,36 @@ def test_what_is_acknowledged_is_there_and_what_is_refused_is_not() -> None:
         assert values(world) == written, f"operation {passes}, after a kill"
         failed, passes = fault.failed, passes + 1
     assert passes > 50
+    assert refused
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_the_first_append_after_a_clean_start_is_made_or_not(follows: bool) -> None:
+    """The producers are not known by then, and to know them takes a file more."""
+    passes, failed, refused = 0, 1, 0
+    while failed:
+        world = World(config=SMALL)
+        world.append(idempotent(7, 0))
+        world.reopen(clean=True)
+        fault = world.disk.fail("*", errno.EMFILE, passes=passes, times=1)
+        written = [bytes(20)]
+        for size in (30, 40):
+            sent = batch(size=size, keys=False)
+            try:
+                if follows:
+                    Batch(sent).stamp(world.log.end_offset, 0)
+                    world.log.append_as_follower(sent)
+                else:
+                    world.append(sent)
+            except NoDescriptors:
+                refused += 1
+            else:
+                written.append(bytes(size))
+        world.disk.heal()
+        assert values(world) == written, f"operation {passes}"
+        world.kill()
+        assert values(world) == written, f"operation {passes}, after a kill"
+        failed, passes = fault.failed, passes + 1
     assert refused
 
 
