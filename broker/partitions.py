@@ -204,13 +204,14 @@ class PartitionTable:
         self._to_delete.append(leaving)
         self._wanted.set()
 
-    def directory_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
-        """Interrupt whoever waits for a partition whose directory went offline; which they are."""
+    def logs_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
+        """Interrupt whoever waits for a partition whose log went offline, by itself or with its directory;
+        which they are."""
         lost = []
         for failed in logs:
             partition = self._by_name.get((failed.topic, failed.partition))
-            if partition is not None:
-                partition.retire(LogFailed(f"the directory of {partition!r} is offline"))
+            if partition is not None and partition.log is failed:
+                partition.retire(failed.offline())
                 lost.append(partition)
         return lost
 
@@ -345,6 +346,8 @@ class PartitionTable:
             if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
                 raise LogFailed(lost.reason)
         if found is None or found.topic_id in (None, topic.id):
+            if found is not None:
+                found.check_online()
             return found
         await self._logs.set_aside_strays(lambda each: each is found)
         return None

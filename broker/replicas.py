@@ -102,6 +102,7 @@ class Replicas:
             config_for=self.log_config,
             intervals=lambda: storage_settings.intervals(config),
             on_failure=self._directory_failed,
+            on_failed_alone=self._log_failed,
             workers=seams.workers,
             cleaner_settings=lambda: storage_settings.cleaner(config),
             mover_settings=lambda: storage_settings.mover(config),
@@ -236,10 +237,19 @@ class Replicas:
         )
         if self.partitions is None:
             return  # found while logs are loaded: nobody waits for any yet
-        lost = self.partitions.directory_failed(logs)
+        lost = self.partitions.logs_failed(logs)
         for failed in logs:
             self._gone(failed.topic, failed.partition)
         self.directory_reports.directory_failed(directory.id, lost)
+
+    def _log_failed(self, which: PartitionLog) -> None:
+        """By itself, until the next start. The controller cannot know by the directory that it is not led
+        from here any more."""
+        if self.partitions is None:
+            return
+        for partition in self.partitions.logs_failed([which]):
+            self._gone(which.topic, which.partition)
+            self.directory_reports.lost(partition.topic_id, partition.index)
 
     def _disk_full(self, which: PartitionLog, error: DiskFull) -> None:
         """A leader cannot append. Kafka gives the directory up then, and itself with its last one; here

@@ -153,7 +153,7 @@ def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
         log.warning("%s", which.io_failed(error))
     except Exception as error:
         log.error("%s is offline, by an error of its own", which.directory, exc_info=error)
-        which.fail(error)
+        which.fail_alone(error)
 
 
 async def retention(manager: LogManager) -> None:

@@ -193,6 +193,7 @@ class Opener:
     entropy: Entropy
     on_failure: Callable[[PartitionLog, OSError], None]
     on_full: Callable[[PartitionLog, OSError], None]
+    on_failed_alone: Callable[[PartitionLog], None]
     on_checkpoint_due: Callable[[PartitionLog], None]
     on_flush_due: Callable[[PartitionLog, int], None]
     producer_id_expiration_ms: Callable[[], int]
@@ -215,6 +216,7 @@ class Opener:
             entropy=self.entropy,
             on_failure=self.on_failure,
             on_full=self.on_full,
+            on_failed_alone=self.on_failed_alone,
             on_checkpoint_due=self.on_checkpoint_due,
             on_flush_due=self.on_flush_due,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
@@ -248,6 +250,7 @@ class Opener:
                 entropy=self.entropy,
                 on_failure=self.on_failure,
                 on_full=self.on_full,
+                on_failed_alone=self.on_failed_alone,
                 on_checkpoint_due=self.on_checkpoint_due,
                 on_flush_due=self.on_flush_due,
                 producer_id_expiration_ms=self.producer_id_expiration_ms,

@@ -92,6 +92,7 @@ class LogManager:
         config_for: Callable[[str], LogConfig],
         intervals: Callable[[], Intervals] = Intervals,
         on_failure: Callable[[LogDirectory, Sequence[PartitionLog]], None] | None = None,
+        on_failed_alone: Callable[[PartitionLog], None] | None = None,
         workers: Workers | None = None,
         cleaner_settings: Callable[[], CleanerSettings] = CleanerSettings,
         mover_settings: Callable[[], MoverSettings] = MoverSettings,
@@ -100,7 +101,7 @@ class LogManager:
 
         What of `intervals` can change while the node runs is asked for when it is needed.
         `on_failure` is called on the loop when a directory went offline, with the logs that were
-        in it. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
+        in it, `on_failed_alone` when a log did so by itself. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
         """
         self.directories = directories
         self.registry = LogRegistry(directories.all)
@@ -112,6 +113,7 @@ class LogManager:
         self.removals = Removals(files, clock, offload)
         self.config_of = config_for
         self._on_failure = on_failure
+        self._on_failed_alone = on_failed_alone
         self.flushing = Flushing(self)
         self.cleaners = (
             None if workers is None else Cleaners(self, workers, entropy, cleaner_settings)
@@ -122,6 +124,7 @@ class LogManager:
             entropy,
             on_failure=self.report,
             on_full=partial(self.report, undone=True),
+            on_failed_alone=self._failed_alone,
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
             producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
@@ -407,6 +410,11 @@ class LogManager:
     def _flush_due(self, which: PartitionLog, up_to: int) -> None:
         """From any thread: a log wants to be synced."""
         self._on_loop(self.flushing.due, which, up_to)
+
+    def _failed_alone(self, which: PartitionLog) -> None:
+        """From any thread: a log is offline by itself."""
+        if self._on_failed_alone is not None:
+            self._on_loop(self._on_failed_alone, which)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         self._on_loop(self._drop, directory)

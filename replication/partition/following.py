@@ -281,7 +281,7 @@ class Following:
             Exception
         ) as error:  # ours, and this partition's alone: nobody knows what its log is now
             log.exception("%r is offline, by an error of its own", self.partition)
-            self.partition.log.fail(error)
+            self.partition.log.fail_alone(error)
             self.follower.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
         else:
             self.follower.changed(change)

@@ -108,6 +108,7 @@ class PartitionLog(LogReads):
         entropy: Entropy | None = None,
         on_failure: Callable[[PartitionLog, OSError], None] | None = None,
         on_full: Callable[[PartitionLog, OSError], None] | None = None,
+        on_failed_alone: Callable[[PartitionLog], None] | None = None,
         on_checkpoint_due: Callable[[PartitionLog], None] | None = None,
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
         producer_id_expiration_ms: Callable[[], int] = lambda: PRODUCER_ID_EXPIRATION_MS,
@@ -120,7 +121,8 @@ class PartitionLog(LogReads):
         `gaps_to`. One that `config` puts into the remote tier, too, may begin below its first segment.
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
-        thread that was; `on_full` each time that one is refused because the disk is full.
+        thread that was, `on_failed_alone` where it does so for an error that says nothing of the disk;
+        `on_full` each time that one is refused because the disk is full.
         `on_checkpoint_due` is called where `recovery_point` must be durable (the log directory's
         checkpoint) when it returns: by a truncation that has lowered it, before a byte is cut, by
         an append past a gap that no segment spans, and before the first roll of a compacted log. `on_flush_due` is called with the log and an offset after a
@@ -143,6 +145,8 @@ class PartitionLog(LogReads):
             log.on_failure = lambda error: on_failure(log, error)
         if on_full is not None:
             log.on_full = lambda error: on_full(log, error)
+        if on_failed_alone is not None:
+            log.on_failed_alone = lambda: on_failed_alone(log)
         if on_checkpoint_due is not None:
             log.on_checkpoint_due = lambda: on_checkpoint_due(log)
         if on_flush_due is not None:
@@ -334,7 +338,7 @@ class PartitionLog(LogReads):
             segment.added(batches, position)
             keep_books(self, segment, batches)
         except OutOfDescriptors as error:  # it is written: nothing may be appended behind it now
-            self.fail(LogFailed(f"{self.directory} lacks what belongs to its end: {error}"))
+            self.fail_alone(LogFailed(f"{self.directory} lacks what belongs to its end: {error}"))
             raise self.offline() from error
         except OSError as error:
             raise self.io_failed(error) from error

@@ -95,6 +95,7 @@ class LogState:
         begun with it."""
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_full: Callable[[OSError], None] | None = None
+        self.on_failed_alone: Callable[[], None] | None = None
         self.on_checkpoint_due: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None
         self.on_appended: Callable[[memoryview], None] | None = None
@@ -243,6 +244,13 @@ class LogState:
         if self.failure is None:
             self.failure = error
 
+    def fail_alone(self, error: BaseException) -> None:
+        """Take the log offline by itself: its directory is well, so nobody hears of it by that."""
+        if self.failure is None:
+            self.failure = error
+            if self.on_failed_alone is not None:
+                self.on_failed_alone()
+
     def check_online(self) -> None:
         if self.failure is not None:
             raise self.offline()
@@ -282,6 +290,6 @@ class LogState:
             if isinstance(error, OSError) and takes_offline(error):
                 raise self.io_failed(error) from error
             if self.failure is None:
-                self.failure = error
                 _log.error("%s is offline, something was done by half: %s", self.directory, error)
+                self.fail_alone(error)
             raise self.offline() from error

@@ -26,7 +26,7 @@ from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.errors import NotLeader, UnknownPartition
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.errors import DiskFull, NoDescriptors
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
@@ -219,6 +219,24 @@ async def test_a_replica_that_went_and_comes_back_is_made_though_a_directory_fai
         cluster.give_back(ONE)
         assert (await cluster.table.get("t", None, 0)).topic_id == ONE
         nursery.cancel_scope.cancel()
+
+
+async def test_a_log_that_has_failed_before_its_replica_is_opened_is_lost(
+    clock: VirtualClock,
+) -> None:
+    lost: list[str] = []
+    async with running(clock) as (cluster, logs):
+        cluster.table = PartitionTable(
+            logs,
+            lambda: cluster.image,
+            NODE,
+            on_lost=lambda topic, index: lost.append(topic.name),
+        )
+        (await logs.create("t", 0, ONE)).fail_alone(OSError(errno.EMFILE, "done by half"))
+        cluster.create("t", ONE)
+        with pytest.raises(LogFailed):
+            await cluster.table.get("t", None, 0)
+        assert lost == ["t"]
 
 
 async def test_the_log_of_a_replica_that_is_not_open_goes_with_it(clock: VirtualClock) -> None:

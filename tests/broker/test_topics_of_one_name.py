@@ -108,7 +108,7 @@ async def test_a_topic_made_anew_when_a_directory_has_failed_is_in_another(
         cluster.create("t", ONE)
         partition = await cluster.table.get("t", None, 0)
         logs.directory_of(partition.log).fail(OSError(errno.EIO, "gone"))
-        cluster.table.directory_failed([partition.log])
+        cluster.table.logs_failed([partition.log])
         cluster.delete(ONE)
         await clock.run_for(1)
         cluster.create("t", TWO)
