@@ -376,10 +376,16 @@ class PartitionTable:
             for each in leaving:
                 if each.partition is not None:
                     await each.partition.wait_unchanged()
-            await self._logs.delete(*(TopicPartition(*key) for key in keys))
-            self._at_start -= {(each.topic_id, each.key[1]) for each in leaving}
-        except LogFailed as error:
-            log.warning("deleted partitions stay on a directory that is offline: %s", error)
+            try:
+                await self._logs.delete(*(TopicPartition(*key) for key in keys))
+            except LogFailed as error:  # the others went
+                log.warning("deleted partitions stay on a directory that is offline: %s", error)
+            offline = self._logs.registry.offline
+            self._at_start -= {
+                (each.topic_id, each.key[1])
+                for each in leaving
+                if TopicPartition(*each.key) not in offline
+            }
         except (
             Exception
         ):  # ours, and theirs alone: what is left of them is a stray at the next start

@@ -221,6 +221,34 @@ async def test_a_replica_that_went_and_comes_back_is_made_though_a_directory_fai
         nursery.cancel_scope.cancel()
 
 
+async def test_what_went_beside_one_that_cannot_comes_back_though_a_directory_failed(
+    clock: VirtualClock,
+) -> None:
+    """Everything is taken off a broker whose disk failed, and given back: what was on the other disk is
+    in no directory that is offline."""
+    world = World(clock=clock)
+    async with world.running() as logs:
+        for topic, id, home in zip("tu", (ONE, TWO), logs.homes(), strict=True):
+            await logs.create(topic, 0, id, directory_id=home.directory.id)
+    async with world.killed().running() as logs, trio.open_nursery() as nursery:
+        cluster = Cluster(logs)
+        cluster.create("t", ONE)
+        cluster.create("u", TWO)
+        cluster.table = PartitionTable(logs, lambda: cluster.image, NODE)
+        await cluster.table.open_all()
+        logs.homes()[1].directory.fail(OSError(errno.EIO, "gone"))
+        for id in (ONE, TWO):
+            cluster.give_to_another(id)
+        await nursery.start(cluster.table.run)
+        await clock.run_for(1)
+        for id in (ONE, TWO):
+            cluster.give_back(id)
+        assert (await cluster.table.get("t", None, 0)).topic_id == ONE
+        with pytest.raises(LogFailed):
+            await cluster.table.get("u", None, 0)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_log_that_has_failed_before_its_replica_is_opened_is_lost(
     clock: VirtualClock,
 ) -> None:
