@@ -22,6 +22,7 @@ import trio
 
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import ClientError, Unsupported
+from odradek.client.incoming import MAX_RESPONSE_BYTES
 from odradek.protocol.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.fetch_response import OLDEST_VERSION, FetchResponse, read_fetch_response
@@ -47,6 +48,8 @@ from odradek.storage.log.epochs import EpochEnd
 
 log = logging.getLogger("odradek.fetching")
 
+ANSWER_BYTES_MAX = MAX_RESPONSE_BYTES // 2
+"""Of records: so that what comes beside them leaves an answer one that the connection takes."""
 FIRST_RECONNECT_SECONDS = 0.05
 GIVE_UP_INTERVAL_SECONDS = 1.0
 """How often a fetch that is held may be given up for a new leader's sake."""
@@ -248,7 +251,7 @@ class Fetcher:
         settings = self._around.settings
         patience_ms = self._questions.patience_ms(settings.wait_max_ms) if plan.is_complete else 0
         return FetchLimits(
-            max_bytes=settings.response_max_bytes,
+            max_bytes=min(settings.response_max_bytes, ANSWER_BYTES_MAX),
             partition_max_bytes=settings.fetch_max_bytes,
             min_bytes=settings.min_bytes,
             max_wait_ms=patience_ms,

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.client.incoming import MAX_RESPONSE_BYTES
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage
@@ -50,6 +51,21 @@ def test_one_session_for_all_partitions_of_a_broker() -> None:
         assert {each.session_id for each in broker.requests[1:]} != {0}
         assert broker.connections == 1
         assert {each.replica_id for each in broker.requests} == {FOLLOWER}
+
+    stand.run(test)
+
+
+def test_no_more_is_asked_for_than_a_connection_takes_for_an_answer() -> None:
+    """replica.fetch.response.max.bytes may be larger: who is far behind would be told of garbage each time."""
+    stand = Stand()
+    stand.settings = replace(stand.settings, response_max_bytes=2**31 - 1)
+    led = stand.broker(1).lead(A, 0)
+    led.append()
+
+    async def test() -> None:
+        log = await stand.follow(A, 1, 0)
+        await stand.until(lambda: log.end_offset == 1)
+        assert {each.max_bytes < MAX_RESPONSE_BYTES for each in stand.brokers[1].requests} == {True}
 
     stand.run(test)
 
