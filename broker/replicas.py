@@ -247,6 +247,7 @@ class Replicas:
         from here any more."""
         if self.partitions is None:
             return
+        log.error("%s; other replicas are to lead it until the next start", which.offline().message)
         for partition in self.partitions.logs_failed([which]):
             self._gone(which.topic, which.partition)
             self.directory_reports.lost(partition.topic_id, partition.index)

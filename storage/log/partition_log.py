@@ -342,6 +342,9 @@ class PartitionLog(LogReads):
             raise self.offline() from error
         except OSError as error:
             raise self.io_failed(error) from error
+        except Exception as error:  # ours: as above
+            self.fail_alone(error)
+            raise
         end_offset = last.last_offset + 1
         self.tip = Tip(end_offset, segment, position + size_bytes)
         if self.on_appended is not None:

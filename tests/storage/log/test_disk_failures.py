@@ -13,6 +13,7 @@ from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.names import METADATA
 from odradek.storage.log.partition_metadata import read_topic_id
+from odradek.storage.log.segment import Segment
 from odradek.testing.virtual_disk import VirtualDisk
 from tests.storage.log.log_world import (
     DIRECTORY,
@@ -308,3 +309,22 @@ def test_a_pinned_slice_outlives_the_logs_end() -> None:
     world.log.delete()
     assert not world.files.exists(DIRECTORY)
     assert read.slice.read() == before
+
+
+def test_an_error_of_our_own_behind_a_write_ends_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is in the file, and the log ends before it: another one would get its offset, too."""
+
+    def broken(segment: Segment, batches: object, position: int) -> None:
+        raise RuntimeError("nobody has thought of it")
+
+    world = World(CONFIG)
+    world.append()
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "added", broken)
+        with pytest.raises(RuntimeError):
+            world.append(batch(size=30))
+    with pytest.raises(LogFailed):
+        world.append(batch(size=40))
+    world.kill()
+    assert offsets_in(world.log) == [*range(world.log.end_offset)]
+    assert not world.failures  # of the directory
