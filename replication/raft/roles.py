@@ -197,14 +197,13 @@ class Stand:
     # Becoming something else
 
     def begin(self, now_ms: int) -> None:
-        """The role that the election on the disk leads to. Nobody starts as a leader: what it had
-        appended and not flushed may be gone."""
+        """The role that the election on the disk leads to. Nobody starts as a leader, nor as a candidate:
+        what it had appended and not flushed may be gone, and who was told of it in this epoch gives its
+        vote again, for a log that is not as long any more. The next epoch is asked for anew."""
         until_ms = now_ms + self.draw_election_timeout_ms()
         endpoints = self.voters.endpoints(self.leader_id)
         if self.leader_id == self.me.id:
             self.state = Resigned(until_ms, (), set(self.voters.ids) - {self.me.id})
-        elif self.election.voted == self.me.key and self.may_lead:
-            self.state = self._nominee(until_ms, pre_vote=False)
         elif self.leader_id != NOBODY and endpoints:
             self.follow(self.epoch, self.leader_id, endpoints, now_ms)
         else:

@@ -86,8 +86,7 @@ def test_who_resigned_commits_no_more_and_leads_a_later_epoch() -> None:
         (Election(), Role.UNATTACHED, FetchRequest),
         (Election(3), Role.UNATTACHED, FetchRequest),
         (Election(3, voted_id=2, voted_directory_id=UUID(int=2)), Role.UNATTACHED, FetchRequest),
-        (Election(3, voted_id=1, voted_directory_id=HERE), Role.CANDIDATE, VoteRequest),
-        (Election(3, voted_id=1, voted_directory_id=UUID(int=9)), Role.UNATTACHED, FetchRequest),
+        (Election(3, voted_id=1, voted_directory_id=HERE), Role.UNATTACHED, FetchRequest),
         (Election(3, leader_id=1), Role.RESIGNED, EndEpochRequest),
         (Election(3, leader_id=2), Role.FOLLOWER, FetchRequest),
         (Election(3, leader_id=9), Role.UNATTACHED, FetchRequest),
@@ -208,6 +207,22 @@ def test_who_cannot_be_reached_is_asked_again_after_a_pause() -> None:
     assert one.deadline_ms == 1030
     assert [each.to for each in sent(one.tick(1030))] == [2]
     assert list(one.failed(asked[0].number, 1031)) == [], "an old number"
+
+
+def test_a_vote_for_a_log_that_power_has_cut_elects_nobody() -> None:
+    """Others may have committed, by their own disks, what the candidate had yet to flush."""
+    one, asked = prospective(2, 3, log=[1] * 5, epoch=1)
+    (vote, _) = sent(one.answered(asked[0].number, VoteAnswer(epoch=1, granted=True), 1010))
+    other = machine(2, 1, 3, log=[1] * 4, election=Election(1))
+    other.start(0)
+    granted = reply(other.receive(vote.request, 1020))
+    assert granted == VoteAnswer(epoch=2, granted=True)
+
+    again = machine(1, 2, 3, log=[1] * 3, election=one.election)
+    assert {type(each.request) for each in sent(again.start(2000))} == {FetchRequest}
+    asked = sent(again.tick(3000))
+    assert (again.role, again.epoch) == (Role.PROSPECTIVE, 2)
+    assert reply(other.receive(asked[0].request, 3010)) == VoteAnswer(epoch=2, granted=False)
 
 
 # Votes for others
