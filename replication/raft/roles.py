@@ -316,8 +316,8 @@ class Stand:
         )
 
     def lose(self, now_ms: int) -> None:
-        """PROSPECTIVE, and not elected: back to the leader there was, if any. If that has ended, the others
-        notice it by and by: come again soon, but not all at once."""
+        """PROSPECTIVE, and not elected, or about to stop: back to the leader there was, if any. If that has
+        ended, the others notice it by and by: come again soon, but not all at once."""
         ended = isinstance(self.state, Nominee) and self.state.leader_ended
         if self.leader_id != NOBODY and self.leader_endpoints:
             self.follow(self.epoch, self.leader_id, self.leader_endpoints, now_ms)

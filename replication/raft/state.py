@@ -342,8 +342,11 @@ class Quorum:
         return self._actions(now_ms)
 
     def shut_down(self, now_ms: int) -> Sequence[Action]:
-        """The node is going to stop: hand over, if it leads, and campaign no more."""
+        """The node is going to stop: hand over, if it leads, and campaign no more. Who would be elected now
+        would answer nobody, and be waited for by all."""
         self._stand.closing = True
+        if isinstance(self._stand.state, Nominee):
+            self._stand.lose(now_ms)
         return self.resign(now_ms)
 
     def _actions(self, now_ms: int) -> Sequence[Action]:

@@ -467,6 +467,19 @@ def test_a_leader_tells_that_it_goes_until_all_know() -> None:
     assert reply(one.receive(fetch, 1101)).error is ErrorCode.fenced_leader_epoch
 
 
+@pytest.mark.parametrize("role", [Role.PROSPECTIVE, Role.CANDIDATE])
+def test_who_stops_in_the_middle_of_an_election_is_not_elected(role: Role) -> None:
+    one, asked = (prospective if role is Role.PROSPECTIVE else candidate)(2, 3)
+    epoch = one.epoch
+    assert sent(one.shut_down(1015)) == []
+    for each in asked:
+        assert sent(one.answered(each.number, VoteAnswer(epoch=epoch, granted=True), 1020)) == []
+    assert (one.role, one.epoch) == (Role.UNATTACHED, epoch)
+    assert reply(one.receive(vote(UP, epoch=epoch + 9), 1030)) == VoteAnswer(
+        epoch=epoch + 9, granted=True
+    ), "others are helped still"
+
+
 def test_a_leader_that_no_majority_fetches_from_resigns() -> None:
     one = leader(2, 3)
     fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
