@@ -39,7 +39,8 @@ class StartEpoch:
 
 @value_class
 class AppendVoters:
-    """Append a VotersRecord, after a KRaftVersionRecord if there is a level; then `appended`."""
+    """Append a VotersRecord, after a KRaftVersionRecord if there is a level; then `appended`, or
+    `not_appended` if there is no room."""
 
     epoch: int
     voters: tuple[Voter, ...]

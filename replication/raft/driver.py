@@ -218,8 +218,7 @@ class QuorumDriver:
             case StartEpoch():
                 return self._leader_appended(self._changes.start_epoch(action, self._node_id))
             case AppendVoters():
-                version = self.quorum.kraft_version
-                return self._leader_appended(self._changes.append_voters(action, version))
+                return self._append_voters(action)
             case Committed(high_watermark):
                 self.high_watermark = high_watermark
                 self._log.committed(high_watermark)
@@ -253,6 +252,14 @@ class QuorumDriver:
             case InstallSnapshot():
                 return quorum.installed(await changes.install_snapshot(), self.now_ms)
         return ()
+
+    def _append_voters(self, action: AppendVoters) -> Events:
+        try:
+            changes = self._changes.append_voters(action, self.quorum.kraft_version)
+        except DiskFull as error:  # refused, as any commit is: the log goes on when there is room
+            log.error("the voters cannot be changed: %s", error)
+            return self.quorum.not_appended(error, self.now_ms)
+        return self._leader_appended(changes)
 
     def _leader_appended(self, changes: Sequence[ControlChange]) -> Events:
         self._owner.control_appended()
@@ -307,6 +314,9 @@ class QuorumDriver:
             return actions
 
         await self._event(decide)
+        is_done = validate_only or self.quorum.kraft_version == kraft_version
+        if refusals[0] is None and not is_done:
+            return Refusal(ErrorCode.kafka_storage_error, "the metadata log has no room for it")
         return refusals[0]
 
     async def shut_down(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.raft.actions import AppendVoters, Reply
 from odradek.replication.raft.leadership import Leadership
 from odradek.replication.raft.messages import (
@@ -191,6 +191,16 @@ class Reconfiguration:
                 self._stand.finish_change(pending)
         if leadership.recount():
             self.high_watermark_moved(leadership, now_ms)
+
+    def not_appended(self, error: KafkaError) -> None:
+        """The change came to nothing: whoever asked for it may do so again."""
+        leadership = self._stand.state
+        assert isinstance(leadership, Leadership)
+        leadership.appending_voters = False
+        pending = leadership.pending
+        if pending is not None:
+            leadership.pending = None
+            self._stand.finish_change(pending, error.code, error.message)
 
     def high_watermark_moved(self, leadership: Leadership, now_ms: int) -> None:
         """More is committed: a change may be, and with it the end of this leader."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.raft.actions import Action, Persist, Reply
 from odradek.replication.raft.answering import Answering
 from odradek.replication.raft.asking import Asking
@@ -298,6 +298,12 @@ class Quorum:
             case Following() as following:
                 following.changing_log = False
                 self._asking.follow_high_watermark(following)
+        return self._actions(now_ms)
+
+    def not_appended(self, error: KafkaError, now_ms: int) -> Sequence[Action]:
+        """`AppendVoters` found no room: nothing is in the log, and nothing has changed."""
+        if isinstance(self._stand.state, Leadership):
+            self._reconfiguration.not_appended(error)
         return self._actions(now_ms)
 
     def truncated(self, now_ms: int) -> Sequence[Action]:

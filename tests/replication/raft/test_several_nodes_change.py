@@ -17,7 +17,7 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.roles import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.nodes import LOG_DIRECTORY, configs
+from tests.replication.raft.nodes import LOG_DIRECTORY, ROOT, configs
 from tests.replication.raft.quorum_of_nodes import Life, Nodes, voter_of
 from tests.replication.raft.test_several_nodes import play
 
@@ -167,6 +167,37 @@ def test_a_static_quorum_is_made_a_dynamic_one() -> None:
         assert (await asked(quorum, AddVoterRequest(voter=voter_of(4)))).error == 0
 
     play(story, static=True)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_leaders_full_disk_refuses_a_change_and_takes_it_when_there_is_room(static: bool) -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        await quorum.pass_time(5)  # what voters tell of themselves is told
+        leader = await quorum.leader()
+        other = next(each for each in quorum.voters if each != leader.id)
+        mount = leader.node.disk.mount_of(ROOT)
+        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
+        if static:
+            with pytest.raises(QuorumRefused, match="no room"):
+                await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
+        else:
+            answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))
+            assert answer.error is ErrorCode.kafka_storage_error
+        assert await quorum.leader() is leader
+        assert leader.metadata.failure is None
+        assert set(voters(quorum)) == {(1, 2, 3)}
+        mount.capacity_bytes = room
+        await quorum.commit("b")
+        if static:
+            await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
+        else:
+            assert (await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))).error == 0
+        await quorum.level()
+        assert leader.metadata.kraft_version == 1
+        assert len(leader.metadata.quorum.voters) == (3 if static else 2)
+
+    play(story, static=static)
 
 
 def test_the_same_seed_is_the_same_run() -> None:
