@@ -66,7 +66,8 @@ class Truncate:
 
 @value_class
 class BeginSnapshot:
-    """Open a new file for a snapshot that the leader sends; one begun before is given up."""
+    """Open a new file for a snapshot that the leader sends; one begun before is given up. Where there is
+    no room, `snapshot_given_up`; the same holds for what follows."""
 
     snapshot_id: SnapshotId
 

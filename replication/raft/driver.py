@@ -246,11 +246,15 @@ class QuorumDriver:
                 await changes.truncate(end_offset)
                 return quorum.truncated(self.now_ms)
             case BeginSnapshot(snapshot_id):
-                await changes.begin_snapshot(snapshot_id)
+                if not await changes.begin_snapshot(snapshot_id):
+                    return quorum.snapshot_given_up(self.now_ms)
             case AppendSnapshot(position, data):
-                await changes.append_snapshot(position, data)
+                if not await changes.append_snapshot(position, data):
+                    return quorum.snapshot_given_up(self.now_ms)
             case InstallSnapshot():
-                return quorum.installed(await changes.install_snapshot(), self.now_ms)
+                installed = await changes.install_snapshot()
+                if installed is not None:
+                    return quorum.installed(installed, self.now_ms)
         return ()
 
     def _append_voters(self, action: AppendVoters) -> Events:

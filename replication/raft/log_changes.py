@@ -25,6 +25,7 @@ from odradek.replication.raft.voter_history import ControlChange
 from odradek.replication.raft.voters import Voter
 from odradek.seams import Seams
 from odradek.seams.locks import PromptLock
+from odradek.storage.directories.failure import NO_ROOM
 from odradek.storage.errors import CorruptRecords, DiskFull, UnexpectedOffset
 
 log = logging.getLogger("odradek.metadata")
@@ -43,6 +44,8 @@ class LogChanges:
         self._log = metadata_log
         self._blocking = blocking
         self._download: SnapshotDownload | None = None
+        self._is_given_up = False
+        """The snapshot that was begun last: there was no room for it."""
         self._complaint: str | None = None
         """What was wrong with what was fetched last: said once."""
         self.flushing = PromptLock()
@@ -99,12 +102,7 @@ class LogChanges:
         try:
             appended = self._log.append_fetched(action.records, action.epoch)
         except (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull) as error:
-            if self._complaint != str(error):
-                self._complaint = str(error)
-                log.error(
-                    "what was fetched cannot be appended to %s: %s", self._log.directory, error
-                )
-            await self._seams.clock.sleep(PAUSE_SECONDS)
+            await self._left_out(error)
             return []
         self._complaint = None
         if action.durable:
@@ -119,24 +117,54 @@ class LogChanges:
             await self._blocking(self._log.truncate, end_offset)
             self.durable_end = min(self.durable_end, self._log.end_offset)
 
-    async def begin_snapshot(self, snapshot: SnapshotId) -> None:
-        if self._download is not None:
-            await self._blocking(self._log.snapshots.give_up, self._download)
-            self._download = None
-        self._download = await self._blocking(self._log.snapshots.download, snapshot)
+    async def _left_out(self, error: Exception) -> None:
+        if self._complaint != str(error):
+            self._complaint = str(error)
+            log.error("what was fetched cannot be appended to %s: %s", self._log.directory, error)
+        await self._seams.clock.sleep(PAUSE_SECONDS)
 
-    async def append_snapshot(self, position: int, data: bytes) -> None:
-        await self._blocking(self._begun().append, position, data)
+    async def begin_snapshot(self, snapshot: SnapshotId) -> bool:
+        """False if there is no room for it: it is given up."""
+        await self._give_up()
+        self._is_given_up = False
+        return await self._if_there_is_room(self._begin, snapshot)
 
-    async def install_snapshot(self) -> list[ControlChange]:
-        """Check it, and put it in the log's place. Raises InvalidMetadata if it is not whole."""
+    def _begin(self, snapshot: SnapshotId) -> None:
+        self._download = self._log.snapshots.download(snapshot)
+
+    async def append_snapshot(self, position: int, data: bytes) -> bool:
+        """False if there is no room for it: all of the snapshot is given up."""
+        return await self._if_there_is_room(self._begun().append, position, data)
+
+    async def _if_there_is_room(self, write: Callable[..., None], *args: Any) -> bool:
+        try:
+            await self._blocking(write, *args)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            await self._give_up()
+            self._is_given_up = True
+            await self._left_out(error)
+            return False
+        return True
+
+    async def _give_up(self) -> None:
+        download, self._download = self._download, None
+        if download is not None:
+            await self._blocking(self._log.snapshots.give_up, download)
+
+    async def install_snapshot(self) -> list[ControlChange] | None:
+        """Check it, and put it in the log's place; None if it was given up. Raises InvalidMetadata if it
+        is not whole."""
+        if self._is_given_up:
+            return None
         download = self._begun()
         end_offset = download.snapshot.end_offset
         changes = await self._blocking(self._changes_in, download)
         async with self.publishing, self.flushing:
             await self._blocking(self._log.install, download)
             self.durable_end = self._log.end_offset
-        self._download = None
+        self._download = self._complaint = None
         log.info(
             "%s goes on from the snapshot %s", self._log.directory, download.snapshot.file_name
         )

@@ -312,6 +312,15 @@ class Quorum:
             self._stand.state.changing_log = False
         return self._actions(now_ms)
 
+    def snapshot_given_up(self, now_ms: int) -> Sequence[Action]:
+        """There was no room for what `BeginSnapshot` or `AppendSnapshot` wanted written: what was begun is
+        gone, and a fetch tells what to do now. The snapshot's `InstallSnapshot`, if it comes, is not done."""
+        following = self._stand.state
+        if isinstance(following, Following):
+            following.download = None
+            following.changing_log = False
+        return self._actions(now_ms)
+
     def installed(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
         """`InstallSnapshot` is done: the log is empty and starts at its end; `changes` are all that
         the snapshot says of version and voters."""

@@ -371,6 +371,36 @@ def test_a_followers_full_disk_holds_up_nobody_and_goes_on_when_there_is_room(
     play(story)
 
 
+@pytest.mark.parametrize("pieces", ["none", "one", "all but the last"])
+def test_a_snapshot_that_finds_no_room_is_fetched_when_there_is(
+    caplog: pytest.LogCaptureFixture, pieces: str
+) -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        away = next(each for each in quorum.voters if each != leader.id)
+        disk = await quorum.crash(away)
+        await write_much(quorum, 40)
+        await quorum.pass_time(1)
+        size = leader.node.files.file_size(
+            LOG_DIRECTORY / names(leader.node.files, ".checkpoint")[-1]
+        )
+        room_bytes = {"none": 0, "one": 700, "all but the last": size - 1}[pieces]
+        assert size > 1000
+        full = quorum.start(away, disk)
+        await quorum.until(lambda: full.is_up)
+        mount = full.node.disk.mount_of(ROOT)
+        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes + room_bytes
+        await quorum.pass_time(3)
+        assert full.metadata.failure is None
+        assert sum("cannot be appended" in each.message for each in caplog.records) == 1
+        mount.capacity_bytes = room
+        await quorum.level()
+        assert full.metadata._log.start_offset > 0
+        assert names(full.node.files, ".part") == []
+
+    play(story, settings=SMALL, quorum_settings=QuorumSettings(fetch_snapshot_max_bytes=500))
+
+
 def test_a_node_whose_disk_fails_says_so_and_the_others_go_on() -> None:
     async def story(quorum: Nodes) -> None:
         for chosen in ("leader", "follower"):
