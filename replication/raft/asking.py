@@ -140,7 +140,8 @@ class Asking:
         known = stand.voters.get(stand.me.id)
         dynamic = stand.history.kraft_version > 0
         if stand.is_voter:
-            outdated = known != stand.me if dynamic else not following.has_told_voter
+            told = known is not None and known.says_as_much_as(stand.me)
+            outdated = not (told if dynamic else following.has_told_voter)
             if outdated and stand.me.endpoints:
                 return UpdateVoterRequest(cluster_id=cluster_id, voter=stand.me, epoch=stand.epoch)
         elif dynamic and stand.settings.auto_join and stand.settings.can_become_voter:

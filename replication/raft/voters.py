@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -45,6 +46,11 @@ class Voter:
     @property
     def key(self) -> ReplicaKey:
         return ReplicaKey(self.id, self.directory_id)
+
+    def says_as_much_as(self, other: Voter) -> bool:
+        """Whether a record of the one tells all of the other: the order of endpoints is a leader's own."""
+        unordered = replace(other, endpoints=self.endpoints)
+        return self == unordered and {*self.endpoints} == {*other.endpoints}
 
     def is_replica(self, key: ReplicaKey) -> bool:
         return self.id == key.id and self.directory_id in (NO_DIRECTORY, key.directory_id)

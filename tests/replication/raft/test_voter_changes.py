@@ -340,6 +340,17 @@ def test_what_a_node_tells_its_leader_about_itself() -> None:
     assert follower_says(wiped, voters=known, auto_join=True) == RemoveVoterRequest(voter=key(1))
 
 
+def test_a_leader_may_write_endpoints_in_another_order_than_it_was_told() -> None:
+    """Kafka's keeps them by name."""
+    two = (*voter(1).endpoints, VoterEndpoint("SECURE", "h1", 9094))
+    known = (replace(voter(1), endpoints=two[::-1]), voter(2), voter(3))
+    assert follower_says(replace(voter(1), endpoints=two), voters=known, auto_join=False) is None
+    fewer = replace(voter(1), endpoints=two[:1])
+    assert follower_says(fewer, voters=known, auto_join=False) == UpdateVoterRequest(
+        voter=fewer, epoch=3
+    )
+
+
 def test_the_history_of_voters_follows_the_log() -> None:
     one, two, three = voter(1), voter(2), voter(3)
     history = VoterHistory([one])
