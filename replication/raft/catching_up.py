@@ -7,6 +7,7 @@ between the steps; the image moves every few records, for what listeners do abou
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -19,11 +20,15 @@ from odradek.replication.raft.log_changes import Blocking
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.replay import Replay, Transactions
 from odradek.replication.raft.snapshots import SnapshotId
-from odradek.seams.files import WouldBlock
-from odradek.storage.errors import OffsetOutOfRange
+from odradek.seams.files import OutOfDescriptors, WouldBlock
+from odradek.storage.errors import NoDescriptors, OffsetOutOfRange
+
+log = logging.getLogger("odradek.metadata")
 
 RECORDS_A_CHANGE: Final = 50
 """Or those of one batch, if it has more: listeners hear of so many at a time."""
+PAUSE_SECONDS: Final = 1.0
+"""Where descriptors are lacking."""
 
 
 async def catch_up(
@@ -38,6 +43,9 @@ async def catch_up(
                 await _apply(state, metadata_log, offset, high_watermark, blocking)
         except OffsetOutOfRange:
             await trio.lowlevel.checkpoint()  # a snapshot has taken the log's place meanwhile
+        except (NoDescriptors, OutOfDescriptors) as error:
+            log.warning("what is committed cannot be read now: %s", error)
+            await trio.sleep(PAUSE_SECONDS)
 
 
 async def _apply(

@@ -40,7 +40,7 @@ from odradek.replication.raft.actions import (
     StartEpoch,
     Truncate,
 )
-from odradek.replication.raft.log_changes import Blocking, LogChanges
+from odradek.replication.raft.log_changes import LogChanges
 from odradek.replication.raft.messages import Answer, Request
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.requests import ANYONE
@@ -52,7 +52,7 @@ from odradek.replication.raft.voter_history import ControlChange
 from odradek.seams import Seams
 from odradek.seams.locks import PromptLock
 from odradek.seams.values import state_class
-from odradek.storage.errors import DiskFull, LogFailed
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 
 log = logging.getLogger("odradek.metadata")
 
@@ -113,7 +113,6 @@ class QuorumDriver:
         changes: LogChanges,
         *,
         node_id: int,
-        blocking: Blocking,
         transport: Transport | None,
         owner: Owner,
     ) -> None:
@@ -125,7 +124,6 @@ class QuorumDriver:
         self._log = metadata_log
         self._changes = changes
         self._node_id = node_id
-        self._blocking = blocking
         self._transport = transport
         self._owner = owner
         self._turn = PromptLock()
@@ -239,7 +237,7 @@ class QuorumDriver:
                     kraft_version=quorum.kraft_version,
                     voters=quorum.voters.ids,
                 )
-                await self._blocking(write, election)
+                await changes.patiently(write, election)
             case AppendFetched():
                 return quorum.appended(await changes.append_fetched(action), self.now_ms)
             case Truncate(end_offset):
@@ -260,7 +258,7 @@ class QuorumDriver:
     def _append_voters(self, action: AppendVoters) -> Events:
         try:
             changes = self._changes.append_voters(action, self.quorum.kraft_version)
-        except DiskFull as error:  # refused, as any commit is: the log goes on when there is room
+        except (DiskFull, NoDescriptors) as error:  # refused, as any commit is: the log goes on
             log.error("the voters cannot be changed: %s", error)
             return self.quorum.not_appended(error, self.now_ms)
         return self._leader_appended(changes)

@@ -5,6 +5,7 @@ wants to be told. One of them at a time, in the order decided (`driver.py`); wha
 its own comes in between, on the loop. Nothing is cut or installed beside a flush (`flushing`).
 
 What cannot be appended (a broken answer, a full disk) is left out, after a pause: it is fetched again.
+What has to be on the disk before anything else is done waits until there are descriptors for it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId
 from odradek.replication.raft.voter_history import ControlChange
 from odradek.replication.raft.voters import Voter
 from odradek.seams import Seams
+from odradek.seams.files import OutOfDescriptors
 from odradek.seams.locks import PromptLock
-from odradek.storage.directories.failure import NO_ROOM
-from odradek.storage.errors import CorruptRecords, DiskFull, UnexpectedOffset
+from odradek.storage.directories.failure import takes_offline
+from odradek.storage.errors import CorruptRecords, DiskFull, NoDescriptors, UnexpectedOffset
 
 log = logging.getLogger("odradek.metadata")
 
 PAUSE_SECONDS: Final = 0.1
+
+_LEFT_OUT: Final = (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull, NoDescriptors)
+
+_NOT_APPENDED: Final = "what was fetched cannot be appended to %s: %s"
 
 Blocking = Callable[..., Awaitable[Any]]
 """Run a call off the loop, in the metadata directory's lane."""
@@ -47,12 +53,22 @@ class LogChanges:
         self._is_given_up = False
         """The snapshot that was begun last: there was no room for it."""
         self._complaint: str | None = None
-        """What was wrong with what was fetched last: said once."""
+        """What was wrong with what was fetched or written last: said once."""
         self.flushing = PromptLock()
         self.publishing = PromptLock()
         """Held while a snapshot gets its name: this node's own, or one that was sent."""
         self.durable_end = metadata_log.end_offset
         """All below is on the disk: recovery flushed what it found."""
+
+    async def patiently(self, change: Callable[..., None], *args: Any) -> None:
+        """What has done nothing where descriptors are lacking: once there are some."""
+        while True:
+            try:
+                await self._blocking(change, *args)
+            except (NoDescriptors, OutOfDescriptors) as error:
+                await self._pause("nothing can be written to %s: %s", error)
+            else:
+                return
 
     # The leader's own
 
@@ -91,7 +107,7 @@ class LogChanges:
             if self.durable_end >= up_to:
                 return None
             end_offset, now_in = self._log.end_offset, epoch()
-            await self._blocking(self._log.flush)
+            await self.patiently(self._log.flush)
             self.durable_end = end_offset
             return end_offset, now_in
 
@@ -101,8 +117,8 @@ class LogChanges:
         """Raises what a flush does: the next fetch would tell that all of this is on the disk."""
         try:
             appended = self._log.append_fetched(action.records, action.epoch)
-        except (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull) as error:
-            await self._left_out(error)
+        except _LEFT_OUT as error:
+            await self._pause(_NOT_APPENDED, error)
             return []
         self._complaint = None
         if action.durable:
@@ -114,13 +130,13 @@ class LogChanges:
             log.info(
                 "%s is cut from %d to %d", self._log.directory, self._log.end_offset, end_offset
             )
-            await self._blocking(self._log.truncate, end_offset)
+            await self.patiently(self._log.truncate, end_offset)
             self.durable_end = min(self.durable_end, self._log.end_offset)
 
-    async def _left_out(self, error: Exception) -> None:
+    async def _pause(self, complaint: str, error: Exception) -> None:
         if self._complaint != str(error):
             self._complaint = str(error)
-            log.error("what was fetched cannot be appended to %s: %s", self._log.directory, error)
+            log.error(complaint, self._log.directory, error)
         await self._seams.clock.sleep(PAUSE_SECONDS)
 
     async def begin_snapshot(self, snapshot: SnapshotId) -> bool:
@@ -140,11 +156,11 @@ class LogChanges:
         try:
             await self._blocking(write, *args)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if takes_offline(error, undone=True):
                 raise
             await self._give_up()
             self._is_given_up = True
-            await self._left_out(error)
+            await self._pause(_NOT_APPENDED, error)
             return False
         return True
 

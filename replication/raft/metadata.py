@@ -232,7 +232,6 @@ class Metadata:
             quorum,
             self._changes,
             node_id=self.node_id,
-            blocking=self._blocking,
             transport=self._transport,
             owner=self,
         )

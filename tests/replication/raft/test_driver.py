@@ -63,7 +63,6 @@ def driver_of(held: Held) -> QuorumDriver:
         quorum,
         LogChanges(node.seams, log, held.blocking),
         node_id=1,
-        blocking=held.blocking,
         transport=held,
         owner=Nobody(),
     )

@@ -401,6 +401,34 @@ def test_a_snapshot_that_finds_no_room_is_fetched_when_there_is(
     play(story, settings=SMALL, quorum_settings=QuorumSettings(fetch_snapshot_max_bytes=500))
 
 
+@pytest.mark.parametrize("chosen", ["leader", "follower", "observer"])
+def test_who_is_out_of_descriptors_is_patient(chosen: str) -> None:
+    """As a partition's log is: there are too many connections, say."""
+
+    async def story(quorum: Nodes) -> None:
+        quorum.start(7, may_vote=False)
+        await quorum.commit("a")
+        await quorum.level()
+        leader = await quorum.leader()
+        follower = next(each for each in quorum.up() if each is not leader)
+        patient = {"leader": leader, "follower": follower, "observer": quorum.lives[7]}[chosen]
+        patient.node.disk.fail("*", errno.EMFILE, {"create", "open"})
+        patient.node.disk.fail(str(LOG_DIRECTORY), errno.EMFILE, {"sync"})
+        quorum.cut_off = {leader.id}
+        await quorum.pass_time(5)
+        quorum.cut_off = set()
+        if chosen != "follower":  # the others are a majority
+            for number in range(100):
+                await quorum.commit(f"{number} {'x' * 200}")
+        await quorum.pass_time(5)
+        patient.node.disk.heal()
+        await quorum.commit("b")
+        await quorum.level()
+        assert patient.metadata.failure is None
+
+    play(story, settings=SMALL)
+
+
 def test_a_node_whose_disk_fails_says_so_and_the_others_go_on() -> None:
     async def story(quorum: Nodes) -> None:
         for chosen in ("leader", "follower"):
