@@ -91,7 +91,12 @@ def _some_at_a_time(found: Iterable[Batch]) -> Iterator[list[Batch]]:
 async def _load_newest(state: ClusterState, metadata_log: MetadataLog, blocking: Blocking) -> None:
     newest = metadata_log.snapshots.newest
     assert newest is not None, "a log does not begin later than its newest snapshot"
-    replay = await read_snapshot(metadata_log, newest, blocking)
+    try:
+        replay = await read_snapshot(metadata_log, newest, blocking)
+    except FileNotFoundError:
+        if newest == metadata_log.snapshots.newest:
+            raise
+        return  # the leader has sent another meanwhile
     state.transactions = Transactions()
     state.publish(difference(state.image, replay.finish().image), 0)
 

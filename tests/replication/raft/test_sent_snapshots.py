@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.raft.catching_up import catch_up
+from odradek.replication.raft.cluster_state import ClusterState
 from odradek.replication.raft.log_changes import LogChanges
 from odradek.replication.raft.log_view import Valid, check_fetch
 from odradek.replication.raft.metadata_log import MetadataLogSettings
@@ -97,6 +102,32 @@ async def test_one_that_is_not_whole_is_not_installed() -> None:
         await changes.install_snapshot()
     assert log.end_offset == end
     assert snapshot not in log.snapshots.ids
+
+
+async def test_another_one_may_come_before_the_first_is_read() -> None:
+    leader = new_node()
+    metadata = await started(leader)
+    sent: list[tuple[SnapshotId, bytes]] = []
+    for name in ("a", "b"):
+        await metadata.commit([set_config(name)])
+        snapshot = await metadata.take_snapshot()
+        assert snapshot is not None
+        sent.append((snapshot, leader.files.read(LOG_DIRECTORY / snapshot.file_name)))
+    log, state = raw_log(new_node().disk, formatted=False), ClusterState()
+
+    def install(snapshot: SnapshotId, data: bytes) -> None:
+        download = log.snapshots.download(snapshot)
+        download.append(0, data)
+        log.install(download)
+
+    async def blocking(call: Callable[..., Any], *args: Any) -> Any:
+        if len(sent) > 1:
+            install(*sent.pop())  # whose turn it is
+        return call(*args)
+
+    install(*sent[0])
+    await catch_up(state, log, sent[1][0].end_offset, blocking)
+    assert set(configs(state.image)) == {"a", "b"}
 
 
 async def test_who_has_all_is_sent_none_while_old_ones_go() -> None:
