@@ -1,8 +1,9 @@
 """What the quorum's state machine wants done; the driver does it, in the order given.
 
 Nothing behind a `Persist` may happen before it is on the disk. If it fails, the node ends: what it
-promised is no longer known. Actions that change the log are answered with an
-event (`Quorum.appended`, `truncated`, `installed`) before any other event comes in.
+promised is no longer known; where there is no room for it, it has promised nothing, and waits. Actions
+that change the log are answered with an event (`Quorum.appended`, `truncated`, `installed`) before any
+other event comes in.
 """
 
 from __future__ import annotations

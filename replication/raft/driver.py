@@ -214,7 +214,7 @@ class QuorumDriver:
         """What does not wait for the disk. What the state machine wants done next because of it."""
         match action:
             case StartEpoch():
-                return self._leader_appended(self._changes.start_epoch(action, self._node_id))
+                return self._start_epoch(action)
             case AppendVoters():
                 return self._append_voters(action)
             case Committed(high_watermark):
@@ -254,6 +254,18 @@ class QuorumDriver:
                 if installed is not None:
                     return quorum.installed(installed, self.now_ms)
         return ()
+
+    def _start_epoch(self, action: StartEpoch) -> Events:
+        """Where there is no room for it, another voter had better lead."""
+        try:
+            changes = self._changes.start_epoch(action, self._node_id)
+        except (DiskFull, NoDescriptors) as error:
+            if self._nursery is None or self.quorum.is_alone:
+                raise
+            log.error("this node was elected, and cannot lead: %s", error)
+            self._nursery.start_soon(self.give_way)
+            return ()
+        return self._leader_appended(changes)
 
     def _append_voters(self, action: AppendVoters) -> Events:
         try:
@@ -303,6 +315,10 @@ class QuorumDriver:
     async def resign(self) -> None:
         """Lead no more in this epoch."""
         await self._event(self.quorum.resign)
+
+    async def give_way(self) -> None:
+        """As `resign`; whoever asks need not hear whether the node has failed meanwhile."""
+        await self._background_event(self.quorum.resign)
 
     async def upgrade(self, kraft_version: int, *, validate_only: bool) -> Refusal | None:
         """Raise kraft.version (KIP-853): why not."""
@@ -403,6 +419,7 @@ class QuorumDriver:
             for send in self._unsent:
                 self._send(send)
             self._unsent.clear()
+            self._changes.is_patient = True
             self._nursery.start_soon(self._keep_time)
             self._nursery.start_soon(self._keep_flushed)
             task_status.started()
@@ -411,6 +428,7 @@ class QuorumDriver:
             finally:
                 self._nursery = None
                 self._lines.clear()
+                self._changes.is_patient = False
 
     async def _background_event(self, happen: Callable[[int], Events]) -> None:
         """An event that nobody waits for: if it fails the node, `failed` says so."""

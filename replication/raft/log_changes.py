@@ -5,7 +5,7 @@ wants to be told. One of them at a time, in the order decided (`driver.py`); wha
 its own comes in between, on the loop. Nothing is cut or installed beside a flush (`flushing`).
 
 What cannot be appended (a broken answer, a full disk) is left out, after a pause: it is fetched again.
-What has to be on the disk before anything else is done waits until there are descriptors for it.
+What has to be on the disk before anything else is done waits until there is room, and descriptors, for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from odradek.seams import Seams
 from odradek.seams.files import OutOfDescriptors
 from odradek.seams.locks import PromptLock
 from odradek.storage.directories.failure import takes_offline
-from odradek.storage.errors import CorruptRecords, DiskFull, NoDescriptors, UnexpectedOffset
+from odradek.storage.errors import (
+    CorruptRecords,
+    DiskFull,
+    NoDescriptors,
+    StorageError,
+    UnexpectedOffset,
+)
 
 log = logging.getLogger("odradek.metadata")
 
@@ -57,15 +63,22 @@ class LogChanges:
         self.flushing = PromptLock()
         self.publishing = PromptLock()
         """Held while a snapshot gets its name: this node's own, or one that was sent."""
+        self.is_patient = False
+        """The node runs, and what lacks room is waited for."""
         self.durable_end = metadata_log.end_offset
         """All below is on the disk: recovery flushed what it found."""
 
-    async def patiently(self, change: Callable[..., None], *args: Any) -> None:
-        """What has done nothing where descriptors are lacking: once there are some."""
+    async def patiently(
+        self, change: Callable[..., None], *args: Any, for_room: bool = True
+    ) -> None:
+        """What does nothing where room or descriptors are lacking: once there are some. Not while the node
+        starts or ends, when nobody could wait."""
         while True:
             try:
                 await self._blocking(change, *args)
-            except (NoDescriptors, OutOfDescriptors) as error:
+            except (OSError, StorageError) as error:
+                if not (self.is_patient and _may_pass(error, for_room=for_room)):
+                    raise
                 await self._pause("nothing can be written to %s: %s", error)
             else:
                 return
@@ -100,14 +113,16 @@ class LogChanges:
         self._log.append_control(records, action.epoch)
         return _changes(first, level, action.voters)
 
-    async def flush(self, epoch: Callable[[], int], up_to: int) -> tuple[int, int] | None:
+    async def flush(
+        self, epoch: Callable[[], int], up_to: int, *, for_room: bool = False
+    ) -> tuple[int, int] | None:
         """Make all below `up_to` durable: where the log ended and in which `epoch` when that began;
-        None if somebody else has done it. Raises DiskFull, LogFailed."""
+        None if somebody else has done it. Raises DiskFull, unless it waits `for_room`, and LogFailed."""
         async with self.flushing:
             if self.durable_end >= up_to:
                 return None
             end_offset, now_in = self._log.end_offset, epoch()
-            await self.patiently(self._log.flush)
+            await self.patiently(self._log.flush, for_room=for_room)
             self.durable_end = end_offset
             return end_offset, now_in
 
@@ -122,7 +137,7 @@ class LogChanges:
             return []
         self._complaint = None
         if action.durable:
-            await self.flush(lambda: action.epoch, self._log.end_offset)
+            await self.flush(lambda: action.epoch, self._log.end_offset, for_room=True)
         return control_changes(appended)
 
     async def truncate(self, end_offset: int) -> None:
@@ -193,6 +208,14 @@ class LogChanges:
         if self._download is None:
             raise WrongState("no snapshot has been begun")
         return self._download
+
+
+def _may_pass(error: OSError | StorageError, *, for_room: bool) -> bool:
+    """Whether nothing was done, and another try may do it."""
+    if isinstance(error, StorageError):
+        return isinstance(error, NoDescriptors) or (for_room and isinstance(error, DiskFull))
+    lacks_descriptors = isinstance(error, OutOfDescriptors)
+    return lacks_descriptors or (for_room and not takes_offline(error, undone=True))
 
 
 def _changes(first: int, level: int | None, voters: Sequence[Voter]) -> list[ControlChange]:

@@ -64,7 +64,7 @@ from odradek.replication.raft.transport import Transport
 from odradek.replication.raft.voters import QuorumInfo
 from odradek.seams import Seams
 from odradek.seams.files import Path
-from odradek.storage.errors import DiskFull, LogFailed
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 
 log = logging.getLogger("odradek.metadata")
 
@@ -460,7 +460,10 @@ class Metadata:
                     await self._take_over()
                 else:
                     await driver.progress()
-            except (InvalidMetadata, LogFailed, DiskFull, OSError) as error:
+            except (DiskFull, NoDescriptors) as error:
+                log.error("this node leads, and cannot take over: %s", error)
+                await driver.give_way()
+            except (InvalidMetadata, LogFailed, OSError) as error:
                 driver.fail(error)
 
     async def take_snapshot(self) -> SnapshotId | None:

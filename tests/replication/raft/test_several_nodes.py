@@ -401,6 +401,48 @@ def test_a_snapshot_that_finds_no_room_is_fetched_when_there_is(
     play(story, settings=SMALL, quorum_settings=QuorumSettings(fetch_snapshot_max_bytes=500))
 
 
+@pytest.mark.parametrize("room_bytes", [0, 150, 400, 700])
+def test_an_election_on_full_disks_ends_no_node(room_bytes: int) -> None:
+    """The nodes of one host have one disk, maybe."""
+
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        await quorum.level()
+        leader = await quorum.leader()
+        mounts = [each.node.disk.mount_of(ROOT) for each in quorum.up()]
+        room = mounts[0].capacity_bytes
+        for mount in mounts:
+            mount.capacity_bytes = mount.used_bytes + room_bytes
+        quorum.cut_off = {leader.id}
+        await quorum.pass_time(5)
+        quorum.cut_off = set()
+        await quorum.pass_time(5)
+        assert [each.metadata.failure for each in quorum.up()] == [None] * 3
+        for mount in mounts:
+            mount.capacity_bytes = room
+        await quorum.commit("b")
+        await quorum.level()
+
+    play(story)
+
+
+def test_who_waits_for_room_can_be_stopped() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("a")
+        full = next(each for each in quorum.up() if each is not leader)
+        mount = full.node.disk.mount_of(ROOT)
+        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
+        await quorum.restart(leader.id)
+        await quorum.commit("b")
+        disk = await quorum.stop(full.id)
+        mount.capacity_bytes = room
+        quorum.start(full.id, disk)
+        await quorum.level()
+
+    play(story)
+
+
 @pytest.mark.parametrize("chosen", ["leader", "follower", "observer"])
 def test_who_is_out_of_descriptors_is_patient(chosen: str) -> None:
     """As a partition's log is: there are too many connections, say."""
