@@ -494,7 +494,7 @@ class Metadata:
                 async with self._changes.flushing:
                     if self.failure is None:
                         await self._blocking(self._log.close)
-            except (DiskFull, LogFailed) as error:
+            except (DiskFull, NoDescriptors, LogFailed) as error:
                 self.quorum_failed(error)
 
     def _running(self) -> QuorumDriver:

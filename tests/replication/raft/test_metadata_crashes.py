@@ -272,6 +272,15 @@ async def test_a_snapshot_that_does_not_fit_is_given_up(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_close_that_finds_no_descriptors_says_that_it_failed() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    node.disk.fail("*", errno.EMFILE, {"create", "open"})
+    await metadata.close()
+    assert metadata.failed.is_set()
+
+
 async def test_a_directory_that_cannot_be_written_does_not_start() -> None:
     node = new_node()
     node.disk.make_read_only(f"{ROOT}*")
