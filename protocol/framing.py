@@ -11,11 +11,15 @@ from collections.abc import Sequence
 from struct import Struct
 
 from odradek.protocol.apis import API_VERSIONS, APIS, Api
+from odradek.protocol.codec.primitives import MAX_STRING_BYTES
 from odradek.protocol.errors import InvalidFrame
 from odradek.seams.files import Buffer, FileSlice
 
 MAX_TAGGED_FIELDS = 64
 """Of one section. No message has ten; 100 MB of them would hold the loop for half a minute."""
+
+_REPLACED_BYTES_MAX = MAX_STRING_BYTES // 3
+"""Of a client id that is still a string where each of its bytes becomes U+FFFD, which has three."""
 
 _FIXED = Struct(">hhih")
 _SIZE = Struct(">i")
@@ -69,6 +73,8 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         if body > size:
             raise InvalidFrame(f"a client id of {length} bytes in a request of {size}")
         client_id = str(frame[10:body], "utf-8", "replace")  # as Java reads it
+        if length > _REPLACED_BYTES_MAX and len(client_id.encode()) > MAX_STRING_BYTES:
+            raise InvalidFrame(f"a client id of {length} bytes that are not UTF-8")
     elif length != -1:
         raise InvalidFrame(f"a client id of {length} bytes")
     if version >= api.flexible_version:

@@ -8,6 +8,9 @@ from uuid import UUID
 
 from odradek.protocol.errors import InvalidFrame
 
+MAX_STRING_BYTES = (1 << 15) - 1
+"""Of a string in whatever version: Kafka reads no longer ones, and not all records have room for them."""
+
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 

@@ -15,16 +15,13 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from odradek.protocol.codec.primitives import uuid_of
+from odradek.protocol.codec.primitives import MAX_STRING_BYTES, uuid_of
 from odradek.protocol.codec.structure import FIXED_SIZES, PRIMITIVES, FieldPlan, Structure
 from odradek.protocol.errors import InvalidFrame, error_code
 from odradek.protocol.framing import read_tag_count, read_uvarint
 
 MAX_ELEMENTS = 1 << 20
 """Elements of all arrays of one message together."""
-
-MAX_STRING_BYTES = (1 << 15) - 1
-"""Of a string in whatever version: Kafka reads no longer ones, and not all records have room for them."""
 
 
 class Cursor:

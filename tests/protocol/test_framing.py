@@ -14,7 +14,7 @@ from kio.serial import entity_writer
 
 from odradek.protocol import framing
 from odradek.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, Api
-from odradek.protocol.codec.primitives import append_uvarint
+from odradek.protocol.codec.primitives import MAX_STRING_BYTES, append_uvarint
 from odradek.protocol.errors import InvalidFrame
 from odradek.seams.files import FileSlice
 
@@ -77,6 +77,23 @@ def test_a_client_may_call_itself_by_what_is_not_utf_8() -> None:
     raw = struct.pack(">hhih", 3, 1, 1, 6) + "größe".encode("latin-1") + b"!"
     header = framing.read_request_header(memoryview(raw))
     assert (header.client_id, header.body) == ("gr\ufffd\ufffde!", len(raw))
+
+
+def test_a_client_id_is_a_string_with_its_replacements_too() -> None:
+    """Or a group keeps one that nobody can read again, and is lost with all that is in its partition."""
+    for name, is_read in (
+        (b"a" * MAX_STRING_BYTES, True),
+        (b"\xff" * (MAX_STRING_BYTES // 3), True),
+        (b"\xff" * (MAX_STRING_BYTES // 3 + 1), False),
+        (b"\xff" * 20_000, False),
+    ):
+        raw = struct.pack(">hhih", 3, 1, 1, len(name)) + name
+        if is_read:
+            found = framing.read_request_header(memoryview(raw)).client_id
+            assert found == name.decode(errors="replace")
+        else:
+            with pytest.raises(InvalidFrame, match=f"a client id of {len(name)} bytes"):
+                framing.read_request_header(memoryview(raw))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from odradek.protocol.apis import (
     OFFSET_COMMIT,
     Api,
 )
-from odradek.protocol.codec.reading import MAX_ELEMENTS, MAX_STRING_BYTES
+from odradek.protocol.codec.primitives import MAX_STRING_BYTES
+from odradek.protocol.codec.reading import MAX_ELEMENTS
 from odradek.protocol.codec.structure import Structure, kio_structure
 from odradek.protocol.errors import ErrorCode, InvalidFrame
 from tests.protocol.generated import as_values, draw_entity
