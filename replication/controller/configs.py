@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from odradek.protocol.codec.primitives import MAX_STRING_BYTES
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import elr_enabled, knows_cordoned
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
@@ -36,7 +37,6 @@ __all__ = [
     "incremental_alter_configs",
 ]
 
-MAX_VALUE_LENGTH: Final = 32767
 CORDONED: Final = "cordoned.log.dirs"
 
 
@@ -260,11 +260,11 @@ def _check_record(image: MetadataImage, record: Any) -> None:
             f"The {CORDONED} configuration value cannot be set because it requires "
             "metadata.version >= 4.3-IV0",
         )
-    if record.value is not None and len(record.value) > MAX_VALUE_LENGTH:
+    if record.value is not None and len(record.value.encode()) > MAX_STRING_BYTES:
         raise ItemRefused(
             ErrorCode.invalid_config,
             "The configuration value cannot be added because it exceeds the maximum value size of "
-            f"{MAX_VALUE_LENGTH} bytes.",
+            f"{MAX_STRING_BYTES} bytes.",
         )
 
 

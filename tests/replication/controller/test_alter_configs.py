@@ -128,6 +128,12 @@ def test_only_lists_do() -> None:
             "The configuration value cannot be added because it exceeds the maximum value size of "
             "32767 bytes.",
         ),
+        (  # no string of a record has so many, and what has is never read again
+            [("cleanup.policy", APPEND, "\u00e9" * 16381)],
+            ErrorCode.invalid_config,
+            "The configuration value cannot be added because it exceeds the maximum value size of "
+            "32767 bytes.",
+        ),
     ],
 )
 def test_what_is_refused(
