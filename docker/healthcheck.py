@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The image's health check: exit 0 if the broker answers an ApiVersions request within 5 s.
 
-It asks on the first listener, found from the same environment as the entry point's. A listener that
-wants TLS or SASL counts as healthy once it accepts the connection.
+It asks on the first listener, found from the same environment as the entry point's: clients', or that of
+a node which is a controller and nothing else. A listener that wants TLS or SASL counts as healthy once
+it accepts the connection.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def main(environment: Mapping[str, str]) -> int:
         hostname=socket.gethostname(),
         config_file=entrypoint.find_config_file(environment),
     )
-    first = entrypoint.server_config(line).listeners[0]
+    config = entrypoint.server_config(line)
+    first = (*config.listeners, *config.controller_listeners)[0]
     host = "localhost" if first.host in ANY_ADDRESS else first.host
     problem = check(host, first.port, plain=first.security_protocol == PLAIN)
     if problem is not None:

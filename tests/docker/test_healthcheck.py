@@ -95,6 +95,22 @@ def test_it_asks_where_the_entry_point_listens() -> None:
         )
 
 
+def test_a_controller_that_is_nothing_else_is_asked_as_one() -> None:
+    with answering(lambda request: GOOD) as port:
+        assert (
+            healthcheck.main(
+                {
+                    "KAFKA_PROCESS_ROLES": "controller",
+                    "KAFKA_NODE_ID": "1",
+                    "KAFKA_LISTENERS": f"CONTROLLER://127.0.0.1:{port}",
+                    "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+                    "KAFKA_CONTROLLER_QUORUM_VOTERS": f"1@127.0.0.1:{port}",
+                }
+            )
+            == 0
+        )
+
+
 def test_a_tls_listener_that_accepts_is_well() -> None:
     with answering(lambda request: b"") as port:
         assert healthcheck.check("127.0.0.1", port, plain=False) is None
