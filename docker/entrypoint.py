@@ -32,6 +32,8 @@ CONFIG_FILES = ("/etc/odradek/server.properties", "/mnt/shared/config/server.pro
 
 HOST_PORT = 9092
 NETWORK_PORT = 19092
+LINKED = "tcp://"
+"""Kubernetes gives each container a variable of this kind for a service: ODRADEK_PORT, if that is its name."""
 
 # Names that are no broker configs: Kafka's image leaves out the same ones.
 NOT_CONFIGS = frozenset(
@@ -107,7 +109,7 @@ def listener_configs(
     if "advertised.listeners" in given:
         return {"listeners": ",".join(map(_on_all_addresses, _entries(given)))}
     host = environment.get("ODRADEK_HOST", "localhost")
-    port = _port(environment.get("ODRADEK_PORT", str(HOST_PORT)))
+    port = _port(environment.get("ODRADEK_PORT", ""))
     security = "HOST:PLAINTEXT,NETWORK:PLAINTEXT,CONTROLLER:PLAINTEXT"
     return {
         "listeners": f"HOST://:{HOST_PORT},NETWORK://:{NETWORK_PORT}",
@@ -130,6 +132,8 @@ def _on_all_addresses(entry: str) -> str:
 
 
 def _port(text: str) -> int:
+    if not text or text.startswith(LINKED):
+        return HOST_PORT
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise BadEnvironment(f"ODRADEK_PORT={text} is not a port: give the one that is published")
     return int(text)

@@ -87,6 +87,12 @@ def test_a_port_published_elsewhere_is_what_clients_are_told() -> None:
     assert given["advertised.listeners"].startswith("HOST://ci.example:29092,")
 
 
+def test_a_service_by_the_name_of_odradek_is_no_port_that_is_published() -> None:
+    """As Kubernetes tells of one."""
+    given = sets({"ODRADEK_PORT": "tcp://10.96.0.17:9092"})
+    assert given["advertised.listeners"] == "HOST://localhost:9092,NETWORK://box:19092"
+
+
 def test_advertised_listeners_alone_are_listened_for_everywhere() -> None:
     given = sets({"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://broker:9092, OTHER://[::1]:9094"})
     assert given["listeners"] == "PLAINTEXT://:9092,OTHER://:9094"
