@@ -117,7 +117,10 @@ async def _read_line(connection: Connection) -> dict[str, Any]:
         if size == 0 or len(found) > LINE_BYTES_MAX:
             raise ValueError("no line")
         found += room[:size]
-    line = json.loads(found)
+    try:
+        line = json.loads(found)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(line, dict):
         raise ValueError("no object")
     return line

@@ -1,0 +1,35 @@
+"""How who runs a cluster is asked: whoever speaks otherwise costs nothing but his own connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path as LocalPath
+from typing import Any
+
+import pytest
+
+from odradek.broker.local_cluster import control
+from odradek.seams.files import Path
+from odradek.seams.real import real_seams
+
+ANSWER = {"how": "well"}
+
+
+async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    return ANSWER
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b"\xff\n", b"[" * 200_000 + b"\n"]
+)
+async def test_what_is_no_question_is_not_answered(
+    line: bytes, tmp_path: LocalPath, nursery: Any
+) -> None:
+    seams, directory = real_seams(), Path(tmp_path)
+    await nursery.start(control.serve, seams, directory, answer)
+    port = json.loads(seams.files.read(directory / control.FILE_NAME))["port"]
+    connection = await seams.network.connect("127.0.0.1", port)
+    await connection.send([line])
+    assert await connection.receive_into(memoryview(bytearray(1))) == 0
+    assert await control.ask(seams.network, seams.files, directory, {}) == ANSWER
