@@ -62,6 +62,9 @@ class _Node:
         self.plan = plan
         self.state = State.STOPPED
         self.process: trio.Process | None = None
+        self.begun = trio.Event()
+        """It has a process, or will have none."""
+        self.begun.set()
         self.ended = trio.Event()
         self.ended.set()
 
@@ -107,7 +110,8 @@ class Nodes:
         node = self._nodes[node_id]
         if not node.ended.is_set():
             raise RuntimeError(f"node {node_id} is {node.state.value}")
-        node.ended = trio.Event()
+        node.process = None  # its last one
+        node.begun, node.ended = trio.Event(), trio.Event()
         self._become(node, State.STARTING)
         try:
             await self._nursery.start(self._live, node)
@@ -123,6 +127,7 @@ class Nodes:
         except BaseException:
             self._end(node, State.DEAD)
             raise
+        node.begun.set()
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
@@ -157,6 +162,7 @@ class Nodes:
                 output.close()
 
     def _end(self, node: _Node, state: State) -> None:
+        node.begun.set()
         node.ended.set()
         self._become(node, state)
 
@@ -173,6 +179,7 @@ class Nodes:
     async def stop(self, node_id: int, *, timeout_s: float = STOP_S) -> bool:
         """SIGTERM, and wait for the end; whether it came in time. If not, the node is killed."""
         node = self._nodes[node_id]
+        await node.begun.wait()
         if not node.ended.is_set():
             if node.state is State.PAUSED:
                 self._signal(node, signal.SIGCONT)
@@ -189,6 +196,7 @@ class Nodes:
     async def kill(self, node_id: int) -> None:
         """SIGKILL, and wait until the process is gone."""
         node = self._nodes[node_id]
+        await node.begun.wait()
         if not node.ended.is_set():
             self._signal(node, signal.SIGKILL)
             await node.ended.wait()

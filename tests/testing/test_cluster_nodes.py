@@ -5,12 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import trio
 
-from odradek.broker.local_cluster.nodes import NodeFailed, State
+from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, State
+from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
+from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Cluster
 from odradek.testing.cluster.links import CLIENTS
 from tests.interop.broker_process import deadline
@@ -111,3 +116,43 @@ def test_a_node_without_its_directory_does_not_start_and_can_be_told_so_again() 
         elsewhere.rename(directory)
         cluster.restart(NODE)
         assert cluster.state(NODE) is State.RUNNING
+
+
+class Sleeping:
+    """Software that does nothing, and ends at SIGTERM."""
+
+    async def format(self, plan: ClusterPlan) -> None:
+        pass
+
+    def command(self, node: NodePlan) -> Sequence[str]:
+        return ["sleep", "100"]
+
+
+def one_node(path: Path) -> ClusterPlan:
+    doors = (Door(Address(HOST, port), Address(HOST, port)) for port in (9092, 9093))
+    plan = make_plan(brokers=1, directory=str(path), new_id=lambda: "id", addresses=doors)
+    Path(plan.node(NODE).directory).mkdir()
+    return plan
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+async def test_a_node_whose_process_is_only_being_made_is_stopped_like_another(
+    again: bool, tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    nodes = Nodes(
+        one_node(tmp_path),
+        Sleeping(),
+        TcpNetwork(),
+        nursery,
+        output=lambda node: subprocess.DEVNULL,
+    )
+    if again:
+        await nodes.start(NODE)
+        assert await nodes.stop(NODE)
+    nursery.start_soon(nodes.start, NODE)
+    while nodes.state(NODE) is State.STOPPED:
+        await trio.lowlevel.checkpoint()
+    assert nodes.pid(NODE) is None
+    with trio.fail_after(5):
+        assert await nodes.stop(NODE)
+    assert (nodes.state(NODE), nodes.pid(NODE)) == (State.STOPPED, None)
