@@ -39,13 +39,16 @@ def static_voters(config: ServerConfig) -> dict[int, Address]:
 
 def bootstrap_servers(config: ServerConfig) -> list[Address]:
     """Where to ask for the quorum's leader: controller.quorum.bootstrap.servers, or else the voters;
-    this node is none of them."""
+    this node is none of them, where it knows its name."""
     name = "controller.quorum.bootstrap.servers"
+    servers = parse_bootstrap_servers(name, config.get_list(name))
     named = [
         (server.host, server.port)
-        for server in parse_bootstrap_servers(name, config.get_list(name))
+        for server in servers
         if not _is_own(config, server.host, server.port)
     ]
+    if len(named) == 1 and _may_be_own(config, named[0][1]):
+        named = []
     voters = static_voters(config)
     return named or [voters[each] for each in sorted(voters) if each != config.node_id]
 
@@ -56,10 +59,20 @@ def is_alone(config: ServerConfig) -> bool:
 
 
 def _is_own(config: ServerConfig, host: str, port: int) -> bool:
-    """Whether a controller listener of this node is meant. Where it listens on every address, no
-    name can be told from those of other nodes: the port decides."""
+    """Whether a controller listener of this node is meant: where it listens, or as others are told of it."""
     for mine in (*config.controller_listeners, *config.advertised_controller_listeners):
-        same = host == mine.host or mine.host in _EVERYWHERE
-        if port == mine.port and (same or {host, mine.host} <= _LOCAL):
+        here = host in _LOCAL and (mine.host in _LOCAL or mine.host in _EVERYWHERE)
+        if port == mine.port and (host == mine.host or here):
             return True
     return False
+
+
+def _may_be_own(config: ServerConfig, port: int) -> bool:
+    """Whether this node listens on that port of every address, and nobody says what it is called: the one name
+    there is can be its own. Of several, all but one are others', which are asked, this node with them."""
+    return any(
+        mine.port == port and mine.host in _EVERYWHERE and told.host in _EVERYWHERE
+        for mine, told in zip(
+            config.controller_listeners, config.advertised_controller_listeners, strict=True
+        )
+    )

@@ -55,6 +55,32 @@ def test_a_bootstrap_server_may_be_the_node_itself(
     assert bool(bootstrap_servers(found)) is not alone
 
 
+@pytest.mark.parametrize(
+    ("advertised", "servers", "others"),
+    [
+        ("CONTROLLER://b1:9093", "b2:9093", ["b2"]),
+        ("CONTROLLER://b1:9093", "b1:9093", []),
+        ("CONTROLLER://b1:9093", "b1:9093,b2:9093,b3:9093", ["b2", "b3"]),
+        ("CONTROLLER://b1:9093", "localhost:9093", []),
+        ("", "b1:9093,b2:9093,b3:9093", ["b1", "b2", "b3"]),
+        ("", "b1:9093,localhost:9093", []),
+    ],
+)
+def test_nodes_on_the_same_port_of_other_hosts_are_others(
+    advertised: str, servers: str, others: list[str]
+) -> None:
+    """As in containers, which listen on every address. A node that took them for itself would begin a
+    cluster of its own. Where it does not know what it is called itself, it asks them all."""
+    told = {"advertised_listeners": f"PLAINTEXT://b1:9092,{advertised}"} if advertised else {}
+    found = config(
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
+        controller_quorum_bootstrap_servers=servers,
+        **told,
+    )
+    assert bootstrap_servers(found) == [(host, 9093) for host in others]
+    assert is_alone(found) is (not others)
+
+
 def test_times_are_those_of_the_configs() -> None:
     settings = quorum_settings(
         config(
