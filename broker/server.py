@@ -31,6 +31,7 @@ log = logging.getLogger("odradek.server")
 
 IDLE_CHECKS_PER_LIMIT = 4
 IDLE_CHECK_SECONDS_MAX = 10.0
+EVERY_ADDRESS = ("", "0.0.0.0")
 
 
 @value_class
@@ -63,12 +64,16 @@ async def open_listeners(
     of_controller: bool = False,
 ) -> Opened:
     """Listen on every wanted address; port 0 becomes the one that was picked. `told` is what others
-    are told of them, by name.
+    are told of them, by name: of one on every address what this machine is called, as Kafka tells it, or
+    localhost where the node is one for tests.
 
     Raises OSError where an address can't be had.
     """
     opened: list[tuple[Endpoint, list[Listener]]] = []
     advertised = {each.name: each for each in told}
+    own_name = "localhost"
+    if not config.standalone and any(each.host in EVERY_ADDRESS for each in wanted):
+        own_name = await network.own_name()
     options = SocketOptions(
         config.get_int("socket.send.buffer.bytes"),
         config.get_int("socket.receive.buffer.bytes"),
@@ -79,7 +84,10 @@ async def open_listeners(
             sockets = await network.listen(each.host, each.port, options)
             bound = sockets[0].address
             opened.append(
-                (_endpoint(each, advertised.get(each.name), bound, of_controller), sockets)
+                (
+                    _endpoint(each, advertised.get(each.name), bound, own_name, of_controller),
+                    sockets,
+                )
             )
     except BaseException:
         await close_listeners(opened)
@@ -88,11 +96,16 @@ async def open_listeners(
 
 
 def _endpoint(
-    wanted: ListenerEndpoint, told: ListenerEndpoint | None, bound: Address, of_controller: bool
+    wanted: ListenerEndpoint,
+    told: ListenerEndpoint | None,
+    bound: Address,
+    own_name: str,
+    of_controller: bool,
 ) -> Endpoint:
     advertised = None
     if told is not None:
-        advertised = Address(told.host or wanted.host or "localhost", told.port or bound.port)
+        own = own_name if wanted.host in EVERY_ADDRESS else wanted.host
+        advertised = Address(told.host or own, told.port or bound.port)
     return Endpoint(wanted.name, wanted.security_protocol, bound, advertised, of_controller)
 
 

@@ -439,6 +439,14 @@ class TcpNetwork:
             sock.close()
             raise ConnectionLost(f"{Address(host, port)}: {error}") from error
 
+    async def own_name(self) -> str:
+        name = socket.gethostname()
+        try:
+            found = await trio.socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)
+        except (OSError, UnicodeError):  # a name that is not known here is none for others either
+            return "localhost"
+        return next((canonical for *_, canonical, _ in found if canonical), name)
+
     def selector(self) -> Selector:
         return TcpSelector() if hasattr(select, "epoll") else EachAlone()
 

@@ -465,6 +465,9 @@ class VirtualNetwork:
             self.wires, self.power, (here, there), there_to_here, here_to_there
         )
 
+    async def own_name(self) -> str:
+        return self.name
+
     def selector(self) -> Selector:
         return EachAlone()
 

@@ -32,7 +32,8 @@ NETWORK: Rows = (
             "address on the same port."),
     row("advertised.listeners", LIST, None, HIGH, distinct(empty=False, null=True), effect=True,
         doc="What clients are told to connect to, in the form of `listeners`, where that differs from "
-            "the address listened on. Unset: the listeners themselves. 0.0.0.0 is refused."),
+            "the address listened on. Unset: the listeners themselves; of one on every address the machine's "
+            "name, or localhost where `process.roles` is not set. 0.0.0.0 is refused."),
     row("listener.security.protocol.map", STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", LOW, mode=PER_BROKER,
         effect=True,
         doc="Security protocol of each listener name, as NAME:PROTOCOL pairs. A name may be "

@@ -175,6 +175,21 @@ def test_nodes_find_each_other(roles: Mapping[int, str]) -> None:
     run(main, roles)
 
 
+@pytest.mark.parametrize("controllers", ["CONTROLLER://:9093", "CONTROLLER://0.0.0.0:9093"])
+def test_nodes_that_listen_on_every_address_are_told_of_by_their_names(controllers: str) -> None:
+    """As in the example configs that come with Kafka: others would look for them on their own machines."""
+
+    async def main(nodes: Nodes) -> None:
+        nodes.configs = {"listeners": f"PLAINTEXT://:9092,{controllers}"}
+        await nodes.start(*COMBINED)
+        hosts = {number: f"node-{number}" for number in COMBINED}
+        image = nodes.brokers[nodes.active].metadata.image
+        for known in (image.brokers.values(), image.controllers.values()):
+            assert {each.id: each.endpoints[0].host for each in known} == hosts
+
+    run(main, COMBINED)
+
+
 def test_the_next_controller_goes_on() -> None:
     """The active one is stopped, and comes back: nothing is forgotten, clients notice nothing."""
 

@@ -535,6 +535,10 @@ class Unhappy(Words):
         raise KeyError("unhappy")
 
 
+async def test_a_machine_is_called_something(hosts: TwoHosts) -> None:
+    assert await hosts.server.own_name()
+
+
 class TestSelecting:
     @pytest.fixture
     async def selector(self, hosts: TwoHosts) -> AsyncIterator[Selector]:
