@@ -194,8 +194,9 @@ class BrokerLifecycle:
     # Coming
 
     async def register(self, registration: BrokerRegistration) -> None:
-        """Begin to live as `registration` says; `run` asks for it, unless the node is alone: then it
-        is registered, and serves, when this returns. Raises what the controller does there."""
+        """Begin to live as `registration` says; `run` asks for it, unless the node is alone, and the
+        controller by now: then it is registered, and serves, when this returns. Raises what the controller
+        does there."""
         self._registration = registration
         if self.is_alone and self._metadata.is_active:
             await self._serve_alone(registration)
@@ -254,7 +255,7 @@ class BrokerLifecycle:
         limit_ms = self._config.get_int("initial.broker.registration.timeout.ms")
         while self._life.state is not LifeState.GONE:
             self._wake = trio.Event()
-            if self._registration is None or self.is_alone:
+            if self._registration is None or (self.is_alone and self.unfenced.is_set()):
                 await self._wake.wait()
                 begun_ms = self._now_ms()
             elif (left_ms := self._life.due_ms - self._now_ms()) > 0:

@@ -210,6 +210,29 @@ async def test_what_heartbeats_tell_of_directories(
     assert known.cordoned_directories == (directory(4, 0),)
 
 
+async def test_a_node_that_is_alone_and_not_yet_the_controller_asks_until_it_is(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """It leads the quorum, and has yet to take over."""
+    node = ControllerNode(FakeMetadata(formatted(), node_id=1, voters=(1,)))
+    channel = Channel(node)
+    lone = Broker(channel, 1)
+    lone.life._metadata = node.metadata
+    node.metadata.subscribe(lone.life._metadata_changed)
+    await nursery.start(node.controller_duties.run)
+    node.metadata.turn(False)
+    await lone.life.register(lone.registration)
+    await nursery.start(lone.life.run)
+    await trio.sleep(1)
+    node.metadata.turn(True)
+    with trio.fail_after(60):
+        await lone.life.serve()
+    assert not node.metadata.image.brokers[1].fenced
+    beats = len(channel.asked)
+    await trio.sleep(60)
+    assert len(channel.asked) == beats
+
+
 async def test_a_node_that_is_alone_sends_nothing_until_it_has_company(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
