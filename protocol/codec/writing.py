@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from odradek.protocol.codec.primitives import append_uvarint
+from odradek.protocol.codec.primitives import MAX_STRING_BYTES, append_uvarint
 from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
 
 Writer = Callable[[bytearray, Any], None]
@@ -244,6 +244,8 @@ def _string_writer(field: FieldPlan, flexible: bool) -> Writer:
         data = value.encode()
         if flexible and len(data) < 0x7F:
             out.append(len(data) + 1)
+        elif len(data) > MAX_STRING_BYTES:  # a compact length could tell it, and nobody reads it
+            raise struct.error(f"{name} has {len(data)} bytes, more than a string")
         else:
             write_length(out, len(data))
         out += data

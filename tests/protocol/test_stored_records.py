@@ -34,7 +34,7 @@ from odradek.protocol.schemas.remote_log_records import (
     SegmentLeaderEpoch,
     TopicIdPartition,
 )
-from odradek.protocol.schemas.serde import InvalidRecord, UnknownRecord
+from odradek.protocol.schemas.serde import InvalidRecord, TooLong, UnknownRecord
 from odradek.protocol.schemas.transaction_records import TransactionLogKey, TransactionLogValue
 from tests.protocol.generated import as_kafka_json, draw_entity, without_case
 
@@ -111,6 +111,22 @@ def test_a_version_takes_what_it_has() -> None:
     assert read.directories == ()
     with pytest.raises(KeyError):
         serde.encode_metadata_record(record, 3)
+
+
+def test_a_string_that_is_never_read_again_is_not_written() -> None:
+    """Whether its length is compact, which could tell it, or not."""
+    for length, is_written in ((32_767, True), (32_768, False)):
+        name = "n" * length
+        for record, version in (
+            (TopicRecord(name=name), 0),
+            (ConsumerGroupMemberMetadataValue(client_id=name), 0),
+            (GroupMetadataValue(protocol_type=name), 3),
+        ):
+            if is_written:
+                assert serde.decode(type(record), version, serde.encode(record, version)) == record
+            else:
+                with pytest.raises(TooLong, match=type(record).__name__):
+                    serde.encode(record, version)
 
 
 def test_a_change_of_nothing_is_small() -> None:
