@@ -11,7 +11,12 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
-from odradek.protocol.codec.primitives import check_count, read_string, read_uuid
+from odradek.protocol.codec.primitives import (
+    MAX_STRING_BYTES,
+    check_count,
+    read_string,
+    read_uuid,
+)
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import read_uvarint, skip_tagged_fields
 
@@ -20,6 +25,9 @@ MAX_PARTITIONS = 1 << 17
 
 FLEXIBLE_VERSION = 9
 TOPIC_ID_VERSION = 13
+
+_LENGTH_MAX = MAX_STRING_BYTES + 1
+"""Of a string, as it is told in flexible versions."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -143,7 +151,7 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
             if length > 0x7F:
                 length, position = read_uvarint(body, position - 1)
             after = position + length - 1
-            if length < 1 or after > end:
+            if not 1 <= length <= _LENGTH_MAX or after > end:
                 raise InvalidFrame(f"a string of {length - 1} bytes, {end - position} are left")
             name = str(body[position:after], "utf-8")
             position = after

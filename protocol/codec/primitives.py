@@ -60,7 +60,7 @@ def check_count(count: int, least: int, left: int) -> None:
 def read_string(body: memoryview, position: int, length: int) -> tuple[str, int]:
     """The string of `length` bytes, and the position after it."""
     after = position + length
-    if length < 0 or after > len(body):
+    if not 0 <= length <= MAX_STRING_BYTES or after > len(body):
         raise InvalidFrame(f"a string of {length} bytes, {len(body) - position} are left")
     return str(body[position:after], "utf-8"), after
 

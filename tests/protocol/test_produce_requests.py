@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol import messages
 from odradek.protocol.apis import PRODUCE
+from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.produce import MAX_PARTITIONS, ProduceRequest, read_produce
 
@@ -118,6 +119,22 @@ def accepts(read: Any, view: memoryview, version: int) -> bool:
     except InvalidFrame:
         return False
     return True
+
+
+@pytest.mark.parametrize("where", ["transactional id", "topic"])
+def test_a_string_is_no_longer_than_it_may_be(where: str) -> None:
+    """Kafka reads none that is: asked about such a transaction, another broker ends the conversation."""
+    for length, is_read in ((32_767, True), (32_768, False)):
+        text = bytearray()
+        append_uvarint(text, length + 1)
+        text += b"n" * length
+        transactional_id, topic = (text, b"\x02t") if where == "transactional id" else (b"\0", text)
+        raw = transactional_id + struct.pack(">hi", 1, 0) + b"\x02" + topic + b"\x01\0\0"
+        if is_read:
+            read_produce(memoryview(raw), 9)
+        else:
+            with pytest.raises(InvalidFrame, match="a string of 32768 bytes"):
+                read_produce(memoryview(raw), 9)
 
 
 def test_records_are_slices_of_the_frame() -> None:
