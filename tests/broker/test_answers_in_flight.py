@@ -142,3 +142,11 @@ def test_the_answer_under_way_is_whole(broker: Broker, change: Callable[..., obj
         if change is truncate:
             fill(broker)  # other bytes where the old ones were
         assert numbers_in(read_answer(sock)) == list(range(VALUES))
+
+
+def test_who_has_nothing_more_to_ask_has_its_answer_whole(broker: Broker) -> None:
+    """It has closed its side, and reads on."""
+    fill(broker)
+    with ask_for_everything(broker) as sock:
+        sock.shutdown(socket.SHUT_WR)
+        assert numbers_in(read_answer(sock)) == list(range(VALUES))
