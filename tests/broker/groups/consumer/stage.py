@@ -77,6 +77,8 @@ class ConsumerStage(Stage):
         self.shard = Shard(self.config, self.environment)
         self.topics: dict[str, int] = {}
         self.topic_ids: dict[str, UUID] = {}
+        self.names: dict[UUID, str] = {}
+        """Of all topics that there ever were: members may still have what is gone."""
         self.resolves: list[Resolve] = []
         self.resolving = True
         """Whether expressions are matched at once."""
@@ -101,6 +103,7 @@ class ConsumerStage(Stage):
             self.topics[name] = partitions
             if created:
                 self.topic_ids[name] = UUID(int=self.image.offset + 100)
+                self.names[self.topic_ids[name]] = name
         else:
             del self.topics[name]
         images = [
@@ -113,9 +116,6 @@ class ConsumerStage(Stage):
             topics_by_id={each.id: each for each in images},
         )
         self.environment.topics_changed(self.image, [name], created=created)
-
-    def name_of(self, topic_id: UUID) -> str:
-        return next(name for name, each in self.topic_ids.items() if each == topic_id)
 
     # What clients do
 
@@ -295,7 +295,7 @@ class ConsumerStage(Stage):
 
     def by_name(self, assigned: Any) -> Owned:
         return {
-            self.name_of(topic): tuple(sorted(partitions)) for topic, partitions in assigned.items()
+            self.names[topic]: tuple(sorted(partitions)) for topic, partitions in assigned.items()
         }
 
     # What holds
