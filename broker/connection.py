@@ -101,13 +101,12 @@ class ClientConnection:
             await self._send_the_last()
         finally:
             self._drop_unsent()
-            self._connection.abort()
+            await self._connection.aclose()
 
     async def _send_the_last(self) -> None:
         """The answers that were held back belong to requests that were carried out."""
         with suppress(ConnectionLost, OSError):
             await self.flush()
-            await self._connection.aclose()
 
     async def _serve(self) -> None:
         """Each round waits once: for a request to be answered, or for the next ones to come."""
@@ -390,6 +389,9 @@ class ClientConnection:
 
     def abort(self) -> None:
         self._connection.abort()
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
 
 
 def _is_slice(part: Buffer | FileSlice) -> bool:

@@ -227,6 +227,6 @@ class Server:
             now = clock.monotonic()
             for client in list(self._connections):
                 if 0 <= limit < client.idle_seconds(now):
-                    client.abort()
+                    await client.aclose()
                 else:
                     client.give_memory_back(now)

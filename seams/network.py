@@ -80,7 +80,10 @@ class Connection(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close; what was sent is still delivered. Pending calls raise ConnectionLost. Idempotent."""
+        """Close; what was sent is still delivered, but where that ends inside a frame: then as `abort`.
+
+        Pending calls raise ConnectionLost. Idempotent.
+        """
         ...
 
 

@@ -225,6 +225,8 @@ class TcpConnection:
 
     async def aclose(self) -> None:
         """What was sent is delivered by the kernel; calls pending here raise ConnectionLost."""
+        if self._frame_begun if self._sending else self._is_cut_short:
+            self.abort()
         self._close()
         await trio.lowlevel.checkpoint()
 

@@ -172,6 +172,7 @@ class VirtualConnection:
         self._outgoing = outgoing
         self._closed = False
         self._sending = False
+        self._frame_begun = False
         self._is_cut_short = False
         self._sent_bytes = 0
         self._wait: trio.CancelScope | None = None
@@ -238,15 +239,15 @@ class VirtualConnection:
             raise trio.BusyResourceError("another task is sending on this connection")
         self._check()
         self._sending = True
-        begun, self._is_cut_short = self._is_cut_short, False
+        self._frame_begun, self._is_cut_short = self._is_cut_short, False
         try:
             for piece in self._pieces(parts):
                 await self._wait_for_window()
                 self._outgoing.put(piece)
                 self._sent_bytes += len(piece)
-                begun = True
+                self._frame_begun = True
         except BaseException:
-            if begun and self._power.on:
+            if self._frame_begun and self._power.on:
                 self.abort()
             raise
         finally:
@@ -272,6 +273,8 @@ class VirtualConnection:
 
     async def aclose(self) -> None:
         self._power.check()
+        if self._frame_begun if self._sending else self._is_cut_short:
+            self.abort()
         if not self._closed:
             self._close(b"")
         await trio.lowlevel.checkpoint()

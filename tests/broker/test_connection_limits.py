@@ -33,6 +33,10 @@ class Caller:
     def abort(self) -> None:
         self.is_over.set()
 
+    async def aclose(self) -> None:
+        self.is_over.set()
+        await trio.lowlevel.checkpoint()
+
 
 class Door:
     """A listener at which all of them stand when it is opened."""

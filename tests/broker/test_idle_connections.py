@@ -155,12 +155,13 @@ def test_one_that_is_throttled_for_longer_is_told_so_and_closed(broker: Broker) 
     """Nobody reads from it meanwhile: whether its client has left would not be seen for days."""
     with RawClient(broker.bootstrap) as client:
         limit(client, producer_byte_rate=1.0)
-        try:
-            with connect(broker) as sock:
-                sock.sendall(produce(1, size=1000, topic="small"))
-                assert numbers(sock, 1) == [1]
-                assert drain(sock) == 0
-        finally:
+    try:
+        with connect(broker) as sock:
+            sock.sendall(produce(1, size=1000, topic="small"))
+            assert numbers(sock, 1) == [1]
+            assert drain(sock) == 0
+    finally:
+        with RawClient(broker.bootstrap) as client:  # the other one was silent for as long
             limit(client)
 
 

@@ -179,6 +179,29 @@ class TestTalking:
         with pytest.raises(ConnectionLost):
             client.send_nowait(b"another")
 
+    async def test_a_close_inside_a_frame_is_a_reset(self, hosts: TwoHosts) -> None:
+        """Nobody takes what there is of it for the end of the conversation."""
+        client, server = await hosts.connected()
+        while client.send_nowait(bytes(MIB)):
+            pass
+        await client.aclose()
+        with pytest.raises(ConnectionLost):
+            await receive(server, 64 * MIB)
+
+    async def test_so_is_one_while_a_frame_is_sent(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+
+        async def send() -> None:
+            with pytest.raises(ConnectionLost):
+                await client.send([bytes(64 * MIB)])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await client.aclose()
+        with pytest.raises(ConnectionLost):
+            await receive(server, 64 * MIB)
+
     async def test_one_sender_at_a_time(self, hosts: TwoHosts) -> None:
         client, _server = await hosts.connected()
         async with trio.open_nursery() as nursery:
