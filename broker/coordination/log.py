@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
+from odradek.broker.java import java_string_hash
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import HEADER_SIZE
@@ -66,15 +67,6 @@ class RecordsTooLarge(KafkaError):
     """Records that have to stand in one batch do not fit into one."""
 
     code: ErrorCode = ErrorCode.record_list_too_large
-
-
-def java_string_hash(text: str) -> int:
-    """`String.hashCode` of Java, a signed 32-bit integer over UTF-16 code units."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for position in range(0, len(units), 2):
-        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 def partition_for(key: str, partitions: int) -> int:

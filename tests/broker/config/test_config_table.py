@@ -166,6 +166,30 @@ def test_secrets_are_never_shown() -> None:
     assert password.value == "hunter2"
 
 
+def test_configs_come_in_the_order_in_which_kafka_lists_them() -> None:
+    """That of a hash map; of a topic's, the first and the last."""
+    config = server_config(SCENARIOS[0])
+    of_topic = [each.name for each in describe_topic(config, {})]
+    assert " ".join(of_topic[:8]) == (
+        "compression.type remote.log.delete.on.disable leader.replication.throttled.replicas"
+        " remote.storage.enable min.insync.replicas segment.jitter.ms remote.log.copy.disable"
+        " local.retention.ms"
+    )
+    assert " ".join(of_topic[-4:]) == (
+        "message.timestamp.after.max.ms message.timestamp.before.max.ms segment.ms segment.index.bytes"
+    )
+    assert " ".join(each.name for each in describe_group(config, {})) == (
+        "consumer.session.timeout.ms consumer.assignment.interval.ms share.auto.offset.reset"
+        " share.renew.acknowledge.enable streams.initial.rebalance.delay.ms share.session.timeout.ms"
+        " streams.assignment.interval.ms share.heartbeat.interval.ms streams.heartbeat.interval.ms"
+        " share.delivery.count.limit consumer.heartbeat.interval.ms share.record.lock.duration.ms"
+        " share.assignment.interval.ms share.isolation.level streams.session.timeout.ms"
+        " share.partition.max.record.locks streams.num.standby.replicas"
+    )
+    some = describe_topic(config, {}, ["retention.ms", "cleanup.policy"])
+    assert [each.name for each in some] == ["cleanup.policy", "retention.ms"]
+
+
 def test_names_select_what_is_described() -> None:
     config = server_config(SCENARIOS[0])
     assert [e.name for e in describe_broker(config, ["node.id"])] == ["node.id"]

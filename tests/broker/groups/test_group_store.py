@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.broker.coordination.log import RecordsTooLarge, java_string_hash, partition_for
+from odradek.broker.coordination.log import RecordsTooLarge, partition_for
 from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
     CommittedOffset,
@@ -33,25 +33,7 @@ TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MEMBER = StoredMember("m-1", "i", "c", "/127.0.0.1", 300_000, 45_000, b"sub", b"ass")
 GROUP = StoredGroup("consumer", 7, "range", "m-1", 1234, (MEMBER,))
 
-# Which partition, and which hash
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", 0),
-        ("a", 97),
-        ("group", 98629247),
-        ("test-group", 627841412),
-        ("console-consumer-12345", 158455506),
-        ("été", 227742),
-        ("\U0001f600", 1772899),  # outside the BMP: two code units
-        ("polygenelubricants", -(2**31)),
-    ],
-)
-def test_java_string_hash(text: str, expected: int) -> None:
-    """Values from Java's String.hashCode."""
-    assert java_string_hash(text) == expected
+# Which partition
 
 
 def test_partition_for() -> None:

@@ -1,0 +1,29 @@
+"""What Java makes of strings, where Kafka lets it be seen."""
+
+from __future__ import annotations
+
+from functools import cache
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode` of Java, a signed 32-bit integer over UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for position in range(0, len(units), 2):
+        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@cache
+def hash_map_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    """`names` as Java lists the keys of a `HashMap`: by bucket, in a table of the smallest power of two that is no
+    more than three quarters full. Those that share a bucket come as they were put; a table may be larger, too."""
+    size = 1
+    while len(names) > size * 3 // 4:
+        size *= 2
+
+    def bucket(name: str) -> int:
+        hashed = java_string_hash(name) & 0xFFFFFFFF
+        return (hashed ^ hashed >> 16) & (size - 1)
+
+    return tuple(sorted(names, key=bucket))
