@@ -86,7 +86,6 @@ class ClientConnection:
         """Serve the client until it leaves, misbehaves or the broker stops."""
         try:
             await self._serve()
-            await self._connection.aclose()  # not by a reset: it may still read what it was sent
         except ConnectionLost:
             pass  # clients come and go
         except OSError as reason:  # a file that can't be sent
