@@ -306,8 +306,8 @@ class GroupConsumer:
         """Raise an answer's error, having drawn the consequences for what we know."""
         if code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
             self._coordinator = None
-        if code in FORGOTTEN:
-            self.generation = -1
+        if code in FORGOTTEN:  # what we had is another's: we join again before we read on
+            self.generation, self._joined = -1, False
             if code == ErrorCode.unknown_member_id:
                 self.member_id = ""
         check(code, about=about)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pytest
 import trio
 
 from odradek.client.assignors import read_assignment, write_assignment, write_subscription
@@ -20,7 +22,7 @@ from odradek.protocol.apis import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.tcp import TcpNetwork
 from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 
@@ -57,6 +59,25 @@ class Coordinator(ScriptedBroker):
                 "assignment": write_assignment([]),
             }
         return super()._usual(asked)
+
+
+def with_one_partition(asked: Asked, *, commits: ErrorCode = ErrorCode.none) -> Any:
+    """t-0 is the member's, the group is at 7 of it, and there is nothing more."""
+    if asked.api is SYNC_GROUP:
+        assignment = write_assignment([TopicPartition("t", 0)])
+        named = {"protocol_type": "consumer", "protocol_name": "range"}
+        return {"error_code": 0, **named, "assignment": assignment}
+    if asked.api is OFFSET_FETCH:
+        row = {"partition_index": 0, "committed_offset": 7, "error_code": 0, "metadata": None}
+        row |= {"committed_leader_epoch": -1}
+        topics = [{"name": "t", "partitions": [row]}]
+        return {"groups": [{"group_id": "g", "error_code": 0, "topics": topics}]}
+    if asked.api is OFFSET_COMMIT:
+        rows = [{"partition_index": 0, "error_code": commits}]
+        return {"topics": [{"name": "t", "partitions": rows}]}
+    if asked.api is FETCH:
+        return {"error_code": 0, "responses": []}
+    return None
 
 
 async def test_a_member_stays_one_while_its_coordinator_moves() -> None:
@@ -104,23 +125,9 @@ async def test_a_member_that_gives_up_joining_again_commits_nothing_of_what_it_h
     def script(asked: Asked) -> Any:
         if asked.api is HEARTBEAT:
             return {"error_code": ErrorCode.rebalance_in_progress}
-        if asked.api is SYNC_GROUP:
-            if len(broker.asked(SYNC_GROUP)) > 1:
-                return SILENCE
-            assignment = write_assignment([TopicPartition("t", 0)])
-            named = {"protocol_type": "consumer", "protocol_name": "range"}
-            return {"error_code": 0, **named, "assignment": assignment}
-        if asked.api is OFFSET_FETCH:
-            row = {"partition_index": 0, "committed_offset": 7, "error_code": 0, "metadata": None}
-            row |= {"committed_leader_epoch": -1}
-            topics = [{"name": "t", "partitions": [row]}]
-            return {"groups": [{"group_id": "g", "error_code": 0, "topics": topics}]}
-        if asked.api is OFFSET_COMMIT:
-            rows = [{"partition_index": 0, "error_code": 0}]
-            return {"topics": [{"name": "t", "partitions": rows}]}
-        if asked.api is FETCH:
-            return {"error_code": 0, "responses": []}
-        return None
+        if asked.api is SYNC_GROUP and len(broker.asked(SYNC_GROUP)) > 1:
+            return SILENCE
+        return with_one_partition(asked)
 
     async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
@@ -137,3 +144,19 @@ async def test_a_member_that_gives_up_joining_again_commits_nothing_of_what_it_h
             await member.commit()
             assert len(broker.asked(OFFSET_COMMIT)) == before_joining == 1
             assert member.assigned == []
+
+
+@pytest.mark.parametrize("told", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
+async def test_a_member_that_is_none_any_more_reads_no_further(told: ErrorCode) -> None:
+    """What it had is another's: it joins again first, though its heartbeat is not due yet."""
+    script = partial(with_one_partition, commits=told)
+    async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
+        async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+            member = GroupConsumer(cluster, "g", ["t"])
+            await member.poll(0)
+            with pytest.raises(KafkaError):
+                await member.commit()
+            with trio.fail_after(10):
+                await member.poll(0)
+        apis = [each.api for each in broker.requests if each.api in (FETCH, JOIN_GROUP)]
+        assert apis == [JOIN_GROUP, FETCH, JOIN_GROUP, FETCH]
