@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from odradek.broker.config.listeners import parse_bootstrap_servers
+from odradek.broker.config.listeners import EVERY_ADDRESS, parse_bootstrap_servers
 from odradek.broker.config.server_config import ServerConfig
 from odradek.replication.raft.roles import QuorumSettings
 
 Address = tuple[str, int]
 
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
-_EVERYWHERE = frozenset(("", "0.0.0.0", "::"))
 
 
 def quorum_settings(config: ServerConfig, cluster_id: str) -> QuorumSettings:
@@ -61,7 +60,7 @@ def is_alone(config: ServerConfig) -> bool:
 def _is_own(config: ServerConfig, host: str, port: int) -> bool:
     """Whether a controller listener of this node is meant: where it listens, or as others are told of it."""
     for mine in (*config.controller_listeners, *config.advertised_controller_listeners):
-        here = host in _LOCAL and (mine.host in _LOCAL or mine.host in _EVERYWHERE)
+        here = host in _LOCAL and (mine.host in _LOCAL or mine.host in EVERY_ADDRESS)
         if port == mine.port and (host == mine.host or here):
             return True
     return False
@@ -71,7 +70,7 @@ def _may_be_own(config: ServerConfig, port: int) -> bool:
     """Whether this node listens on that port of every address, and nobody says what it is called: the one name
     there is can be its own. Of several, all but one are others', which are asked, this node with them."""
     return any(
-        mine.port == port and mine.host in _EVERYWHERE and told.host in _EVERYWHERE
+        mine.port == port and mine.host in EVERY_ADDRESS and told.host in EVERY_ADDRESS
         for mine, told in zip(
             config.controller_listeners, config.advertised_controller_listeners, strict=True
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.config.listeners import ListenerEndpoint
+from odradek.broker.config.listeners import EVERY_ADDRESS, ListenerEndpoint
 from odradek.broker.connection import ClientConnection
 from odradek.broker.timers import monotonic_ms
 from odradek.seams.network import (
@@ -31,7 +31,6 @@ log = logging.getLogger("odradek.server")
 
 IDLE_CHECKS_PER_LIMIT = 4
 IDLE_CHECK_SECONDS_MAX = 10.0
-EVERY_ADDRESS = ("", "0.0.0.0")
 
 
 @value_class

@@ -20,6 +20,7 @@ _HOST = r"[0-9a-zA-Z\-%._:]*"
 _ENDPOINT = re.compile(rf"(.*)://\[?({_HOST})\]?:(-?[0-9]+)")
 _ADDRESS = re.compile(rf"(?:[0-9a-zA-Z\-%._]*://)?\[?({_HOST})\]?:([0-9]+)")
 _NO_ROUTE = "0.0.0.0"
+EVERY_ADDRESS = frozenset(("", _NO_ROUTE, "::"))
 PORT_MAX = 65535
 
 

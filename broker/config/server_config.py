@@ -18,6 +18,7 @@ from typing import Any, cast
 from odradek.broker.config.checks import check_broker
 from odradek.broker.config.layers import Layers, parse_all, refused_dynamic
 from odradek.broker.config.listeners import (
+    EVERY_ADDRESS,
     ListenerEndpoint,
     QuorumAddress,
     parse_endpoints,
@@ -324,7 +325,7 @@ class ServerConfig:
             or ListenerEndpoint(
                 endpoint.name,
                 endpoint.security_protocol,
-                "" if endpoint.host == "0.0.0.0" else endpoint.host,
+                "" if endpoint.host in EVERY_ADDRESS else endpoint.host,
                 endpoint.port,
             )
             for endpoint in self.controller_listeners
