@@ -40,10 +40,9 @@ def bootstrap_servers(config: ServerConfig) -> list[Address]:
     """Where to ask for the quorum's leader: controller.quorum.bootstrap.servers, or else the voters;
     this node is none of them, where it knows its name."""
     name = "controller.quorum.bootstrap.servers"
-    servers = parse_bootstrap_servers(name, config.get_list(name))
     named = [
         (server.host, server.port)
-        for server in servers
+        for server in parse_bootstrap_servers(name, config.get_list(name))
         if not _is_own(config, server.host, server.port)
     ]
     if len(named) == 1 and _may_be_own(config, named[0][1]):
