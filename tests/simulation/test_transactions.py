@@ -36,7 +36,7 @@ def test_histories_are_sound(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "first", range(3, 203, SEEDS_AT_ONCE), ids=lambda first: f"from_seed{first}"
+    "first", range(3, 103, SEEDS_AT_ONCE), ids=lambda first: f"from_seed{first}"
 )
 def test_more_histories_are_sound(first: int) -> None:
     for seed in range(first, first + SEEDS_AT_ONCE):

@@ -29,9 +29,8 @@ def test_a_partition_keeps_its_word_and_heals() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("thousand", range(1, 3))
-def test_thousands_of_partitions_keep_their_word(thousand: int) -> None:
-    for seed in range(1000 * thousand, 1000 * thousand + 1000):
+def test_a_thousand_more_keep_their_word() -> None:
+    for seed in range(1000, 2000):
         simulate(seed)
 
 

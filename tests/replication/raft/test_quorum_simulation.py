@@ -22,9 +22,8 @@ def test_a_quorum_keeps_its_word_and_heals(hundred: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("thousand", range(1, 3))
-def test_thousands_of_quorums_keep_their_word(thousand: int) -> None:
-    for seed in range(1000 * thousand, 1000 * thousand + 1000):
+def test_a_thousand_more_keep_their_word() -> None:
+    for seed in range(1000, 2000):
         simulate(seed)
 
 
