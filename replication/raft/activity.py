@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from odradek.replication.raft.errors import NotController
-from odradek.storage.errors import DiskFull, LogFailed
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 
 if TYPE_CHECKING:
     from odradek.replication.raft.cluster_state import ClusterState
@@ -121,5 +121,5 @@ async def stay_awake(
         if activity.is_active and state.newest.offset == offset:
             try:
                 await metadata.commit([NoOpRecord()])
-            except (NotController, DiskFull, LogFailed) as error:
+            except (NotController, DiskFull, NoDescriptors, LogFailed) as error:
                 log.debug("no NoOpRecord: %s", error)

@@ -256,14 +256,11 @@ class QuorumDriver:
         return ()
 
     def _start_epoch(self, action: StartEpoch) -> Events:
-        """Where there is no room for it, another voter had better lead."""
         try:
             changes = self._changes.start_epoch(action, self._node_id)
         except (DiskFull, NoDescriptors) as error:
-            if self._nursery is None or self.quorum.is_alone:
+            if not self.hand_over(error):
                 raise
-            log.error("this node was elected, and cannot lead: %s", error)
-            self._nursery.start_soon(self.give_way)
             return ()
         return self._leader_appended(changes)
 
@@ -319,6 +316,14 @@ class QuorumDriver:
     async def give_way(self) -> None:
         """As `resign`; whoever asks need not hear whether the node has failed meanwhile."""
         await self._background_event(self.quorum.resign)
+
+    def hand_over(self, error: DiskFull | NoDescriptors) -> bool:
+        """This node leads, and can write nothing: another voter had better, soon. False if there is none."""
+        if self._nursery is None or self.quorum.is_alone:
+            return False
+        log.error("this node leads, and can write nothing: %s", error)
+        self._nursery.start_soon(self.give_way)
+        return True
 
     async def upgrade(self, kraft_version: int, *, validate_only: bool) -> Refusal | None:
         """Raise kraft.version (KIP-853): why not."""

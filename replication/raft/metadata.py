@@ -270,15 +270,20 @@ class Metadata:
         Operations are decided one after the other, each seeing what those before it decided;
         flushes are shared by all that arrive together. Not cancelled half way: once appended, this
         waits until the records are committed. Raises what the operation raises (nothing is
-        committed then), BatchTooLarge, NotController, DiskFull; LogFailed once the log is offline.
+        committed then), BatchTooLarge, NotController; DiskFull and NoDescriptors, and then another voter
+        is to lead, if there is one; LogFailed once the log is offline.
         NotController may also mean that this node lost its epoch before the commit was: its records
         may be there, or not. Of a plan that is not atomic, the first batches may be committed though a
         later one is not.
         """
         self._check_active()
         plan = operation(self._state.newest)
-        for records in plan.batches():
-            self._append(records)
+        try:
+            for records in plan.batches():
+                self._append(records)
+        except (DiskFull, NoDescriptors) as error:
+            self._running().hand_over(error)
+            raise
         await self._commit(self._state.newest.offset + 1)
         return plan.result
 

@@ -56,7 +56,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.metadata", "the metadata log cannot be flushed: "): Cause.DISK,
     ("odradek.metadata", "what was fetched cannot be appended to %s: "): Cause.DISK,
     ("odradek.metadata", "nothing can be written to %s: "): Cause.DISK,
-    ("odradek.metadata", "this node was elected, and cannot lead: "): Cause.DISK,
+    ("odradek.metadata", "this node leads, and can write nothing: "): Cause.DISK,
     ("odradek.metadata", "this node leads, and cannot take over: "): Cause.DISK,
     ("odradek.metadata", "the voters cannot be changed: "): Cause.DISK,
     ("odradek.metadata", "no snapshot of the metadata in %s: "): Cause.DISK,

@@ -401,6 +401,29 @@ def test_a_snapshot_that_finds_no_room_is_fetched_when_there_is(
     play(story, settings=SMALL, quorum_settings=QuorumSettings(fetch_snapshot_max_bytes=500))
 
 
+@pytest.mark.parametrize("lacking", ["room", "descriptors"])
+def test_an_active_controller_that_can_write_nothing_lets_another_one_lead(lacking: str) -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        await quorum.level()
+        leader = await quorum.leader()
+        mount = leader.node.disk.mount_of(ROOT)
+        room = mount.capacity_bytes
+        if lacking == "room":
+            mount.capacity_bytes = mount.used_bytes
+        else:
+            leader.node.disk.fail("*", errno.EMFILE, {"create", "open"})
+        for number in range(40):
+            await quorum.commit(f"b{number}")
+        assert (await quorum.leader()) is not leader
+        assert leader.metadata.failure is None
+        mount.capacity_bytes = room
+        leader.node.disk.heal()
+        await quorum.level()
+
+    play(story, settings=MetadataLogSettings(segment_bytes=4_000))
+
+
 @pytest.mark.parametrize("room_bytes", [0, 150, 400, 700])
 def test_an_election_on_full_disks_ends_no_node(room_bytes: int) -> None:
     """The nodes of one host have one disk, maybe."""
