@@ -121,11 +121,10 @@ class _TieredSearch:
         partition, index = self.partition, self.partition.index
         assert ctx.broker.remote is not None
         timestamp = None if self.timestamp == MAX_TIMESTAMP else self.timestamp
+        epoch = partition.leader_epoch
         try:
             found = await ctx.broker.remote.reads.find_timestamp(partition.log, timestamp)
-            if request.replica_id != DEBUGGER:
-                partition.check_leader()  # it may have taken long
-            found = _if_fetchable(found, partition, request, ctx)
+            found = _if_fetchable(found, partition, epoch, request, ctx)
         except KafkaError as error:
             self.answer.update(_failed(index, error.code))
         else:
@@ -183,18 +182,26 @@ async def _find(
         return TimestampAndOffset(-1, _last_fetchable(partition, request), partition.leader_epoch)
     if timestamp in _PLACES:
         return _with_epoch(log, _PLACES[timestamp](log))
-    lane = str(log.directory.parent)
+    lane, epoch = str(log.directory.parent), partition.leader_epoch
     if timestamp == MAX_TIMESTAMP:
         found = await ctx.broker.seams.offload.run(log.max_timestamp, lane=lane)
     else:
         found = await ctx.broker.seams.offload.run(log.find_timestamp, timestamp, lane=lane)
-    return _if_fetchable(found, partition, request, ctx)
+    return _if_fetchable(found, partition, epoch, request, ctx)
 
 
 def _if_fetchable(
-    found: TimestampAndOffset | None, partition: Partition, request: Any, ctx: RequestContext
+    found: TimestampAndOffset | None,
+    partition: Partition,
+    epoch: int,
+    request: Any,
+    ctx: RequestContext,
 ) -> TimestampAndOffset:
-    """What was found, if the reader may fetch it by now."""
+    """What was found, if the reader may fetch it by now. The search began in leader epoch `epoch` and may have
+    taken long: of a log that another node led meanwhile, the records may be others by now."""
+    if request.replica_id != DEBUGGER:
+        partition.check_leader()
+        partition.check_led_since(epoch)
     if found is None or found.offset >= _last_fetchable(partition, request):
         _check_newest(partition, request, ctx)
         return TimestampAndOffset(-1, -1, -1)

@@ -223,6 +223,12 @@ class Partition:
                 raise FencedLeaderEpoch(f"the leader epoch is {self.leader_epoch} by now")
             raise UnknownLeaderEpoch(f"the leader epoch here is still {self.leader_epoch}")
 
+    def check_led_since(self, epoch: int) -> None:
+        """That this node has led ever since leader epoch `epoch`, so that its log has grown and no more.
+        Raises NotLeader."""
+        if not 0 <= self.leading_since <= epoch:
+            raise NotLeader(f"{self.topic}-{self.index} was led by another since epoch {epoch}")
+
     # Producing
 
     def append(
@@ -322,8 +328,7 @@ class Partition:
         Raises NotLeader if this node has not led ever since, for the record may be another one now,
         and NotEnoughReplicasAfterAppend if it is replicated to fewer than min.insync.replicas.
         """
-        if not 0 <= self.leading_since <= epoch:
-            raise NotLeader(f"{self.topic}-{self.index} was led by another since epoch {epoch}")
+        self.check_led_since(epoch)
         if self.leading is None:
             return self.log.high_watermark > offset
         return self.leading.leader.is_replicated(offset + 1)

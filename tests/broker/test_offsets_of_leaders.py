@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +77,36 @@ async def test_followers_are_told_the_log_s_end() -> None:
         not_leader = ErrorCode.not_leader_or_follower
         assert (await ask(on, LATEST, replica_id=OTHER))["error_code"] == not_leader
         assert (await ask(on, LATEST, replica_id=DEBUGGER))["offset"] == 2
+
+
+@pytest.mark.parametrize("timestamp", [0, MAX_TIMESTAMP])
+@pytest.mark.parametrize("leads_again", [False, True])
+async def test_what_was_found_is_not_told_once_another_led(
+    monkeypatch: pytest.MonkeyPatch, timestamp: int, leads_again: bool
+) -> None:
+    """The search goes to the disk; what it found there may be cut off, and other records in its place."""
+    async with stage() as on:
+        on.append()
+        await on.follow(1)
+        log = on.partition.log
+        find, find_max = log.find_timestamp, log.max_timestamp
+        loop = trio.lowlevel.current_trio_token()
+
+        def another_leads() -> None:
+            lost = replace(on.image, leader=OTHER, leader_epoch=EPOCH + 1, partition_epoch=6)
+            on.partition.update(lost)
+            if leads_again:
+                on.partition.update(replace(on.image, leader_epoch=EPOCH + 2, partition_epoch=7))
+
+        def found(search: Callable[[], Any]) -> Any:
+            answer = search()
+            trio.from_thread.run_sync(another_leads, trio_token=loop)
+            return answer
+
+        monkeypatch.setattr(log, "find_timestamp", lambda time: found(partial(find, time)))
+        monkeypatch.setattr(log, "max_timestamp", lambda: found(find_max))
+        answer = await ask(on, timestamp)
+        assert (answer["error_code"], answer["offset"]) == (ErrorCode.not_leader_or_follower, -1)
 
 
 async def delete_before(on: Stage, offset: int, timeout_s: float) -> dict[str, Any]:
