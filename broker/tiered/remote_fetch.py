@@ -60,8 +60,8 @@ class Pending(Read):
         )
         super().__init__(wanted, answer, partition, limits)
         left_bytes = min(limits.max_bytes - size_bytes, ANSWER_BYTES_MAX - limits.remote_bytes)
-        self.reserved_bytes = min(wanted.max_bytes, max(0, left_bytes))
         self.at_least_one = not size_bytes
+        self.reserved_bytes = max(int(self.at_least_one), min(wanted.max_bytes, left_bytes))
         self.failure: KafkaError | None = None
         self.is_known = False
         """Whether a read of it has brought something, or has failed."""

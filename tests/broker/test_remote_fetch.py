@@ -39,6 +39,16 @@ async def test_t32_a_consumer_reads_the_whole_log() -> None:
         assert found == list(range(40))
 
 
+async def test_the_first_batch_comes_whatever_the_limit() -> None:
+    """KIP-74, in both tiers alike: or a consumer of max.partition.fetch.bytes=0 would ask for ever."""
+    async with tiered_stage(2) as stage:
+        for each in stage.partitions:
+            await stage.fill(each)
+        for offset in (0, stage.partitions[0].log.local_log_start_offset):
+            found = await stage.fetch(offset, offset, max_bytes=0)
+            assert [each.offsets for each in found] == [[offset, offset + 1], []]
+
+
 async def test_partitions_of_one_fetch_are_read_at_once() -> None:
     """Kafka's once read one remote partition a Fetch."""
     async with tiered_stage(4) as stage:
