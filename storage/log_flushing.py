@@ -10,6 +10,7 @@ asks again before its turn is synced once.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,6 +21,9 @@ from odradek.storage.log_housekeeping import attempt
 
 if TYPE_CHECKING:
     from odradek.storage.log_manager import LogManager
+
+RETRY_SECONDS = 1.0
+"""After a flush that found no room for the epochs' file, or no descriptor: somebody may wait for it."""
 
 
 class Flushing:
@@ -40,9 +44,13 @@ class Flushing:
         """Sync what is due in one directory, until cancelled or it is offline."""
         directory = home.directory
         queue = self._queues[directory.path]
+        failed: dict[PartitionLog, int] = {}
         while not directory.failed:
-            await queue.filled.wait()
+            with trio.move_on_after(RETRY_SECONDS if failed else inf):
+                await queue.filled.wait()
             queue.filled = trio.Event()
+            queue.due = {**failed, **queue.due}
+            failed.clear()
             while queue.due:
                 which = next(iter(queue.due))
                 up_to = queue.due.pop(which)
@@ -50,6 +58,10 @@ class Flushing:
                     if which.failure is None and which.recovery_point < up_to:
                         lane = its_home.directory.lane
                         await self._manager.offload.run(flush, which, up_to, lane=lane)
+                        wanted = min(up_to, which.end_offset)
+                        if which.failure is None and which.recovery_point < wanted:
+                            failed[which] = wanted
+                    which.flushed()
 
     async def round(self) -> None:
         """flush.ms: logs that have held unsynced records for that long are due."""

@@ -317,6 +317,7 @@ class LogManager:
         async with self.registry.maintaining(which) as home:
             if which.recovery_point < up_to:
                 await self.offload.run(which.flush, lane=home.directory.lane)
+            which.flushed()
 
     # Truncating
 

@@ -47,6 +47,11 @@ class LeaderLog(Protocol):
     def end_offset(self) -> int: ...
 
     @property
+    def counted_end(self) -> int:
+        """Less than the end while what is past it has to be on the leader's disk first."""
+        ...
+
+    @property
     def high_watermark(self) -> int: ...
 
     @property
@@ -297,13 +302,13 @@ class Leader:
         current = self._log.high_watermark
         if self.is_under_min_isr:
             return current
-        end = self._log.end_offset
+        end, counted = self._log.end_offset, self._log.counted_end
         ends = {
             each: progress.end_offset
             for each, progress in self._followers.items()
             if progress.end_offset >= 0
         }
-        ends[self._node_id] = end
+        ends[self._node_id] = counted
         return decide_high_watermark(current, self._node_id, ends, self._counted(end, now_ms))
 
     def _counted(self, end: int, now_ms: int) -> Replicas:

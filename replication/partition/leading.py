@@ -62,6 +62,10 @@ class LogView:
         return self._log.tip.end_offset
 
     @property
+    def counted_end(self) -> int:
+        return self._log.counted_end
+
+    @property
     def high_watermark(self) -> int:
         return self._log.high_watermark
 
@@ -119,6 +123,10 @@ class Leading:
 
     def appended(self, size_bytes: int) -> None:
         self._unseen.appended(self._log.tip.end_offset, size_bytes)
+        self._do(self.leader.appended(self._now_ms()))
+
+    def flushed(self) -> None:
+        """More of the log may count than before."""
         self._do(self.leader.appended(self._now_ms()))
 
     def disk_full(self, error: DiskFull) -> None:

@@ -6,7 +6,7 @@ is ended by a timer that an append could end. Where the high watermark comes fro
 
 | this node | the high watermark | |
 |---|---|---|
-| has the only replica | is the log's end | |
+| has the only replica | is the log's end, as far as that counts | `PartitionLog.counted_end` |
 | leads others | follows from what these have fetched | `leading.py`, `leader.py` |
 | follows | is what the leader says | `replicated`, which whoever fetches calls |
 
@@ -134,6 +134,7 @@ class Partition:
         self.leader_epoch = -1
         self.leading_since = -1
         """The leader epoch in which this node became the leader, and it has been since; -1: it is not."""
+        log.on_flushed = self._flushed
         self._adopt(image)
         self._lead(image)
 
@@ -182,6 +183,7 @@ class Partition:
         if image.leader != self._node_id:
             return
         self._unseen = None
+        self.log.ask_for_flush()
         try:
             if not self._is_alone and self._surroundings is not None:
                 if self.leading is None:
@@ -375,11 +377,20 @@ class Partition:
                 watcher.visible(self, 0)
 
     def _advance(self) -> None:
-        """All that is appended is visible, where there are no other replicas."""
-        if self._is_alone and self.log.advance_high_watermark(self.log.tip.end_offset):
+        """All that is appended, and that flush.messages does not hold back, is visible, where there are no
+        other replicas."""
+        if self._is_alone and self.log.advance_high_watermark(self.log.counted_end):
             size_bytes, self._unannounced_bytes = self._unannounced_bytes, 0
             if self._watchers:
                 self._announce(size_bytes)
+
+    def _flushed(self) -> None:
+        if self._gone is not None or not self.is_leader:
+            return
+        if self.leading is not None:
+            self.leading.flushed()
+        else:
+            self._advance()
 
     def _announce(self, size_bytes: int) -> None:
         for watcher in tuple(self._watchers):

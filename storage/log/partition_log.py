@@ -127,7 +127,7 @@ class PartitionLog(LogReads):
         checkpoint) when it returns: by a truncation that has lowered it, before a byte is cut, by
         an append past a gap that no segment spans, and before the first roll of a compacted log. `on_flush_due` is called with the log and an offset after a
         roll, and by an append that makes `is_flush_due` true: `flush` up to there is to be run
-        through offload.
+        through offload, and `flushed` called on the loop after that.
 
         Raises OSError, InconsistentTopicId, CorruptMetadata.
         """
@@ -191,6 +191,18 @@ class PartitionLog(LogReads):
         """flush.messages or more are not durable yet."""
         return self.tip.end_offset - self.recovery_point >= self.config.flush_messages
 
+    @property
+    def counted_end(self) -> int:
+        """Up to where others may be told that this log has it: to its end, or no further than what is
+        durable, while flush.messages has more of it wait for the disk."""
+        end, durable = self.tip.end_offset, self.recovery_point
+        return end if end - durable < self.config.flush_messages else durable
+
+    def ask_for_flush(self) -> None:
+        """If flush.messages wants one by now. An append asks by itself."""
+        if self.is_flush_due and self.failure is None and self.on_flush_due is not None:
+            self.on_flush_due(self.end_offset)
+
     def update_config(self, config: LogConfig) -> None:
         """Take it over. A log that is not tiered any more starts where the disk does, for what lies
         before is deleted (remote.log.delete.on.disable); this replica's disk may start later than its
@@ -200,6 +212,7 @@ class PartitionLog(LogReads):
         if config.remote_storage_enable and not was_tiered:
             self.copies_unknown()
         self.config = config
+        self.ask_for_flush()
         if was_tiered and not self.is_tiered and self.failure is None:
             start = min(self.local_log_start_offset, self.high_watermark)
             expiry.advance_log_start(self, start, "it is not tiered any more")

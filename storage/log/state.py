@@ -98,6 +98,8 @@ class LogState:
         self.on_failed_alone: Callable[[], None] | None = None
         self.on_checkpoint_due: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None
+        self.on_flushed: Callable[[], None] | None = None
+        """Told on the loop that more may be durable than before."""
         self.on_appended: Callable[[memoryview], None] | None = None
         """Told of what was written at the end, once the log ends after it; must not raise. Where it takes
         the log offline, the append fails."""
@@ -177,6 +179,11 @@ class LogState:
         )
         self.names_changed = True
         return fresh
+
+    def flushed(self) -> None:
+        """A flush has ended, or was not needed any more; on the loop."""
+        if self.on_flushed is not None:
+            self.on_flushed()
 
     @contextmanager
     def replacing(self) -> Iterator[None]:

@@ -120,6 +120,50 @@ def test_what_flush_messages_asks_for_is_durable_before_the_answer(
     assert points == [0, 2, 2, 4]
 
 
+def test_log_flush_interval_messages_holds_for_what_coordinators_write() -> None:
+    """A commit that a power cut takes back was acknowledged."""
+    commit = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [
+            {
+                "name": "t",
+                "partitions": [
+                    {
+                        "partition_index": 0,
+                        "committed_offset": 5,
+                        "committed_leader_epoch": -1,
+                        "committed_metadata": "",
+                    }
+                ],
+            }
+        ],
+    }
+    configs = {"log.flush.interval.messages": "1", "offsets.topic.num.partitions": "1"}
+    with Broker(topics={"t": 1}, configs=configs) as broker:
+
+        async def not_durable() -> int:
+            log = (await broker.node.partitions.get("__consumer_offsets", None, 0)).log
+            return log.end_offset - log.recovery_point
+
+        found = ask(broker, apis.FIND_COORDINATOR, 3, {"key": "g", "key_type": 0})
+        assert found.error_code in (ErrorCode.none, ErrorCode.coordinator_not_available)
+        for _ in range(20):
+            committed = wait_for_commit(broker, commit)
+            assert committed == ErrorCode.none
+            assert broker._call(not_durable) == 0
+
+
+def wait_for_commit(broker: Broker, commit: dict[str, Any]) -> ErrorCode:
+    """Its error, once the group has a coordinator."""
+    while True:
+        answer = ask(broker, apis.OFFSET_COMMIT, 8, commit)
+        error: ErrorCode = answer.topics[0].partitions[0].error_code
+        if error not in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress):
+            return error
+
+
 def test_acks_that_are_none_are_refused(broker: Broker, topic: str) -> None:
     assert produce(broker, topic, batch(), acks=2).error_code == ErrorCode.invalid_required_acks
     assert end_offset(broker, topic) == 0

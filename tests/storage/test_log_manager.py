@@ -834,6 +834,41 @@ async def test_flush_messages_are_flushed_soon(world: World, clock: VirtualClock
         assert log.recovery_point == 2
 
 
+async def test_a_flush_that_lacked_a_descriptor_is_made_up_for(
+    world: World, clock: VirtualClock
+) -> None:
+    """Nothing need be appended for that: who waits for the high watermark waits for this."""
+    world.configs["t"] = LogConfig(flush_messages=1)
+    async with world.running(housekeeping=True) as manager:
+        log = await manager.create("t", 0, ONE)
+        told: list[int] = []
+        log.on_flushed = lambda: told.append(log.recovery_point)
+        world.disk.fail("*.log", errno.EMFILE, {"sync"}, times=2)
+        append(log, "a")
+        await clock.settle()
+        assert (log.recovery_point, log.failure) == (0, None)
+        await clock.run_for(5)
+        assert log.recovery_point == 1
+        assert told == [0, 0, 1]
+
+
+async def test_what_somebody_else_made_durable_is_told_as_a_flush(
+    world: World, clock: VirtualClock
+) -> None:
+    """The copy that a move makes may be, in which the log goes on."""
+    world.configs["t"] = LogConfig(flush_messages=1)
+    async with world.running(housekeeping=True) as manager:
+        log = await manager.create("t", 0, ONE)
+        told: list[int] = []
+        log.on_flushed = lambda: told.append(log.recovery_point)
+        async with manager.registry.maintaining(log):
+            append(log, "a")
+            await clock.settle()
+            log.flush()
+        await clock.settle()
+        assert told == [1]
+
+
 async def test_those_who_wait_for_a_flush_together_share_it(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)

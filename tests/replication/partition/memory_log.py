@@ -32,6 +32,10 @@ class MemoryLog:
     def end_offset(self) -> int:
         return len(self.records)
 
+    @property
+    def counted_end(self) -> int:
+        return self.end_offset
+
     def append(self, *records: Record) -> None:
         for record in records:
             self.epochs.assign(record[0], self.end_offset)

@@ -150,6 +150,52 @@ def test_what_is_visible_is_told_as_followers_fetch_it(stand: Stand) -> None:
     assert stand.world.log.high_watermark == 3
 
 
+@pytest.mark.parametrize("has_followers", [False, True])
+def test_what_flush_messages_waits_for_is_visible_once_it_is_on_the_disk(
+    stand: Stand, has_followers: bool
+) -> None:
+    """Whoever goes by the high watermark takes it for kept: coordinators, producers with acks=all, consumers."""
+    if not has_followers:
+        stand.see(**alone(stand.image))
+    log = stand.world.log
+    log.update_config(replace(log.config, flush_messages=2))
+    stand.partition.watch(stand.told)
+
+    def appended() -> None:
+        stand.append()
+        if has_followers:
+            stand.fetch(2, log.end_offset)
+
+    appended()
+    assert (log.high_watermark, stand.world.flush_due) == (1, [])
+    appended()
+    appended()
+    assert (log.high_watermark, stand.world.flush_due) == (1, [2, 3])
+    assert not stand.partition.is_replicated(1, 5)
+    log.flush(2)
+    appended()
+    log.flushed()
+    assert log.high_watermark == 2
+    log.flush()
+    log.flushed()
+    assert log.high_watermark == 4
+    assert sum(stand.told.bytes) == 4 * SIZE
+
+
+def test_a_leader_that_begins_with_more_than_flush_messages_asks_for_a_flush(stand: Stand) -> None:
+    """A process before it has left that, or flush.messages was lowered."""
+    log = stand.world.log
+    stand.see(leader=2, leader_epoch=6)
+    log.append_as_leader(batch(3), leader_epoch=6, now_ms=NOW_MS)
+    log.update_config(replace(log.config, flush_messages=2))
+    assert stand.world.flush_due == [3]
+    stand.see(**alone(stand.image), leader=1, leader_epoch=7)
+    assert (log.high_watermark, stand.world.flush_due[1:]) == (0, [3])
+    log.flush()
+    log.flushed()
+    assert log.high_watermark == 3
+
+
 def test_what_becomes_visible_as_the_others_are_taken_off_is_told(stand: Stand) -> None:
     """Who waits for a byte of it would wait for its time."""
     stand.fetch(2, 0)
