@@ -7,7 +7,7 @@ truncation, makes all that was asked before worth nothing.
 
 | state | wants | and then |
 |---|---|---|
-| FETCHING | Fetch | takes the records, or truncates where the logs part |
+| FETCHING | Fetch (what flush.messages wants flushed first) | takes the records, or truncates where the logs part |
 | | | records from below the end of an empty log: starts anew there, takes them |
 | | | OFFSET_OUT_OF_RANGE: LOCATING_END |
 | | | OFFSET_MOVED_TO_TIERED_STORAGE: LOCATING_TIER |
@@ -66,6 +66,11 @@ class FollowerLog(Protocol):
 
     @property
     def end_offset(self) -> int: ...
+
+    @property
+    def counted_end(self) -> int:
+        """Less than the end while what is past it has to be on the disk first."""
+        ...
 
     @property
     def high_watermark(self) -> int: ...
@@ -135,6 +140,14 @@ class BuildRemoteAux:
 
 
 @value_class
+class FlushTo:
+    """Make all below `offset` durable: flush.messages wants that before the leader is told, by the next Fetch,
+    that it is here."""
+
+    offset: int
+
+
+@value_class
 class Take:
     """Append the records of the Fetch answer (but those of an epoch later than `leader_epoch`:
     KAFKA-18723), then advance high watermark and log start as far as `Follower.limits` says; then
@@ -167,7 +180,7 @@ class Located:
 
 
 Question = Fetch | AskEpochEnd | AskOffset
-LogChange = TruncateTo | StartAnewAt | BuildRemoteAux
+LogChange = TruncateTo | StartAnewAt | BuildRemoteAux | FlushTo
 Want = Question | LogChange
 
 _ASKED_BY = {
@@ -261,7 +274,7 @@ class Follower:
         """
         if self._under_way is not None or now_ms < self.due_ms:
             return None
-        self._under_way = self._change or self._question()
+        self._under_way = self._change or self._flush() or self._question()
         return self._under_way
 
     def ask_anew(self) -> None:
@@ -272,6 +285,11 @@ class Follower:
     def awaits(self, question: Want) -> bool:
         """Whether it is this one that is under way, and not another, or none."""
         return question is self._under_way
+
+    def _flush(self) -> FlushTo | None:
+        end = self._log.end_offset
+        is_due = self.state is State.FETCHING and self._log.counted_end < end
+        return FlushTo(end) if is_due else None
 
     def _question(self) -> Question | None:
         if self.state is State.STOPPED:

@@ -27,6 +27,7 @@ from odradek.replication.partition.follower import (
     BuildRemoteAux,
     Fetch,
     Fetched,
+    FlushTo,
     Follower,
     Located,
     LogChange,
@@ -69,6 +70,10 @@ class LogChanger(Protocol):
         self, which: PartitionLog, beginning: Beginning, *, begin: Callable[[], None]
     ) -> None: ...
 
+    async def flush(self, which: PartitionLog, up_to: int) -> None:
+        """Which may run beside appends, and needs no turn."""
+        ...
+
 
 class RemoteTier(Protocol):
     """Where the leader's log is that it does not have on its own disks any more (KIP-405)."""
@@ -99,6 +104,10 @@ class _FollowedLog:
     @property
     def end_offset(self) -> int:
         return self._log.end_offset
+
+    @property
+    def counted_end(self) -> int:
+        return self._log.counted_end
 
     @property
     def high_watermark(self) -> int:
@@ -318,7 +327,9 @@ class Following:
 
     async def _change(self, change: LogChange, beginning: Beginning | None) -> None:
         which, begin = self.partition.log, partial(self._begin, change)
-        if isinstance(change, TruncateTo):
+        if isinstance(change, FlushTo):
+            await self._logs.flush(which, change.offset)
+        elif isinstance(change, TruncateTo):
             if change.offset < which.end_offset:
                 log.info("%r is cut at %d, where its leader's parts", self.partition, change.offset)
             await self._logs.truncate(which, change.offset, begin=begin)

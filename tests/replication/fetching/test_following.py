@@ -8,7 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from odradek.broker.fetch_sessions import Wanted
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.fetch import FetchedPartition
 from odradek.replication.partition.follower import State
 from odradek.replication.partition.following import PIECE_BATCHES, first_piece
 from odradek.storage.errors import DiskFull
@@ -76,6 +78,31 @@ def test_many_small_batches_come_in_pieces() -> None:
         assert len(ends) > len(fetches)
         steps = [after - before for before, after in zip([0, *ends], ends, strict=False)]
         assert max(steps) <= PIECE_BATCHES
+
+    stand.run(test)
+
+
+@pytest.mark.parametrize("flush_messages", [1, 3])
+def test_a_fetch_tells_of_nothing_that_is_to_be_on_the_disk_first(flush_messages: int) -> None:
+    """The leader takes it for what this replica has, and acknowledges it."""
+    stand = Stand(config=replace(SMALL, flush_messages=flush_messages))
+    led = stand.broker(1).lead(A, 0)
+
+    async def test() -> None:
+        log = await stand.follow(A, 1, 0)
+        lost: list[int] = []  # if the power went at a fetch
+        read = led.read
+
+        def spied(wanted: Wanted) -> FetchedPartition:
+            lost.append(wanted.offset - log.recovery_point)
+            return read(wanted)
+
+        led.read = spied  # type: ignore[method-assign]
+        for _ in range(20):
+            led.append(2)
+            await stand.until(lambda: is_same(log, led.log))
+        assert log.end_offset == 40
+        assert max(lost) < flush_messages
 
     stand.run(test)
 
