@@ -37,7 +37,7 @@ import trio
 
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, Path
+from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.workers import Workers
 from odradek.storage import log_closing, log_housekeeping, log_loading
@@ -59,7 +59,7 @@ from odradek.storage.log_creation import Creation
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
 from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
-from odradek.storage.log_removal import Removals, TakingAway
+from odradek.storage.log_removal import DESCRIPTORS_RETRY_SECONDS, Removals, TakingAway
 from odradek.storage.moving.leftovers import Leftovers
 from odradek.storage.moving.mover import Mover
 from odradek.storage.moving.settings import MoverSettings
@@ -351,15 +351,20 @@ class LogManager:
 
     async def _started_lower(self, which: PartitionLog, home: DirectoryLogs, before: int) -> None:
         """By the old checkpoint the next start would take for deleted what is appended from here on. A
-        directory that can't have the new one is offline, be it full: here nothing is undone."""
-        if which.log_start_offset >= before:
-            return
-        try:
-            await self.offload.run(
-                home.write_checkpoints, (Checkpoint.LOG_START,), lane=home.directory.lane
-            )
-        except OSError as error:
-            home.directory.report(error)
+        directory that can't have the new one is offline, be it full: here nothing is undone. For want of a
+        descriptor it is waited."""
+        is_told = which.log_start_offset >= before
+        while not is_told:
+            try:
+                await self.offload.run(
+                    home.write_checkpoints, (Checkpoint.LOG_START,), lane=home.directory.lane
+                )
+                is_told = True
+            except OutOfDescriptors:
+                await self.clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+            except OSError as error:
+                home.directory.report(error)
+                return
 
     # Configs
 

@@ -1060,6 +1060,35 @@ async def test_a_directory_that_cannot_say_where_a_log_starts_now_is_offline(
         assert log.failure is not None
 
 
+async def test_without_descriptors_it_is_waited_until_it_can_be_said_where_a_log_starts_now(
+    world: World, clock: VirtualClock
+) -> None:
+    """The log would begin where it did before, to a start that comes before the next checkpoint: a replica
+    that has lost what its leader knows it to have."""
+    world.paths = (A,)
+    manager = world.manager()
+    await manager.load()
+    log = await manager.create("t", 0, ONE)
+    for number in range(12):
+        append(log, f"old {number}")
+    log.advance_log_start(10, "DeleteRecords")
+    log.delete_expired(T0)
+    await manager.checkpoint([Checkpoint.LOG_START])
+    lack = world.disk.fail(f"{A}/{STARTS}*", errno.EMFILE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.truncate, log, 2)
+        await clock.run_for(1)
+        world.disk.heal(lack)
+        await clock.run_for(1)
+        assert log.failure is None
+    append(log, "new 2", epoch=1)
+    log.flush()
+    manager.directories.close()
+    async with world.killed().running() as manager:
+        (log,) = manager.logs()
+        assert contents(log) == ["new 2"]
+
+
 async def test_a_truncation_makes_its_recovery_point_durable_first(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)
