@@ -114,6 +114,8 @@ class Broker:
     # async with
 
     async def __aenter__(self) -> Broker:
+        if self._stack is not None:  # in this loop, or in the thread of its own
+            raise RuntimeError("the broker runs already: make another one, or use it as it is")
         failure: Exception | None = None
         async with AsyncExitStack() as stack:
             stack.callback(self._remove_data)
@@ -178,8 +180,9 @@ class Broker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._thread is not None
-        self._thread.close()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
 
     def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         assert self._thread is not None

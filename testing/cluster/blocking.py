@@ -160,8 +160,13 @@ class Cluster:
         self._call(self.running.heal)
 
     async def __aenter__(self) -> RunningCluster:
+        self._check_not_running()
         self._context = run_cluster(self._wanted, self._software)
-        return await self._context.__aenter__()
+        try:
+            return await self._context.__aenter__()
+        except BaseException:
+            self._context = None
+            raise
 
     async def __aexit__(
         self,
@@ -170,9 +175,11 @@ class Cluster:
         trace: TracebackType | None,
     ) -> bool | None:
         assert self._context is not None
-        return await self._context.__aexit__(kind, error, trace)
+        context, self._context = self._context, None
+        return await context.__aexit__(kind, error, trace)
 
     def __enter__(self) -> Cluster:
+        self._check_not_running()
         self._thread = LoopThread(
             partial(run_cluster, self._wanted, self._software),
             name="odradek-cluster",
@@ -186,9 +193,13 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._thread is not None
         thread, self._thread = self._thread, None
-        thread.close()
+        if thread is not None:
+            thread.close()
+
+    def _check_not_running(self) -> None:
+        if self._thread is not None or self._context is not None:
+            raise RuntimeError("the cluster runs already: make another one, or use it as it is")
 
     def _await(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         assert self._thread is not None

@@ -156,3 +156,20 @@ async def test_a_node_whose_process_is_only_being_made_is_stopped_like_another(
     with trio.fail_after(5):
         assert await nodes.stop(NODE)
     assert (nodes.state(NODE), nodes.pid(NODE)) == (State.STOPPED, None)
+
+
+def test_a_cluster_that_runs_is_not_entered_again_and_may_be_left_twice() -> None:
+    with Cluster(brokers=1) as cluster:
+        pid = cluster.pid(NODE)
+        with pytest.raises(RuntimeError, match="runs already"):
+            cluster.__enter__()
+        assert cluster.pid(NODE) == pid
+    cluster.__exit__(None, None, None)
+
+
+async def test_a_cluster_that_runs_is_not_entered_again_under_trio() -> None:
+    wanted = Cluster(brokers=1)
+    async with wanted as cluster:
+        with pytest.raises(RuntimeError, match="runs already"):
+            await wanted.__aenter__()
+        assert cluster.pid(NODE) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,16 @@ async def test_plain_with_serves_a_test_under_trio_too() -> None:
         async with open_cluster(TcpNetwork(), broker.bootstrap) as cluster:
             assert len((await cluster.topic("t")).partitions) == 2
         broker.reset()
+
+
+def test_one_that_runs_is_not_entered_again() -> None:
+    """As by a test that takes the fixture's for a broker of its own: `with kafka_broker:`."""
+    with Broker() as broker:
+        address, threads = broker.bootstrap, threading.active_count()
+        with pytest.raises(RuntimeError, match="runs already"):
+            broker.__enter__()
+        assert threading.active_count() == threads
+        assert broker.bootstrap == address
+        broker.create_topic("t")
+    with broker:  # once it has ended it may
+        broker.create_topic("t")
