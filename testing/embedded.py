@@ -27,6 +27,7 @@ from odradek.replication.controller.topics import delete_topics
 from odradek.seams import Seams
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.real import real_seams
+from odradek.testing.loops import check_trio, may_be_cancellation
 
 T = TypeVar("T")
 Topics = Mapping[str, int] | Iterable[str]
@@ -91,7 +92,13 @@ class Broker:
         self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic unless it is there; for use under plain `with`."""
-        self._call(self.node.ensure_topic, name, partitions, -1, configs)
+        self._call(self.acreate_topic, name, partitions, configs)
+
+    async def acreate_topic(
+        self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic unless it is there; for use under trio."""
+        await self.node.ensure_topic(name, partitions, -1, configs)
 
     def reset(self) -> None:
         """Forget all topics, groups and transactional ids, in a few milliseconds; for use under plain
@@ -114,6 +121,7 @@ class Broker:
     # async with
 
     async def __aenter__(self) -> Broker:
+        check_trio()
         if self._stack is not None:  # in this loop, or in the thread of its own
             raise RuntimeError("the broker runs already: make another one, or use it as it is")
         failure: Exception | None = None
@@ -144,7 +152,10 @@ class Broker:
     ) -> None:
         assert self._stack is not None
         stack, self._stack, self._node = self._stack, None, None
-        await stack.__aexit__(kind, error, trace)
+        if may_be_cancellation(error):
+            await stack.__aexit__(kind, error, trace)
+        else:  # a test's error goes on as it is, not as the nursery's group of one
+            await stack.__aexit__(None, None, None)
 
     def _config(self) -> ServerConfig:
         data = self._data
@@ -185,5 +196,9 @@ class Broker:
             thread.close()
 
     def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        assert self._thread is not None
+        _ = self.node  # RuntimeError where there is none
+        if self._thread is None:
+            raise RuntimeError(
+                "the broker runs in this loop, by `async with`: await acreate_topic and areset"
+            )
         return self._thread.call(function, *args)

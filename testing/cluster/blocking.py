@@ -24,6 +24,7 @@ from odradek.seams.loop_thread import LoopThread
 from odradek.seams.real import real_seams
 from odradek.testing.cluster.links import End
 from odradek.testing.cluster.running import NodeIds, RunningCluster, Wanted, run_cluster
+from odradek.testing.loops import check_trio
 
 T = TypeVar("T")
 
@@ -160,6 +161,7 @@ class Cluster:
         self._call(self.running.heal)
 
     async def __aenter__(self) -> RunningCluster:
+        check_trio()
         self._check_not_running()
         self._context = run_cluster(self._wanted, self._software)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from odradek.broker.config.types import ConfigError
 from odradek.broker.node import CannotStart
 from odradek.client.metadata import open_cluster
 from odradek.seams.tcp import TcpNetwork
-from odradek.testing import Broker
+from odradek.testing import Broker, Cluster
 
 
 def produce(bootstrap: str, topic: str, *values: bytes) -> None:
@@ -132,3 +133,47 @@ def test_one_that_runs_is_not_entered_again() -> None:
         broker.create_topic("t")
     with broker:  # once it has ended it may
         broker.create_topic("t")
+
+
+async def test_an_error_in_a_test_under_trio_is_not_wrapped() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with Broker():
+            1 / 0  # noqa: B018
+
+
+async def test_an_error_in_a_test_under_trio_closes_cleanly(tmp_path: Path) -> None:
+    with pytest.raises(BaseException, match="reason"):
+        async with Broker(data=tmp_path):
+            pytest.skip("a reason")
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+async def test_topics_are_created_and_forgotten_under_trio() -> None:
+    async with Broker(topics={"kept": 1}) as broker:
+        await broker.acreate_topic("passing", partitions=2)
+        async with open_cluster(broker.node.seams.network, broker.bootstrap) as cluster:
+            assert len((await cluster.topic("passing")).partitions) == 2
+        await broker.areset()
+        assert set(broker.node.metadata.image.topics_by_name) == {"kept"}
+
+
+async def test_what_is_for_plain_with_names_its_like_for_trio() -> None:
+    async with Broker() as broker:
+        with pytest.raises(RuntimeError, match="await acreate_topic and areset"):
+            broker.create_topic("t")
+        with pytest.raises(RuntimeError, match="await acreate_topic and areset"):
+            broker.reset()
+
+
+def test_asyncio_is_told_that_plain_with_serves_it() -> None:
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="plain `with`"):
+            async with Broker():
+                pass
+        with pytest.raises(RuntimeError, match="plain `with`"):
+            async with Cluster(brokers=1):
+                pass
+        with Broker() as broker:
+            broker.create_topic("t")
+
+    asyncio.run(main())
