@@ -9,6 +9,7 @@ temporary directory, removed at the end, unless a directory is given.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -31,8 +32,12 @@ from odradek.testing.loops import check_trio, may_be_cancellation
 
 T = TypeVar("T")
 Topics = Mapping[str, int] | Iterable[str]
+Configs = Mapping[str, str | int | float]
+"""By Kafka's names; what is no text is taken as Python writes it, `True` for one."""
 
 START_SECONDS = 30.0
+
+log = logging.getLogger("odradek.config")
 
 
 class Broker:
@@ -49,14 +54,14 @@ class Broker:
         self,
         *,
         topics: Topics = (),
-        configs: Mapping[str, str] | None = None,
+        configs: Configs | None = None,
         data: str | Path | None = None,
         listen: str = "127.0.0.1:0",
         seams: Seams | None = None,
         tiered: bool | str | Path = False,
     ) -> None:
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
-        self._configs = dict(configs or {})
+        self._configs = _texts(configs)
         self._data = None if data is None else str(data)
         self._listen = listen
         self._seams = seams
@@ -88,17 +93,15 @@ class Broker:
             raise RuntimeError("the broker is not running: enter it by `with` or `async with`")
         return self._node
 
-    def create_topic(
-        self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None
-    ) -> None:
+    def create_topic(self, name: str, partitions: int = -1, configs: Configs | None = None) -> None:
         """Create a topic unless it is there; for use under plain `with`."""
         self._call(self.acreate_topic, name, partitions, configs)
 
     async def acreate_topic(
-        self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None
+        self, name: str, partitions: int = -1, configs: Configs | None = None
     ) -> None:
         """Create a topic unless it is there; for use under trio."""
-        await self.node.ensure_topic(name, partitions, -1, configs)
+        await self.node.ensure_topic(name, partitions, -1, _texts(configs))
 
     def reset(self) -> None:
         """Forget all topics, groups and transactional ids, in a few milliseconds; for use under plain
@@ -164,7 +167,10 @@ class Broker:
         properties = {"listeners": f"PLAINTEXT://{self._listen}", "log.dirs": data}
         if self._tiered is not False:
             properties |= tiered_settings(self._tier(), brokers=1, listener="PLAINTEXT")
-        return ServerConfig.from_properties({**properties, **self._configs}, test_node=True)
+        config = ServerConfig.from_properties({**properties, **self._configs}, test_node=True)
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        return config
 
     def _tier(self) -> str:
         if isinstance(self._tiered, bool):
@@ -202,3 +208,7 @@ class Broker:
                 "the broker runs in this loop, by `async with`: await acreate_topic and areset"
             )
         return self._thread.call(function, *args)
+
+
+def _texts(configs: Configs | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (configs or {}).items()}

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from odradek.testing.embedded import Broker
+    from odradek.testing.embedded import Broker, Configs
 
 
 @pytest.fixture(scope="session")
-def kafka_broker_configs() -> Mapping[str, str]:
+def kafka_broker_configs() -> Configs:
     """Broker configs of the session's broker, by Kafka's names; override it."""
     return {}
 
@@ -38,7 +38,7 @@ def kafka_broker_tiered() -> bool | str:
 
 @pytest.fixture(scope="session")
 def kafka_broker_session(
-    kafka_broker_configs: Mapping[str, str],
+    kafka_broker_configs: Configs,
     kafka_broker_topics: Mapping[str, int],
     kafka_broker_tiered: bool | str,
 ) -> Iterator[Broker]:

@@ -177,3 +177,17 @@ def test_asyncio_is_told_that_plain_with_serves_it() -> None:
             broker.create_topic("t")
 
     asyncio.run(main())
+
+
+def test_configs_may_be_numbers_and_booleans() -> None:
+    with Broker(configs={"num.partitions": 3, "auto.create.topics.enable": False}) as broker:
+        assert broker.node.config.get_int("num.partitions") == 3
+        assert broker.node.config["auto.create.topics.enable"] is False
+        broker.create_topic("t", configs={"retention.ms": 5000})
+        assert broker.node.metadata.image.topic_configs("t") == {"retention.ms": "5000"}
+
+
+def test_a_config_that_is_none_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(configs={"num.partition": "3"}):
+        pass
+    assert "Unknown configs, without effect: num.partition" in caplog.text
