@@ -360,9 +360,11 @@ class Partition:
 
     @property
     def is_behind_its_epoch(self) -> bool:
-        """Whether the high watermark is still that of another leader."""
-        leading = self.leading
-        return leading is not None and leading.leader.start_offset > self.log.high_watermark
+        """Whether the high watermark is still that of the time before this leader epoch."""
+        if self.leading is not None:
+            return self.leading.leader.start_offset > self.log.high_watermark
+        epochs = self.log.epochs.entries
+        return self.is_leader and bool(epochs) and epochs[-1].start_offset > self.log.high_watermark
 
     def low_watermark(self) -> int:
         """Where the logs of all replicas that are up start at the least; see `Leader`."""

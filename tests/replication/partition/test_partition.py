@@ -191,9 +191,11 @@ def test_a_leader_that_begins_with_more_than_flush_messages_asks_for_a_flush(sta
     assert stand.world.flush_due == [3]
     stand.see(**alone(stand.image), leader=1, leader_epoch=7)
     assert (log.high_watermark, stand.world.flush_due[1:]) == (0, [3])
+    assert stand.partition.is_behind_its_epoch
     log.flush()
     log.flushed()
     assert log.high_watermark == 3
+    assert not stand.partition.is_behind_its_epoch
 
 
 def test_what_becomes_visible_as_the_others_are_taken_off_is_told(stand: Stand) -> None:
