@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ import trio
 from odradek.broker.cli.cluster import key_value
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.output import print_json, print_now, print_table
+from odradek.broker.cli.terminal import ending_signals
 from odradek.broker.config.tiered import absolute_target
 from odradek.broker.config.types import ConfigError
 from odradek.broker.local_cluster import control
@@ -41,8 +41,8 @@ STATUS_S = 5.0
 """What is asked for is known: who does not say it stands still."""
 
 DESCRIPTION = """\
-Run a cluster on this machine, one process a broker, until SIGTERM or SIGINT (Ctrl-C), which stop it
-cleanly. What the nodes write is passed on, each line with its node before it.
+Run a cluster on this machine, one process a broker, until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which
+stop it cleanly. What the nodes write is passed on, each line with its node before it.
 
 Brokers are nodes 1, 2, …; the first three are the controllers, too, unless --controllers asks for nodes
 that are nothing else. A node that dies stays dead until `odradek cluster restart NODE`. The same --data
@@ -240,7 +240,7 @@ async def _serve(args: argparse.Namespace, seams: Seams, directory: Path) -> Non
         line=_print_line,
         say=lambda text: print_now(f"odradek: {text}"),
     )
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*ending_signals()) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, signals, supervisor)
             await supervisor.run(ready)

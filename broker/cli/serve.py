@@ -6,7 +6,6 @@ import argparse
 import gc
 import logging
 import re
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ CLOSE_SECONDS_MAX = 60.0
 
 HELP = "run a broker"
 DESCRIPTION = """\
-Run one broker until SIGTERM or SIGINT (Ctrl-C), which close it cleanly.
+Run one broker until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which close it cleanly.
 
 Without --config it is one node for tests: node 1, the internal topics with one replica, no initial
 delay for group rebalances, and larger socket buffers; everything else is as Apache
@@ -235,6 +234,7 @@ async def _serve(
     """Run the broker to its end. Raises CommandFailed for what kept it from starting or stopped it."""
     import trio
 
+    from odradek.broker.cli.terminal import ending_signals
     from odradek.broker.node import CannotStart, Stopped, StorageLost
     from odradek.protocol.errors import KafkaError
     from odradek.seams.watchdog import watch
@@ -242,7 +242,7 @@ async def _serve(
     reasons: list[str] = []
     try:
         async with trio.open_nursery() as nursery:
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            with trio.open_signal_receiver(*ending_signals()) as signals:
                 nursery.start_soon(_stop_on_signal, signals, broker)
                 if stop_with_stdin:
                     nursery.start_soon(_stop_with_stdin, broker)

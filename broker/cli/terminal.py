@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os  # noqa: TID251 - this module is the process's edge
 import select
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable
 
@@ -21,6 +22,13 @@ STDIN = 0
 def environment(name: str, default: str) -> str:
     """The value of an environment variable, or the default where it is unset or empty."""
     return os.environ.get(name) or default
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Those at which a server ends cleanly, which are Kafka's; SIGHUP, of a terminal that is gone, unless
+    `nohup` has it ignored."""
+    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    return [signal.SIGTERM, signal.SIGINT, *hangup]
 
 
 def is_terminal() -> bool:

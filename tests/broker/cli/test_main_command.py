@@ -17,7 +17,7 @@ from odradek.broker.cli.main import COMMANDS, READER_GONE, main
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 from tests.broker.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess
+from tests.interop.broker_process import BrokerProcess, deadline
 
 ODRADEK = [sys.executable, "-m", "odradek.broker"]
 
@@ -135,6 +135,40 @@ def test_a_port_file_of_the_last_run_does_not_stay(tmp_path: Path, wrong: list[s
     done = subprocess.run([*ODRADEK, *words], capture_output=True, cwd=tmp_path, check=False)
     assert done.returncode in (1, 2)
     assert not port_file.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_broker_closes_cleanly_at_the_signals_that_end_kafka(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = _serve(tmp_path)
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_broker_that_has_hangups_ignored_outlives_one(tmp_path: Path) -> None:
+    process = _serve(tmp_path, "nohup")
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    assert process.wait(30) == 0
+
+
+def _serve(path: Path, *before: str) -> subprocess.Popen[bytes]:
+    """A broker that answers."""
+    ports = path / "port"
+    words = ["serve", "--listen", "127.0.0.1:0", "--log-dirs", str(path / "data")]
+    process = subprocess.Popen(
+        [*before, *ODRADEK, *words, "--port-file", str(ports)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    with deadline(30, "the port file") as check:
+        while not ports.exists():
+            check()
+    return process
 
 
 def test_no_command_loads_openssl_until_it_is_used() -> None:
