@@ -101,6 +101,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def record_count(text: str) -> int:
+    """An argument that is a number of records."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of records")
+    return int(text)
+
+
 def run_leaf(args: argparse.Namespace) -> int:
     """Run the subcommand that was chosen; with none chosen, say which there are."""
     if not hasattr(args, "action"):

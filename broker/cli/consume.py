@@ -8,7 +8,12 @@ from contextlib import suppress
 
 import trio
 
-from odradek.broker.cli.cluster import cluster_arguments, partition_list, with_cluster
+from odradek.broker.cli.cluster import (
+    cluster_arguments,
+    partition_list,
+    record_count,
+    with_cluster,
+)
 from odradek.broker.cli.errors import WrongUsage
 from odradek.broker.cli.offset_arguments import (
     HELP,
@@ -83,7 +88,9 @@ def add_parser(
         "beginning by default)",
     )
     parser.add_argument("-G", "--group", metavar="GROUP", help="read as a member of this group")
-    parser.add_argument("-c", "--count", type=int, metavar="N", help="stop after N records")
+    parser.add_argument(
+        "-c", "--count", type=record_count, metavar="N", help="stop after N records"
+    )
     parser.add_argument(
         "-e", "--exit", action="store_true", help="stop at the end of the partitions"
     )

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import trio
 
-from odradek.broker.cli.cluster import cluster_arguments, with_cluster
+from odradek.broker.cli.cluster import cluster_arguments, record_count, with_cluster
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.record_format import as_given, unescape
 from odradek.broker.cli.terminal import hint, is_terminal, split_stream, stdin_chunks
@@ -74,7 +74,9 @@ def add_parser(
     )
     parser.add_argument("-Z", "--null", action="store_true", help="an empty value or key is NULL")
     parser.add_argument("-z", "--compression", choices=CODECS, default="none", help="the codec")
-    parser.add_argument("-c", "--count", type=int, metavar="N", help="stop after N records")
+    parser.add_argument(
+        "-c", "--count", type=record_count, metavar="N", help="stop after N records"
+    )
     parser.add_argument(
         "--acks",
         choices=ACKS,

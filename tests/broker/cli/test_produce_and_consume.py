@@ -189,5 +189,7 @@ def test_wrong_usage(offline: CommandLine) -> None:
         ["produce", "-t", "t", "-K", ""],
         ["produce", "-t", "t", "-K", ":", "-k", "x"],
         ["produce", "-t", "t", "-z", "rar"],
+        ["produce", "-t", "t", "-c", "-1"],
+        ["consume", "-t", "t", "-c", "-1"],
     ):
         assert offline(*words, code=2).stderr
