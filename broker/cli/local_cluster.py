@@ -277,8 +277,20 @@ async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> 
         settings=dict(args.set),
         tiered=None if args.tiered is None else _target(args.tiered),
     )
+    _check_configs(plan)
     write_plan(seams.files, directory, plan)
     return plan
+
+
+def _check_configs(plan: ClusterPlan) -> None:
+    """Raises WrongUsage for what no node would start with: the plan, once written, is the cluster's."""
+    from odradek.broker.config.server_config import ServerConfig
+
+    try:
+        for node in plan.nodes:
+            ServerConfig.from_properties(plan.properties(node))
+    except ConfigError as error:
+        raise WrongUsage(str(error)) from None
 
 
 def _check_same(args: argparse.Namespace, plan: ClusterPlan) -> None:

@@ -170,6 +170,14 @@ def test_a_config_that_is_no_text_is_wrong_usage(command: Command) -> None:
     assert "--set: 'a=\\udcff' is not UTF-8" in refused.stderr
 
 
+def test_a_config_that_no_node_takes_makes_no_cluster(command: Command) -> None:
+    """Its plan was kept, and the next try with the right value was told that the cluster has its configs."""
+    wrong = command.run("--brokers", "1", "--set", "num.partitions=x")
+    assert (wrong.returncode, "num.partitions" in wrong.stderr) == (2, True), wrong
+    command.start("--brokers", "1", "--set", "num.partitions=3")
+    assert command.stop() == 0
+
+
 def test_who_does_not_answer_is_not_waited_for(command: Command) -> None:
     """He is stopped, or was killed and another one has his port, who says nothing."""
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
