@@ -44,6 +44,10 @@ class Refused(Unreachable):
     """The host answers, and nobody listens at that address."""
 
 
+class NoSuchNode(Unreachable):
+    """The cluster answers, and that node is not in it, or not now."""
+
+
 class TimedOut(ClientError):
     """The broker did not answer in time."""
 

@@ -17,7 +17,14 @@ from uuid import UUID
 import trio
 
 from odradek.client.connection import CLIENT_ID, BrokerConnection, open_connection
-from odradek.client.errors import ClientError, TimedOut, Unreachable, check, retriable
+from odradek.client.errors import (
+    ClientError,
+    NoSuchNode,
+    TimedOut,
+    Unreachable,
+    check,
+    retriable,
+)
 from odradek.protocol.apis import FIND_COORDINATOR, METADATA
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.locks import PromptLock
@@ -120,7 +127,7 @@ class Cluster:
         if node_id not in self.nodes:
             await self.refresh()
         if node_id not in self.nodes:
-            raise Unreachable(f"node {node_id} is not in the cluster now")
+            raise NoSuchNode(f"node {node_id} is not in the cluster now")
         return await self.connect(self.nodes[node_id].address)
 
     async def controller(self) -> BrokerConnection:

@@ -12,7 +12,7 @@ import trio
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.terminal import environment
-from odradek.client.errors import ClientError, Unreachable
+from odradek.client.errors import ClientError, NoSuchNode, Unreachable
 from odradek.client.metadata import Cluster, open_cluster, parse_bootstrap
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams import Seams
@@ -143,6 +143,8 @@ def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Aw
 
 def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
     """The error with what to do about it, if it is one of those that are expected."""
+    if isinstance(error, NoSuchNode):
+        return CommandFailed(f"{error}\n`odradek configs list broker` shows the brokers there are")
     if isinstance(error, Unreachable):
         return CommandFailed(
             f"{error}\nIs a broker running there? Name another one with --bootstrap HOST:PORT or "
