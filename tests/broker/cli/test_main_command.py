@@ -43,6 +43,14 @@ def test_options_are_not_guessed_from_their_beginnings(offline: CommandLine) -> 
     assert "unrecognized arguments: --port 9092" in ran.stderr
 
 
+def test_an_option_that_a_command_has_not_is_answered_by_its_own_usage(
+    offline: CommandLine,
+) -> None:
+    ran = offline("topics", "create", "t", "--replicas", "3", code=2)
+    assert ran.stderr.startswith("usage: odradek topics create ")
+    assert "odradek topics create: error: unrecognized arguments: --replicas 3" in ran.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_examples(offline: CommandLine, command: str) -> None:
     ran = offline(command, "--help")
