@@ -317,6 +317,9 @@ class RealFiles:
         fd = self._pool.open_path(str(path), os.O_RDONLY)
         try:
             return _read_on(fd, 0, os.fstat(fd).st_size, b"")
+        except OSError as error:  # which knows but the descriptor
+            error.filename = str(path)
+            raise
         finally:
             os.close(fd)
 

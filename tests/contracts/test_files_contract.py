@@ -38,6 +38,11 @@ class TestOpening:
         with pytest.raises(IsADirectoryError):
             files.open(directory)
 
+    def test_a_directory_that_is_read_is_named(self, files: Files, directory: Path) -> None:
+        with pytest.raises(IsADirectoryError) as caught:
+            files.read(directory)
+        assert caught.value.filename == str(directory)
+
     def test_opened_again_it_knows_its_size(self, files: Files, directory: Path) -> None:
         written(files, directory / "f")
         again = files.open(directory / "f", write=True)
