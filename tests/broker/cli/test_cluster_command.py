@@ -195,7 +195,7 @@ def test_a_port_file_of_the_last_run_does_not_stay(command: Command) -> None:
     command.port_file.write_text("127.0.0.1:1\n")
     words = ("--port-file", str(command.port_file), "--listen", "127.0.0.1:0")
     failed = command.run("--brokers", "1", "--set", "num.partitions=abc", *words)
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert not command.port_file.exists()
 
 
