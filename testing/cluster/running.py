@@ -60,6 +60,26 @@ class RunningCluster:
         self._nodes = nodes
         self._links = links
 
+    def _ids(self, nodes: NodeIds) -> list[int]:
+        """Raises ValueError for a node that the cluster has not."""
+        wanted = [nodes] if isinstance(nodes, int) else list(nodes)
+        known = [node.node_id for node in self.plan.nodes]
+        for each in wanted:
+            if each not in known:
+                raise ValueError(f"there is no node {each}, only {', '.join(map(str, known))}")
+        return wanted
+
+    def _ends(self, ends: Iterable[End] | None) -> list[End] | None:
+        """Of a cable; raises as `_ids`."""
+        if ends is None:
+            return None
+        wanted = list(ends)
+        self._ids(end for end in wanted if isinstance(end, int))
+        return wanted
+
+    def _plan_of(self, node: int) -> NodePlan:
+        return self.plan.node(*self._ids(node))
+
     # Where it is
 
     @property
@@ -77,14 +97,14 @@ class RunningCluster:
 
     def address(self, broker: int) -> str:
         """`HOST:PORT` of a broker, for its clients."""
-        clients = self.plan.node(broker).clients
+        clients = self._plan_of(broker).clients
         if clients is None:
             raise ValueError(f"node {broker} is no broker")
         return str(clients.advertised)
 
     def log_directories(self, broker: int) -> tuple[str, ...]:
         """The broker's, in the order of `log.dirs`."""
-        return self.plan.node(broker).log_directories
+        return self._plan_of(broker).log_directories
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -93,25 +113,25 @@ class RunningCluster:
 
     def pid(self, node: int) -> int | None:
         """Its process; None if it has none now."""
-        return self._nodes.pid(node)
+        return self._nodes.pid(*self._ids(node))
 
     def state(self, node: int) -> State:
-        return self._nodes.state(node)
+        return self._nodes.state(*self._ids(node))
 
     def log(self, node: int) -> str:
         """The end of what a node wrote on stdout and stderr."""
-        path = log_file(self.plan.node(node))
+        path = log_file(self._plan_of(node))
         return path.read_text(errors="replace")[-LOG_CHARACTERS:] if path.exists() else ""
 
     # Faults of processes
 
     async def kill(self, nodes: NodeIds) -> None:
         """SIGKILL; returns when they are gone."""
-        await self._nodes.every(self._nodes.kill, _ids(nodes))
+        await self._nodes.every(self._nodes.kill, self._ids(nodes))
 
     async def stop(self, nodes: NodeIds) -> None:
         """SIGTERM; returns after the clean end. NodeFailed if it takes more than 30 s."""
-        await self._nodes.every(self._stop, _ids(nodes))
+        await self._nodes.every(self._stop, self._ids(nodes))
 
     async def _stop(self, node: int) -> None:
         if not await self._nodes.stop(node, timeout_s=STOP_S):
@@ -121,7 +141,7 @@ class RunningCluster:
 
     async def restart(self, nodes: NodeIds, *, wait: bool = True) -> None:
         """Start them again, stopping first whichever is running; returns once they answer."""
-        which = _ids(nodes)
+        which = self._ids(nodes)
         await self.stop([each for each in which if self.pid(each) is not None])
         await self._nodes.every(self._nodes.start, which)
         if wait:
@@ -129,7 +149,7 @@ class RunningCluster:
 
     async def wait_ready(self, nodes: NodeIds) -> None:
         """Wait until these answer and show each other; NodeFailed with their logs otherwise."""
-        which = _ids(nodes)
+        which = self._ids(nodes)
         try:
             await self._nodes.wait_ready(which)
         except NodeFailed as failure:
@@ -138,12 +158,12 @@ class RunningCluster:
 
     def pause(self, nodes: NodeIds) -> None:
         """SIGSTOP: they stand still, with their connections open, until `resume`."""
-        for each in _ids(nodes):
+        for each in self._ids(nodes):
             self._nodes.pause(each)
 
     def resume(self, nodes: NodeIds) -> None:
         """SIGCONT."""
-        for each in _ids(nodes):
+        for each in self._ids(nodes):
             self._nodes.resume(each)
 
     # Faults of the network
@@ -156,7 +176,7 @@ class RunningCluster:
         Connections stay open and are silent; what was sent arrives after `heal`, as TCP would send it
         again. `one_way` holds back only what `nodes` send.
         """
-        self._faulty_links.partition(_ids(nodes), others, one_way=one_way)
+        self._faulty_links.partition(self._ids(nodes), self._ends(others), one_way=one_way)
 
     def degrade(
         self,
@@ -166,7 +186,7 @@ class RunningCluster:
         among: Iterable[End] | None = None,
     ) -> None:
         """Delay and narrow each way between two of `among` (by default the nodes)."""
-        self._faulty_links.shape(Shape(latency_ms / 1000, bytes_per_s), among)
+        self._faulty_links.shape(Shape(latency_ms / 1000, bytes_per_s), self._ends(among))
 
     def heal(self) -> None:
         """End all partitions and degradations."""
@@ -274,7 +294,3 @@ def _directory(data: str | None) -> Iterator[str]:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _ids(nodes: NodeIds) -> list[int]:
-    return [nodes] if isinstance(nodes, int) else list(nodes)

@@ -173,3 +173,11 @@ async def test_a_cluster_that_runs_is_not_entered_again_under_trio() -> None:
         with pytest.raises(RuntimeError, match="runs already"):
             await wanted.__aenter__()
         assert cluster.pid(NODE) is not None
+
+
+def test_a_node_that_the_cluster_has_not_is_said(cluster: Cluster) -> None:
+    for verb in (cluster.kill, cluster.restart, cluster.pause, cluster.partition, cluster.state):
+        with pytest.raises(ValueError, match="there is no node 7, only 1"):
+            verb(7)
+    with pytest.raises(ValueError, match="there is no node 7, only 1"):
+        cluster.partition(NODE, [7])
