@@ -107,10 +107,20 @@ def add_parser(
         help="a config of every node of a new cluster; may be given again",
     )
     commands = parser.add_subparsers(metavar="WHAT", dest="what")
-    shown = commands.add_parser("status", help="show the nodes of a cluster, running or not")
+    shown = commands.add_parser(
+        "status",
+        help="show the nodes of a cluster, running or not",
+        description="Show the nodes of a cluster: their processes, addresses and states, whether anybody "
+        "runs them or not.",
+    )
     _data_argument(shown)
     shown.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    again = commands.add_parser("restart", help="start a node, stopping it first if it runs")
+    again = commands.add_parser(
+        "restart",
+        help="start a node, stopping it first if it runs",
+        description="Start a node of a cluster that `odradek cluster` runs, stopping it first if it runs; "
+        "ends once the node answers.",
+    )
     again.add_argument("node", metavar="NODE", type=int, help="the node's id")
     _data_argument(again)
     return parser

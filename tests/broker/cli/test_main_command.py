@@ -58,6 +58,12 @@ def test_every_command_explains_itself_with_examples(offline: CommandLine, comma
     assert f"odradek {command}" in ran.stdout.decode()
 
 
+@pytest.mark.parametrize("verb", ["status", "restart"])
+def test_the_verbs_of_a_cluster_explain_themselves(offline: CommandLine, verb: str) -> None:
+    _, said, *_ = offline("cluster", verb, "--help").stdout.decode().split("\n\n")
+    assert "of a cluster" in said
+
+
 @pytest.mark.parametrize("command", ["topics", "groups", "configs", "acls", "log-dirs"])
 def test_a_command_without_its_verb_is_wrong_usage(offline: CommandLine, command: str) -> None:
     assert f"odradek {command} --help" in offline(command, code=2).stderr
