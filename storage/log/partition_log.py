@@ -195,8 +195,7 @@ class PartitionLog(LogReads):
     def counted_end(self) -> int:
         """Up to where others may be told that this log has it: to its end, or no further than what is
         durable, while flush.messages has more of it wait for the disk."""
-        end, durable = self.tip.end_offset, self.recovery_point
-        return end if end - durable < self.config.flush_messages else durable
+        return self.recovery_point if self.is_flush_due else self.tip.end_offset
 
     def ask_for_flush(self) -> None:
         """If flush.messages wants one by now. An append asks by itself."""

@@ -11,6 +11,7 @@ import pytest
 from odradek.replication.raft.errors import NotController
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.replication.raft.roles import QuorumSettings
+from odradek.storage.errors import DiskFull, NoDescriptors
 from odradek.testing.virtual_world import VirtualWorld
 from tests.replication.raft.nodes import LOG_DIRECTORY, ROOT, configs, names, set_config
 from tests.replication.raft.quorum_of_nodes import Nodes, values
@@ -413,8 +414,15 @@ def test_an_active_controller_that_can_write_nothing_lets_another_one_lead(lacki
             mount.capacity_bytes = mount.used_bytes
         else:
             leader.node.disk.fail("*", errno.EMFILE, {"create", "open"})
-        for number in range(40):
-            await quorum.commit(f"b{number}")
+
+        async def write() -> None:
+            for number in range(40):
+                await quorum.during(partial(leader.metadata.commit, [set_config(f"b{number}")]))
+
+        with pytest.raises((DiskFull, NoDescriptors)):
+            await write()
+        await quorum.until(lambda: leader not in quorum.active())
+        await quorum.commit("c")
         assert (await quorum.leader()) is not leader
         assert leader.metadata.failure is None
         mount.capacity_bytes = room
