@@ -12,6 +12,7 @@ trio's own order of tasks is drawn from the seed. (Across processes, fix PYTHONH
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Awaitable, Callable, MutableSequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -103,7 +104,7 @@ class VirtualWorld:
         """`trio.run` on this clock, tasks taken in an order that the seed decides."""
         runner: Any = trio._core._run  # no public door; hypothesis goes through the same one
         before = runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r
-        runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = True, _Order(self.seed)
+        runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = True, _Order(self.seed, before[1])
         try:
             return trio.run(_run_lightly, main, clock=self.clock)
         finally:
@@ -113,12 +114,22 @@ class VirtualWorld:
         return SeededEntropy(random.Random(f"{self.seed} {name}"))
 
 
-class _Order(random.Random):
-    """That of the tasks of a pass; most passes have one."""
+class _Order:
+    """In place of trio's source of randomness, which is the process's: a broker that runs in another thread
+    must not draw from the world's. Most passes have one task, which needs no order."""
 
-    def shuffle(self, x: MutableSequence[Any]) -> None:
-        if len(x) > 1:
-            super().shuffle(x)
+    def __init__(self, seed: int, elsewhere: random.Random) -> None:
+        self._own = random.Random(seed)
+        self._elsewhere = elsewhere
+        self._thread = threading.get_ident()
+
+    def shuffle(self, tasks: MutableSequence[Any]) -> None:
+        if len(tasks) > 1:
+            is_own = threading.get_ident() == self._thread
+            (self._own if is_own else self._elsewhere).shuffle(tasks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._elsewhere, name)
 
 
 class _RarelyLookedThrough:

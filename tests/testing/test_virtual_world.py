@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 import trio
@@ -52,6 +53,27 @@ def history(seed: int) -> list[str]:
 def test_the_same_seed_is_the_same_run() -> None:
     for seed in range(5):
         assert history(seed) == history(seed)
+
+
+def test_a_loop_of_another_thread_does_not_change_a_run() -> None:
+    alone, over = history(0), threading.Event()
+
+    async def loop() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(pass_by)
+
+    async def pass_by() -> None:
+        while not over.is_set():
+            await trio.lowlevel.checkpoint()
+
+    thread = threading.Thread(target=trio.run, args=[loop])
+    thread.start()
+    try:
+        assert [history(0) for _ in range(20)] == [alone] * 20
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_another_seed_is_another_run() -> None:
