@@ -8,6 +8,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 SLOWEST := --durations 30 --durations-min 20
 FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 
+# Tests start hundreds of brokers: none is to compile what the one before it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help serve test test-fast test-slow conformance lint format clean
 
 help:
@@ -54,4 +57,5 @@ format: .venv/.made
 	$(BIN)/ruff format .
 
 clean:
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .venv .build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
