@@ -175,8 +175,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
             "kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted"
         )
         == "read_committed",
-        request_timeout_ms=read.number("kafka.request.timeout.ms", 1) or 30_000,
-        fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1) or FETCH_BYTES,
+        request_timeout_ms=read.number("kafka.request.timeout.ms", 1, bits=32) or 30_000,
+        fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1, bits=32) or FETCH_BYTES,
         task_bytes=read.number("maxbytespertask", 1),
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
@@ -245,7 +245,9 @@ class _Read:
         except ValueError as error:
             raise BadOption(f"{_SPELT.get(name, name)}={text}: {error}") from None
 
-    def number(self, name: str, least: int) -> int | None:
+    def number(self, name: str, least: int, *, bits: int = 64) -> int | None:
+        """`bits`: those it has in a request, its sign among them."""
+
         def parse(text: str) -> int:
             try:
                 number = int(text)
@@ -253,7 +255,7 @@ class _Read:
                 number = least - 1
             if number < least:
                 raise ValueError(f"must be a whole number of at least {least}")
-            return _int64(number)
+            return _within(bits, number)
 
         found: int | None = self.checked(name, parse)
         return found
@@ -413,6 +415,11 @@ def duration_ms(text: str) -> int:
 
 def _int64(number: int) -> int:
     """As offsets and times are where they are asked for. Raises ValueError."""
-    if number >= 1 << 63:
-        raise ValueError(f"{number} is beyond 64 bits")
+    return _within(64, number)
+
+
+def _within(bits: int, number: int) -> int:
+    """What that many bits have room for. Raises ValueError."""
+    if number >= 1 << bits - 1:
+        raise ValueError(f"{number} is beyond {bits} bits")
     return number

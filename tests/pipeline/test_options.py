@@ -54,6 +54,8 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"startingtimestamp": str(1 << 63)}, "startingTimestamp=9223372036854775808: 9223372036854775808 is beyond"),
         ({"endingoffsets": f'{{"t":{{"0":{1 << 63}}}}}'}, "9223372036854775808 is beyond 64 bits"),
         ({"maxlateness": "999999999999d"}, "is beyond 64 bits"),
+        ({"kafka.fetch.max.bytes": "2147483648"}, "kafka.fetch.max.bytes=2147483648: 2147483648 is beyond 32 bits"),
+        ({"kafka.request.timeout.ms": "99999999999"}, "99999999999 is beyond 32 bits"),
     ],
 )  # fmt: skip
 def test_what_is_refused(given: dict[str, str | None], said: str) -> None:
