@@ -13,7 +13,7 @@ from typing import cast
 from odradek.broker.config.checks import check_local_retention
 from odradek.broker.config.layers import refused_dynamic
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC
+from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC, listener_base
 from odradek.broker.config.types import ConfigError, ConfigType, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -114,8 +114,13 @@ _THREADS = (
 )
 
 
+_LETTING_IN = ("max.connections", "max.connection.creation.rate")
+
+
 def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
     """Pools grow at most to twice, and shrink at most to half, in one step (KIP-226).
+
+    Somebody is still let in, or nobody could take it back; at start Kafka has 0 connections pass, too.
 
     Kafka opens and closes listeners at run time; this broker says that it does not, rather than to
     take the change and not listen.
@@ -124,6 +129,9 @@ def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
         raise ConfigError("listeners cannot be changed while this broker runs: restart it")
     if new.log_config() != old.log_config():
         check_local_retention(new)
+    for name in new.layers.cluster.keys() | new.layers.broker.keys():
+        if (listener_base(name) or name) in _LETTING_IN and new.get_int(name) < 1:
+            raise ConfigError.of(name, new.get_int(name), "a running broker lets at least 1 in")
     for name in _THREADS:
         before, after = old.get_int(name), new.get_int(name)
         if before != after and not max(1, before // 2) <= after <= before * 2:
