@@ -123,6 +123,7 @@ class Server:
         self._selector: Selector
         self._connections: set[ClientConnection] = set()
         self._per_host: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
 
     async def serve(
         self,
@@ -168,6 +169,7 @@ class Server:
             client = ClientConnection(connection, endpoint, self._broker, self._selector)
             self._connections.add(client)  # before anyone else is let in, not when its task runs
             self._per_host[connection.peer.host] += 1
+            self._per_listener[endpoint.name] += 1
             clients.start_soon(self._talk, client, connection.peer.host)
 
     def _wait_ms(self, host: str) -> int:
@@ -185,6 +187,11 @@ class Server:
         config = self._broker.config
         if self._per_host[host] >= config.get_int("max.connections.per.ip"):
             return "max.connections.per.ip reached"
+        of_listener = f"listener.name.{endpoint.name.lower()}.max.connections"
+        if config.is_set(of_listener) and (
+            self._per_listener[endpoint.name] >= config.get_int(of_listener)
+        ):
+            return f"{of_listener} reached"
         if len(self._connections) >= config.get_int("max.connections"):
             if not self._is_for_brokers(endpoint):
                 return "max.connections reached"
@@ -211,6 +218,7 @@ class Server:
             await client.talk()
         finally:
             self._connections.discard(client)
+            self._per_listener[client.endpoint.name] -= 1
             self._per_host[host] -= 1
             if not self._per_host[host]:
                 del self._per_host[host]

@@ -102,6 +102,34 @@ def test_a_crowd_of_clients_keeps_no_broker_out() -> None:
     run(main, {1: BOTH}, configs=configs)
 
 
+def test_a_listener_has_a_limit_of_its_own() -> None:
+    configs = {
+        "listeners": "OUTSIDE://node-1:9092,INSIDE://node-1:9094,CONTROLLER://node-1:9093",
+        "listener_security_protocol_map": "OUTSIDE:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter_broker_listener_name": "INSIDE",
+    }
+
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        await alter(nodes, "listener.name.outside.max.connections", "2")
+        async with trio.open_nursery() as nursery:
+            network = nodes.world.wires.host("client")
+
+            async def come(port: int) -> BrokerConnection:
+                return await open_connection(network, Address("node-1", port), nursery)
+
+            clients = [await come(9092) for _ in range(2)]
+            with pytest.raises(Unreachable):
+                await come(9092)
+            await come(9094)
+            clients[0].abort()
+            await trio.sleep(1)
+            await come(9092)
+            nursery.cancel_scope.cancel()
+
+    run(main, {1: BOTH}, configs=configs)
+
+
 def test_a_limit_that_becomes_lower_closes_who_is_idle_the_longest() -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(1)
