@@ -63,6 +63,8 @@ ApiVersions does not show these, and clients say that the broker does not suppor
 - Compaction goes no further than the log's recovery point, checks the CRC of every batch it reads, and
   keeps a rewritten batch's base timestamp, where Kafka takes its first record's. What is left of a log
   is the same, record by record.
+- `log.flush.interval.ms` below 0 is refused while a broker runs, too, as it is at start. Kafka then takes it, and
+  answers UNKNOWN_SERVER_ERROR to whoever describes a topic.
 - Configs that have no effect yet are accepted, stored and reported; [configuration.md](configuration.md)
   marks them.
 - An unexpected error in a handler closes the connection, where Kafka answers UNKNOWN_SERVER_ERROR.

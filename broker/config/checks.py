@@ -44,6 +44,10 @@ def _check_logs(config: ServerConfig) -> None:
     _require(log.segment_jitter_ms >= 0, "log.roll.jitter.ms must be at least 0")
     _require(log.retention_ms != 0, "log.retention.ms must be -1, or at least 1")
     _require(
+        log.flush_ms >= 0,
+        "log.flush.interval.ms, or log.flush.scheduler.interval.ms in its place, must be at least 0",
+    )
+    _require(
         log.min_compaction_lag_ms <= log.max_compaction_lag_ms,
         "log.cleaner.min.compaction.lag.ms must be at most log.cleaner.max.compaction.lag.ms",
     )

@@ -34,6 +34,7 @@ CONFIG = ServerConfig.from_properties({}, test_node=True)
         {"num.io.threads": "3"},
         {"num.network.threads": "7"},
         {"listeners": "PLAINTEXT://127.0.0.1:1"},
+        {"log.flush.interval.ms": "-1"},
         {"max.connections": "0"},
         {"max.connection.creation.rate": "0"},
         {"listener.name.x.max.connections": "0"},

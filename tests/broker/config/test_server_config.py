@@ -196,6 +196,8 @@ def test_an_authorizer_that_is_not_there_is_refused() -> None:
         ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms"),
         ({"log.retention.ms": "0"}, "log.retention.ms"),
         ({"log.retention.hours": "0"}, "log.retention.ms"),
+        ({"log.flush.interval.ms": "-1"}, "log.flush.interval.ms"),
+        ({"log.flush.scheduler.interval.ms": "-1"}, "log.flush.scheduler.interval.ms"),
         ({"log.cleaner.threads": "0"}, "log.cleaner"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "1 MiB"),
         ({"cordoned.log.dirs": "/other"}, "/other"),
