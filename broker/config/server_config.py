@@ -27,7 +27,7 @@ from odradek.broker.config.listeners import (
 )
 from odradek.broker.config.properties import parse_properties
 from odradek.broker.config.tables import BROKER, DYNAMIC_ONLY, TOPIC, broker_row, is_dynamic
-from odradek.broker.config.topics import topic_defaults, validate_topic
+from odradek.broker.config.topics import parse_topic, topic_defaults, validate_topic
 from odradek.broker.config.types import ConfigError, ConfigValue, Password
 from odradek.broker.security.configured import (
     ALLOW_EVERYONE,
@@ -369,10 +369,12 @@ class ServerConfig:
     ) -> None:
         """Check all configs a topic would have. Raises KafkaError(invalid_config)."""
         try:
+            if parse_topic not in self.derived:
+                self.derived[parse_topic] = parse_topic(self._topic_defaults)
             validate_topic(
                 configs,
                 existing or {},
-                self._topic_defaults,
+                self.derived[parse_topic],
                 tiering=self.get_bool("remote.log.storage.system.enable"),
             )
         except ConfigError as error:

@@ -49,18 +49,19 @@ def parse_topic(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
 def validate_topic(
     configs: Mapping[str, str | None],
     existing: Mapping[str, str],
-    defaults: Mapping[str, str],
+    defaults: Mapping[str, ConfigValue],
     *,
     tiering: bool,
 ) -> None:
-    """Raises ConfigError unless a topic may have exactly `configs`, where it had `existing`."""
+    """Raises ConfigError unless a topic may have exactly `configs`, where it had `existing`. `defaults` are
+    what holds where it sets nothing (`parse_topic`)."""
     nulls = sorted(name for name, text in configs.items() if text is None)
     if nulls:
         raise ConfigError(f"Topic configs cannot be null: {', '.join(nulls)}")
     for name in configs:
         if name not in TOPIC:
             raise ConfigError(f"Unknown topic config name: {name}")
-    values = parse_topic({**defaults, **cast(Mapping[str, str], configs)})
+    values = {**defaults, **{name: TOPIC[name].parse(text) for name, text in configs.items()}}
     low = cast(int, values["min.compaction.lag.ms"])
     high = cast(int, values["max.compaction.lag.ms"])
     if low > high:

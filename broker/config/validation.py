@@ -154,29 +154,37 @@ def _check_group(config: ServerConfig, configs: Mapping[str, str]) -> None:
     for name in configs:
         if name not in GROUP:
             raise ConfigError(f"Unknown group config name: {name}")
-    values: dict[str, int] = {}
-    for name, row in GROUP.items():
-        set_here = name in configs
-        broker_value = config[row.synonyms[0]] if row.synonyms else row.default_value
-        value = row.parse(configs[name]) if set_here else broker_value
-        if row.type is not ConfigType.INT:
-            continue
-        values[name] = number = cast(int, value)
-        if name.endswith("assignment.interval.ms") and not set_here:
-            continue  # the broker's own is kept within its bounds elsewhere
-        kind, _, quantity = name.partition(".")
-        for bound, beyond, says in (
-            ("min", number.__lt__, "least"),
-            ("max", number.__gt__, "most"),
-        ):
-            limit_name = _limit_name(kind, bound, quantity)
-            if limit_name in BROKER and beyond(limit := config.get_int(limit_name)):
-                raise ConfigError.of(name, number, f"must be at {says} {limit_name}, {limit}")
+    values: dict[str, int] = dict(_broker_values(config))
+    for name, text in configs.items():
+        value = GROUP[name].parse(text)
+        if GROUP[name].type is ConfigType.INT:
+            values[name] = cast(int, value)
+            _check_limits(config, name, values[name])
     for kind in ("consumer", "share", "streams"):
         if values[f"{kind}.session.timeout.ms"] <= values[f"{kind}.heartbeat.interval.ms"]:
             raise ConfigError(
                 f"{kind}.session.timeout.ms must be above {kind}.heartbeat.interval.ms"
             )
+
+
+def _broker_values(config: ServerConfig) -> Mapping[str, int]:
+    """The numbers that hold where a group sets nothing: within the limits, as the broker's own configs are."""
+    kept: dict[str, int] | None = config.derived.get(_broker_values)
+    if kept is None:
+        kept = config.derived[_broker_values] = {
+            name: cast(int, config[row.synonyms[0]] if row.synonyms else row.default_value)
+            for name, row in GROUP.items()
+            if row.type is ConfigType.INT
+        }
+    return kept
+
+
+def _check_limits(config: ServerConfig, name: str, number: int) -> None:
+    kind, _, quantity = name.partition(".")
+    for bound, beyond, says in (("min", number.__lt__, "least"), ("max", number.__gt__, "most")):
+        limit_name = _limit_name(kind, bound, quantity)
+        if limit_name in BROKER and beyond(limit := config.get_int(limit_name)):
+            raise ConfigError.of(name, number, f"must be at {says} {limit_name}, {limit}")
 
 
 def _limit_name(kind: str, bound: str, quantity: str) -> str:
