@@ -132,12 +132,23 @@ def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
     for name in new.layers.cluster.keys() | new.layers.broker.keys():
         if (listener_base(name) or name) in _LETTING_IN and new.get_int(name) < 1:
             raise ConfigError.of(name, new.get_int(name), "a running broker lets at least 1 in")
+    for kind in ("group.consumer", "group.share", "group.streams"):
+        _check_interval(new, kind)
     for name in _THREADS:
         before, after = old.get_int(name), new.get_int(name)
         if before != after and not max(1, before // 2) <= after <= before * 2:
             raise ConfigError.of(
                 name, after, f"one step goes from half of {before} to twice as much, at least 1"
             )
+
+
+def _check_interval(new: ServerConfig, kind: str) -> None:
+    """As it was given: what is stored is kept within its bounds, should they change."""
+    name, quantity = f"{kind}.assignment.interval.ms", "assignment.interval.ms"
+    given = {**new.layers.cluster, **new.layers.broker}.get(name)
+    low, high = (new.get_int(f"{kind}.{bound}.{quantity}") for bound in ("min", "max"))
+    if given is not None and not low <= int(given) <= high:
+        raise ConfigError.of(name, given, f"must be {low} to {high}, as {kind}.min and .max say")
 
 
 def validate_group(config: ServerConfig, name: str, configs: Mapping[str, str]) -> None:

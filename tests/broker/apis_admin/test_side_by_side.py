@@ -305,6 +305,8 @@ CHANGES: Sequence[tuple[int, str, Sequence[tuple[str, int, str | None]]]] = (
     (4, "1", [("leader.replication.throttled.rate", SET, "-1")]),
     (4, "1", [("max.connections.per.ip.overrides", SET, "bad")]),
     (4, "1", [("max.connections", SET, "0")]),
+    (4, "1", [("group.consumer.assignment.interval.ms", SET, "15001")]),
+    (4, "", [("group.share.assignment.interval.ms", SET, "15000")]),
     (4, "", [("listener.name.plaintext.max.connections", SET, "0")]),
     (32, "g", [("consumer.session.timeout.ms", SET, "1")]),
     (32, "g", [("consumer.session.timeout.ms", SET, "50000")]),

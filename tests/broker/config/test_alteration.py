@@ -38,6 +38,8 @@ CONFIG = ServerConfig.from_properties({}, test_node=True)
         {"num.network.threads": "7"},
         {"listeners": "PLAINTEXT://127.0.0.1:1"},
         {"log.flush.interval.ms": "-1"},
+        {"group.consumer.assignment.interval.ms": "15001"},
+        {"group.streams.assignment.interval.ms": "10000000"},
         {"max.connections": "0"},
         {"max.connection.creation.rate": "0"},
         {"listener.name.x.max.connections": "0"},
