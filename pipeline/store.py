@@ -347,20 +347,21 @@ def open_store(target: str, options: Mapping[str, str]) -> Store:
         properties |= {CLASS_NAME: LOCAL_TIERED_STORAGE, f"{OWN_PREFIX}dir": target}
     try:
         settings = Settings(properties)
-        _check_directory(target)
-        objects = open_objects(settings.url(), settings.store_options(), settings.patience())
+        url = settings.url()
+        _check_directory(target, url)
+        objects = open_objects(url, settings.store_options(), settings.patience())
         form = settings.form(RealFiles())
     except ValueError as error:
         raise BadOption(str(error).replace(OWN_PREFIX, "tiered.")) from None
     return Store(objects, ObjectStoreStorage(objects, RealEntropy(), form=form))
 
 
-def _check_directory(target: str) -> None:
-    """To open one that is not there would make it. Raises BadOption."""
-    directory = unquote(urlsplit(target).path) if target.startswith("file:") else target
-    if ("://" not in target or target.startswith("file:")) and not Path(directory).is_dir():
+def _check_directory(target: str, url: str) -> None:
+    """To open one that is not there would make it, and find it empty. Raises BadOption."""
+    directory = Path(unquote(urlsplit(url).path))
+    if url.startswith("file:") and not directory.is_dir():
         raise BadOption(
-            f"tiered.url is {target}, and there is no such directory: name the one that segments are"
+            f"tiered.url is {target}, and there is no directory {directory}: name the one that segments are"
             " copied to, as this machine sees it"
         )
 

@@ -139,10 +139,22 @@ def test_a_directory_is_called_as_tasks_find_it(
         assert found.tiered_url == called
 
 
-@pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("{}/tiers", {}),
+        ("file://{}/tiers", {}),
+        ("{}", {}),  # there, and nobody's store
+        ("file://{}", {"prefix": "history"}),
+    ],
+)
+def test_a_store_that_is_not_there_is_not_made(
+    tmp_path: Path, form: str, options: dict[str, str]
+) -> None:
+    target = form.format(tmp_path)
     with pytest.raises(
-        BadOption, match=r"^tiered.url is .*tiers, and there is no such directory: name the"
+        BadOption,
+        match=rf"^tiered.url is {target}, and there is no directory {tmp_path}/\S+: name the",
     ):
-        open_store(form.format(tmp_path / "tiers"), {})
-    assert not (tmp_path / "tiers").exists()
+        open_store(target, options)
+    assert not any(tmp_path.iterdir())
