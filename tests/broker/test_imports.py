@@ -25,8 +25,9 @@ LATER = {
 SCRIPT = """
 import struct, sys
 
-def heard(event, args):  # of a class whose methods are compiled, as `dataclass` does
-    frame = sys._getframe(1) if event == "compile" else None
+def heard(event, args):  # of a class whose methods are compiled, as `dataclass` does: from Python 3.13 on
+    is_compiled = event == "compile" and str(args[0]).count("def ") > 1  # within a function, be there none
+    frame = sys._getframe(1) if is_compiled else None
     while frame is not None:
         if frame.f_code.co_name == "_process_class":
             cls = frame.f_locals["cls"]
