@@ -41,6 +41,9 @@ ApiVersions does not show these, and clients say that the broker does not suppor
 - Client quotas: a fetch that exceeds `consumer_byte_rate` is answered with its records, and its client is
   silenced for as long as Kafka would have it come back with nothing. `request_percentage` is of the
   event loop's time, of which there is 100.
+- A client quota's entity of the kind ip is an address; Kafka also takes a host name that resolves.
+- ListOffsets: the timestamp -3 (of the largest timestamp) is answered with -1 where DeleteRecords has left nothing;
+  Kafka answers an offset that is deleted.
 - ListOffsets: the timestamp -4 (earliest local offset) is answered from version 7 on, as KIP-405 has
   it; Kafka answers it from version 8 on.
 - A request with a string that is not UTF-8 closes the connection, but for the client's id; Kafka reads
