@@ -107,7 +107,7 @@ class Registry:
         """All there are of a subject, those that were deleted softly too: records of theirs remain."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(f"{path}?deleted=true")
-        if not isinstance(numbers, list):
+        if not isinstance(numbers, list) or not all(isinstance(each, int) for each in numbers):
             raise _no_registry(f"{self._url}{path}", TypeError("it is no list of versions"))
         if self._versions.get(subject, set()).difference(
             numbers
@@ -137,7 +137,10 @@ class Registry:
             self._follow(answer, references)
             kind = answer.get("schemaType") or AVRO
             fields = {**answer, **more}
-            return Schema(fields["id"], kind, fields["schema"], tuple(references.items()), origin)
+            id, text = fields["id"], fields["schema"]
+            if not isinstance(id, int) or not isinstance(text, str):
+                raise TypeError("it has no number as id, or no text as schema")
+            return Schema(id, kind, text, tuple(references.items()), origin)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _no_registry(f"{self._url}{path}", error) from None
 

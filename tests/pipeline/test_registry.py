@@ -48,6 +48,10 @@ ANSWERS: dict[str, Any] = {
     "/subjects/odd/versions": {"status": "ok"},
     "/schemas/ids/13": {"status": "ok"},
     "/schemas/ids/14": ["ok"],
+    "/subjects/nested/versions": [[1]],
+    "/subjects/texts/versions": [1],
+    "/subjects/texts/versions/1": {"id": "7", "version": 1, "schema": '"string"'},
+    "/schemas/ids/15": {"schema": {"type": "string"}},
 }
 
 
@@ -149,7 +153,17 @@ def test_what_a_registry_refuses_is_told_with_the_address() -> None:
         assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("subjects", "ids"), [(["odd"], []), ([], [13]), ([], [14])])
+@pytest.mark.parametrize(
+    ("subjects", "ids"),
+    [
+        (["odd"], []),
+        (["nested"], []),
+        (["texts"], []),
+        ([], [13]),
+        ([], [14]),
+        ([], [15]),
+    ],
+)
 def test_what_is_no_answer_of_a_registry_is_told_with_the_address(
     subjects: list[str], ids: list[int]
 ) -> None:
