@@ -48,6 +48,10 @@ class BadOption(PipelineError):
     """An option of the query is missing, unknown, or means nothing."""
 
 
+class JobRunning(PipelineError):
+    """Another run of the same job goes on; once it has ended the next one may."""
+
+
 class DataLoss(Unread):
     """Offsets that a query asked for are not there any more (`failOnDataLoss`)."""
 

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from typing import Protocol
 
-from odradek.pipeline.errors import BadOption, FilesUnavailable, PipelineError
+from odradek.pipeline.errors import FilesUnavailable, JobRunning, PipelineError
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
@@ -102,7 +102,7 @@ class Turn:
 
     @contextmanager
     def held(self, every_s: float = KEEP_SECONDS) -> Iterator[None]:
-        """While the block lasts it is this run's, and kept. Raises BadOption while another run goes on."""
+        """While the block lasts it is this run's, and kept. Raises JobRunning while another run goes on."""
         self.take()
         has_ended = Event()
 
@@ -124,7 +124,7 @@ class Turn:
             self.end()
 
     def take(self) -> None:
-        """Raises BadOption while another run goes on."""
+        """Raises JobRunning while another run goes on."""
         since = self._now()
         seen: tuple[int, str] | None = None
         while True:
@@ -132,13 +132,13 @@ class Turn:
             if not number or self._is_over(text):
                 break
             if seen is not None and seen != (number, text):
-                raise BadOption(self._taken(text))
+                raise JobRunning(self._taken(text))
             if seen is not None and self._now() - since >= SILENCE_SECONDS:
                 break
             seen = number, text
             self._pause(LOOK_SECONDS)
         if not self._files.create(self._path(number + 1), self._said()):
-            raise BadOption(self._taken(""))
+            raise JobRunning(self._taken(""))
         self._number, self._told_at = number + 1, self._now()
         for each in self._numbers():
             if each <= number:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from odradek.pipeline.errors import BadOption, DataLoss, PipelineError
+from odradek.pipeline.errors import BadOption, DataLoss, JobRunning, PipelineError
 from odradek.pipeline.jobs.attempts import Attempts, Staged
 from odradek.pipeline.jobs.batch import Batch
 from odradek.pipeline.jobs.decode import Decoding
@@ -87,8 +87,9 @@ def test_a_second_run_on_one_checkpoint_is_refused(
     given, refused = job(broker, tmp_path), []
 
     def again(batch: object) -> None:
-        with pytest.raises(BadOption, match=r"another run of the export .* \(process") as said:
+        with pytest.raises(JobRunning, match=r"another run of the export .* \(process") as said:
             export(spark, given)
+        assert not isinstance(said.value, BadOption)  # its arguments are right: the exit code is 1
         refused.append(said)
 
     assert [batch.records for batch in export(spark, given, again)] == [20]

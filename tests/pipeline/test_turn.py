@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odradek.pipeline.errors import BadOption, FilesUnavailable, PipelineError
+from odradek.pipeline.errors import FilesUnavailable, JobRunning, PipelineError
 from odradek.pipeline.jobs.turn import BEAT_SECONDS, PREFIX, SILENCE_SECONDS, THREAD, Driver, Turn
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ def test_a_second_run_is_told_to_wait() -> None:
     first = machine.run(7)
     first.take()
     machine.beating.append(first)
-    with pytest.raises(BadOption, match=r"process 7 on host\): wait until it has ended, or end it"):
+    with pytest.raises(
+        JobRunning, match=r"process 7 on host\): wait until it has ended, or end it"
+    ):
         machine.run(8).take()
     assert machine.at <= BEAT_SECONDS + 1
     first.end()
@@ -193,7 +195,7 @@ def test_of_two_that_come_at_once_one_goes_on() -> None:
     machine.killed.add(7)
     first, second = machine.run(8), machine.run(9)
     machine.files.before = first.take
-    with pytest.raises(BadOption, match="goes on"):
+    with pytest.raises(JobRunning, match="goes on"):
         second.take()
     machine.at += BEAT_SECONDS
     first.keep()
