@@ -176,14 +176,18 @@ class Registry:
             kind = _Busy if error.code in BUSY else RegistryUnavailable
             raise kind(f"{where}: {said}") from None
         except (URLError, HTTPException, OSError) as error:
-            # A URL that is none is told by a text in place of the reason.
-            is_lasting = isinstance(error, (InvalidURL, URLError)) and not isinstance(
-                getattr(error, "reason", None), OSError
-            )
-            kind = RegistryUnavailable if is_lasting else _Busy
+            kind = RegistryUnavailable if _is_lasting(error) else _Busy
             raise kind(f"{where}: {error}: run it again once it answers") from None
         except (ValueError, RecursionError) as error:
             raise _no_registry(where, error) from None
+
+
+def _is_lasting(error: Exception) -> bool:
+    """Whether asking again is of no use: nobody has answered for long, or the URL is none, which is told by a
+    text in place of the reason."""
+    reason = getattr(error, "reason", error)
+    is_no_url = isinstance(error, InvalidURL) or not isinstance(reason, (OSError, HTTPException))
+    return is_no_url or isinstance(reason, TimeoutError)
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,6 +117,18 @@ def test_a_registry_that_is_busy_is_asked_again() -> None:
         with pytest.raises(RegistryUnavailable):
             Registry(f"http://{address}/", pauses.append).schema(12)
         assert len(pauses) == (0 if lasting else 4)
+
+
+def test_a_registry_that_says_nothing_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.pipeline.schemas.registry.PATIENCE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        pauses: list[float] = []
+        with pytest.raises(
+            RegistryUnavailable, match=f"{address}.*timed out: run it again once it answers"
+        ):
+            Registry(address, pauses.append).schema(12)
+        assert pauses == []
 
 
 def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
