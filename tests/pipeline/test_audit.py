@@ -39,6 +39,7 @@ from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import parse_directory, summary_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.opening import LOCAL_STORE
 from odradek.storage.tiered.summary import SummaryBuilder
 from odradek.testing import Broker
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
@@ -124,6 +125,9 @@ def test_what_is_not_there_is_not_well(broker: Broker, copy: Path, with_brokers:
     with pytest.raises(BadOption, match="has nothing of a topic evnets"):
         audited(copy, brokers, topics=["events", "evnets"])
     if not with_brokers:
+        with pytest.raises(BadOption, match="there is no directory"):
+            audited(copy.parent)
+        (copy.parent / LOCAL_STORE).mkdir()
         with pytest.raises(BadOption, match="has no remote segments"):
             audited(copy.parent)
 
