@@ -234,7 +234,8 @@ class Decoder:
         if bases[0] < self.wanted.low and (bases[1:] >= bases[:-1]).all():
             first = int(np.searchsorted(bases, self.wanted.low, side="right")) - 1
             found = found[max(first, 0) :]
-        return found[found["base_offset"] < self.wanted.high]
+        high = self.wanted.high if self.wanted.low < self.wanted.high else -1
+        return found[found["base_offset"] < high]
 
     def _decode_whole(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
         """Of batches that are what they say."""

@@ -352,6 +352,13 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
     assert [row["offset"] for row in rows] == [0, 1, 2, 3, 5]
 
 
+@pytest.mark.parametrize("columns", [["offset"], ["topic"], ALL])
+def test_of_no_offsets_within_a_batch_there_are_no_rows(columns: list[str]) -> None:
+    records = [Record(-1, 0, b"k", b"v")] * 5
+    log = bytes(build_batch(records)) + bytes(build_batch(records, base_offset=5))
+    assert decoded([log], Wanted("t", 3, columns, 2, 2)) == []
+
+
 def test_no_record_is_looked_at_for_offsets_alone() -> None:
     """The records are no records at all here; but there is one for each offset, says the header."""
     batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), b"nonsense", 51)
