@@ -281,7 +281,7 @@ def test_a_task_has_a_segment_in_few_bytes() -> None:
 
 def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
     """T-60: its segment goes on where the log parted from it, and so does its index of transactions."""
-    store = open_store(str(tmp_path), {})
+    store = open_store(f"file://{tmp_path}", {})
     theirs = replace(segment(1, 0, 19), txn_index_empty=False)
     aborted = [(7, 2, 5, 6), (8, 6, 15, 16)]
     index = b"".join(ENTRY.pack(VERSION, *each) for each in aborted)
@@ -293,7 +293,7 @@ def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
 
 
 def test_markers_are_read_up_to_where_they_say_that_nothing_later_matters(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path), {})
+    store = open_store(f"file://{tmp_path}", {})
     segments = []
     for number in range(100):
         start = 10 * number
