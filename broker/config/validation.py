@@ -116,6 +116,11 @@ _THREADS = (
 
 _LETTING_IN = ("max.connections", "max.connection.creation.rate")
 
+_KEPT_WITHIN = tuple(
+    f"group.{kind}.assignment.interval.ms" for kind in ("consumer", "share", "streams")
+)
+"""What is stored of these is kept within the limits, should they change; what is given has to be."""
+
 
 def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
     """Pools grow at most to twice, and shrink at most to half, in one step (KIP-226).
@@ -129,26 +134,17 @@ def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
         raise ConfigError("listeners cannot be changed while this broker runs: restart it")
     if new.log_config() != old.log_config():
         check_local_retention(new)
-    for name in new.layers.cluster.keys() | new.layers.broker.keys():
+    for name, given in {**new.layers.cluster, **new.layers.broker}.items():
         if (listener_base(name) or name) in _LETTING_IN and new.get_int(name) < 1:
             raise ConfigError.of(name, new.get_int(name), "a running broker lets at least 1 in")
-    for kind in ("group.consumer", "group.share", "group.streams"):
-        _check_interval(new, kind)
+        if name in _KEPT_WITHIN:
+            _check_limits(new, name, int(given))
     for name in _THREADS:
         before, after = old.get_int(name), new.get_int(name)
         if before != after and not max(1, before // 2) <= after <= before * 2:
             raise ConfigError.of(
                 name, after, f"one step goes from half of {before} to twice as much, at least 1"
             )
-
-
-def _check_interval(new: ServerConfig, kind: str) -> None:
-    """As it was given: what is stored is kept within its bounds, should they change."""
-    name, quantity = f"{kind}.assignment.interval.ms", "assignment.interval.ms"
-    given = {**new.layers.cluster, **new.layers.broker}.get(name)
-    low, high = (new.get_int(f"{kind}.{bound}.{quantity}") for bound in ("min", "max"))
-    if given is not None and not low <= int(given) <= high:
-        raise ConfigError.of(name, given, f"must be {low} to {high}, as {kind}.min and .max say")
 
 
 def validate_group(config: ServerConfig, name: str, configs: Mapping[str, str]) -> None:
@@ -165,7 +161,7 @@ def _check_group(config: ServerConfig, configs: Mapping[str, str]) -> None:
     for name in configs:
         if name not in GROUP:
             raise ConfigError(f"Unknown group config name: {name}")
-    values: dict[str, int] = dict(_broker_values(config))
+    values = _broker_values(config)
     for name, text in configs.items():
         value = GROUP[name].parse(text)
         if GROUP[name].type is ConfigType.INT:
@@ -178,20 +174,18 @@ def _check_group(config: ServerConfig, configs: Mapping[str, str]) -> None:
             )
 
 
-def _broker_values(config: ServerConfig) -> Mapping[str, int]:
+def _broker_values(config: ServerConfig) -> dict[str, int]:
     """The numbers that hold where a group sets nothing: within the limits, as the broker's own configs are."""
-    kept: dict[str, int] | None = config.derived.get(_broker_values)
-    if kept is None:
-        kept = config.derived[_broker_values] = {
-            name: cast(int, config[row.synonyms[0]] if row.synonyms else row.default_value)
-            for name, row in GROUP.items()
-            if row.type is ConfigType.INT
-        }
-    return kept
+    return {
+        name: cast(int, config[row.synonyms[0]] if row.synonyms else row.default_value)
+        for name, row in GROUP.items()
+        if row.type is ConfigType.INT
+    }
 
 
 def _check_limits(config: ServerConfig, name: str, number: int) -> None:
-    kind, _, quantity = name.partition(".")
+    """Of a group's config, or the broker's in its place."""
+    kind, _, quantity = name.removeprefix("group.").partition(".")
     for bound, beyond, says in (("min", number.__lt__, "least"), ("max", number.__gt__, "most")):
         limit_name = _limit_name(kind, bound, quantity)
         if limit_name in BROKER and beyond(limit := config.get_int(limit_name)):
