@@ -25,8 +25,9 @@ LATER = {
 SCRIPT = """
 import struct, sys
 
-def heard(event, args):  # of a class whose methods are compiled, as `dataclass` does: from Python 3.13 on
-    is_compiled = event == "compile" and str(args[0]).count("def ") > 1  # within a function, be there none
+def heard(event, args):  # of a class whose methods are compiled, as `dataclass` does
+    # They are in a function around them, which Python 3.13 compiles where there are none, too.
+    is_compiled = event == "compile" and str(args[0]).count("def ") > 1
     frame = sys._getframe(1) if is_compiled else None
     while frame is not None:
         if frame.f_code.co_name == "_process_class":

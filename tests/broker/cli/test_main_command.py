@@ -155,9 +155,8 @@ def test_a_port_file_of_the_last_run_does_not_stay(tmp_path: Path, wrong: list[s
 def test_a_broker_closes_cleanly_at_the_signals_that_end_kafka(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    process = _serve(
-        tmp_path, "env", "--default-signal"
-    )  # whoever runs the tests may ignore hangups
+    # whoever runs the tests may ignore hangups
+    process = _serve(tmp_path, "env", "--default-signal")
     process.send_signal(number)
     assert process.wait(30) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
