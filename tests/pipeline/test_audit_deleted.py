@@ -90,6 +90,7 @@ def audited(
 ) -> AuditReport:
     for module in (audit_job, auditing):
         monkeypatch.setattr(module, "brokers_at", lambda *where: brokers)
+    (tmp_path / "kafka-tiered-storage").mkdir(exist_ok=True)
     return run_audit(AuditJob(str(tmp_path), "unused:9092", topics=topics), here, 1)
 
 
