@@ -144,7 +144,7 @@ class Replicas:
         names are recovered otherwise."""
         broker = self._broker
         self.cordon()
-        await self.logs.load(self._topic_id_of)
+        await self.logs.load(self._is_stray)
         self.partitions = PartitionTable(
             self.logs,
             lambda: broker.metadata.image,
@@ -156,10 +156,6 @@ class Replicas:
         )
         self.logs.mover.on_moved = self._replica_moved
         return self.partitions
-
-    def _topic_id_of(self, name: str) -> UUID | None:
-        topic = self._broker.metadata.image.topics_by_name.get(name)
-        return None if topic is None else topic.id
 
     async def start(self, house: trio.Nursery) -> None:
         """Open the partitions, and look after them in `house` from now on."""
@@ -180,17 +176,15 @@ class Replicas:
 
     async def _set_aside_strays(self) -> None:
         """Logs of topics that the cluster does not know, or knows elsewhere, are renamed."""
-        image, node_id = self._broker.metadata.image, self._broker.node_id
-
-        def is_stray(found: PartitionLog) -> bool:
-            topic = image.topics_by_name.get(found.topic)
-            if topic is None or (found.topic_id is not None and topic.id != found.topic_id):
-                return True
-            partition = topic.partitions.get(found.partition)
-            return partition is None or node_id not in partition.replicas
-
-        for stray in await self.logs.set_aside_strays(is_stray):
+        for stray in await self.logs.set_aside_strays(self._is_stray):
             log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
+
+    def _is_stray(self, found: PartitionLog) -> bool:
+        topic = self._broker.metadata.image.topics_by_name.get(found.topic)
+        if topic is None or (found.topic_id is not None and topic.id != found.topic_id):
+            return True
+        partition = topic.partitions.get(found.partition)
+        return partition is None or self._broker.node_id not in partition.replicas
 
     # What the metadata log says
 

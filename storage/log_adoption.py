@@ -4,8 +4,8 @@ A log in a directory that failed meanwhile is offline with it; one that makes no
 itself. A partition that is found in several directories is served from none until one alone is
 left: which of the copies is right cannot be known here. But for a copy that holds nothing: a
 directory that fails while a log is made in it has one, and the log is in another. It is removed.
-And but for one of another topic: a directory that was away while the topic was deleted and made anew
-has it. It is a stray.
+And but for one that the cluster does not have here, as of another topic: a directory that was away while
+the topic was deleted and made anew has it. It is a stray, and so may the other one be.
 What is withheld keeps its entries in the checkpoints, and its directory gets no mark of a clean
 shutdown where it could not be closed.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from uuid import UUID
 
 from odradek.seams.offload import Offload
 from odradek.storage import log_closing
@@ -31,14 +30,14 @@ log = logging.getLogger(__name__)
 async def adopt(
     registry: LogRegistry,
     offload: Offload,
-    topic_id_of: Callable[[str], UUID | None],
+    is_stray: Callable[[PartitionLog], bool],
     strays: list[tuple[DirectoryLogs, PartitionLog]],
     home: DirectoryLogs,
     name: TopicPartition,
     found: PartitionLog | Damaged,
 ) -> None:
     """A log was found: it is served if it is whole, and in no other directory, but for one without a record
-    or of another topic than the cluster's of that name. What is to be set aside is put into `strays`."""
+    or a stray. Where it is in several, what is a stray is put into `strays`."""
     opened = found if isinstance(found, PartitionLog) else None
     if home.directory.failed:
         reason = offline_reason(home.directory)
@@ -55,12 +54,11 @@ async def adopt(
         its_home, _ = registry.remove(name)
         registry.add(home, name, found)
         await _remove(offload, its_home, other)
-    elif other is not None and _are_of_two_topics(found, other, topic_id_of(name.topic)):
-        if found.topic_id == topic_id_of(name.topic):
-            strays.append(registry.remove(name))
-            registry.add(home, name, found)
-        else:
-            strays.append((home, found))
+    elif other is not None and is_stray(found):
+        strays.append((home, found))
+    elif other is not None and is_stray(other):
+        strays.append(registry.remove(name))
+        registry.add(home, name, found)
     elif other is not None or name in registry.offline:
         reason = f"{name} is in {found.directory}"
         await _withhold(registry, offload, home, name, found, reason)
@@ -71,12 +69,6 @@ async def adopt(
 def _holds_nothing(found: PartitionLog, *, beside: PartitionLog) -> bool:
     """Whether no record is in it, nor was before it, and it is of the topic whose log `beside` is, or does not say."""
     return found.end_offset == 0 and found.topic_id in (None, beside.topic_id)
-
-
-def _are_of_two_topics(one: PartitionLog, two: PartitionLog, wanted: UUID | None) -> bool:
-    """Of which the cluster has one."""
-    known = {one.topic_id, two.topic_id}
-    return None not in known and len(known) == 2 and wanted in known
 
 
 async def _remove(offload: Offload, home: DirectoryLogs, copy: PartitionLog) -> None:

@@ -192,11 +192,11 @@ class LogManager:
 
     # Start
 
-    async def load(self, topic_id_of: Callable[[str], UUID | None] = lambda topic: None) -> None:
+    async def load(self, is_stray: Callable[[PartitionLog], bool] = lambda log: False) -> None:
         """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
 
-        `topic_id_of` is asked for the id that the cluster knows of a topic, as far as it is known here.
-        A disk that fails takes its directory offline, a log that makes no sense only itself. Raises
+        Of a partition that is in several directories, those that the cluster does not have here are set
+        aside, as `set_aside_strays` does it, until one is left, or only such as it has. A disk that fails takes its directory offline, a log that makes no sense only itself. Raises
         NoDirectory where there are too few file descriptors.
         """
         self._token = trio.lowlevel.current_trio_token()
@@ -208,7 +208,7 @@ class LogManager:
         self._leftovers.judge(loadings)
         async with trio.open_nursery() as nursery:
             for loading in loadings:
-                nursery.start_soon(self._load, loading, topic_id_of)
+                nursery.start_soon(self._load, loading, is_stray)
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
         for home, stray in self._strays:
@@ -237,10 +237,10 @@ class LogManager:
         )
 
     async def _load(
-        self, loading: log_loading.Loading, topic_id_of: Callable[[str], UUID | None]
+        self, loading: log_loading.Loading, is_stray: Callable[[PartitionLog], bool]
     ) -> None:
         home = loading.home
-        await loading.open(partial(adopt, self.registry, self.offload, topic_id_of, self._strays))
+        await loading.open(partial(adopt, self.registry, self.offload, is_stray, self._strays))
         self._marks.append(loading.mark)
         self._exhausted = self._exhausted or loading.exhausted
         if home.directory.failed:

@@ -15,7 +15,7 @@ from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.test_partition_table import running
-from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
+from tests.storage.log_manager_world import ONE, THREE, TWO, A, B, World, append, contents
 
 
 @pytest.fixture
@@ -76,12 +76,12 @@ async def test_what_moves_while_it_becomes_a_topics_is_not_the_next_ones(
         assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
 
 
-@pytest.mark.parametrize("known", [None, ONE, TWO], ids=["unknown", "the old one", "the new one"])
+@pytest.mark.parametrize("known", [THREE, ONE, TWO], ids=["neither", "the old one", "the new one"])
 @pytest.mark.parametrize("away", [0, 1])
 async def test_a_directory_that_comes_back_with_the_old_topic_has_a_stray(
     clock: VirtualClock, away: int, known: Any
 ) -> None:
-    """Whichever is found first. Where the cluster has neither it can't be told, and none is served."""
+    """Whichever is found first. It has two where the cluster has made the topic anew once more."""
     world = World(clock=clock)
     async with world.running() as logs:
         log = await logs.create("t", 0, ONE, directory_id=logs.homes()[away].directory.id)
@@ -92,11 +92,14 @@ async def test_a_directory_that_comes_back_with_the_old_topic_has_a_stray(
         append((await cluster.table.get("t", None, 0)).log, "new")
     world.paths = (A, B)
     logs = world.manager()
-    await logs.load(lambda topic: known)
-    served = {None: [], ONE: ["old"], TWO: ["new"]}[known]
-    assert [contents(each) for each in logs.logs()] == ([served] if served else [])
+    await logs.load(lambda found: found.topic_id != known)
+    assert len(logs.logs()) == 1
+    await logs.set_aside_strays(lambda found: found.topic_id != known)
+    served = {ONE: [["old"]], TWO: [["new"]], THREE: []}[known]
+    assert [contents(each) for each in logs.logs()] == served
     strays = [name for path in (A, B) for name in world.names(path) if name.endswith("-stray")]
-    assert len(strays) == (known is not None)
+    assert len(strays) == 2 - len(served)
+    assert (await logs.create("t", 0, known)).topic_id == known
     await logs.close()
     logs.directories.close()
 

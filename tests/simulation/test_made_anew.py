@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from odradek.broker.replicas import Replicas
@@ -12,6 +14,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.testing.simulation.made_anew import MADE_ANEW, TopicMadeAnew
 from odradek.testing.simulation.plan import Fault, Kind, Plan
 from odradek.testing.simulation.run import Run, simulate
+from odradek.testing.simulation.worker import load
 from tests.simulation import planted_bugs
 
 
@@ -34,6 +37,12 @@ def test_a_topic_is_made_anew(how: float, amount: float) -> None:
         f"{MADE_ANEW} is deleted",
     )
     assert first != second
+
+
+def test_two_topics_of_the_name_are_left_in_two_directories() -> None:
+    """Seed 51059: the node starts when the second one is deleted, too, and the third one not made."""
+    run = simulate(load(Path(__file__).with_name("seed-51059.json")))
+    assert run.anomalies == []
 
 
 def test_one_that_is_not_made_again_is_no_anomaly() -> None:
