@@ -163,9 +163,9 @@ class Replicas:
         await house.start(self.directory_reports.run)
         await house.start(self._in_sync.run)
         await house.start(self._fetching.run)
-        await self.logs.promote_moved(self._is_elsewhere)
         # Before: a log of a topic that is gone would be opened for the next one of that name.
         await self._set_aside_strays()
+        await self.logs.promote_moved(self._is_elsewhere, self._is_not_ours)
         await house.start(self.partitions.run)
         await self.partitions.open_all()
 
@@ -180,10 +180,13 @@ class Replicas:
             log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
 
     def _is_stray(self, found: PartitionLog) -> bool:
-        topic = self._broker.metadata.image.topics_by_name.get(found.topic)
-        if topic is None or (found.topic_id is not None and topic.id != found.topic_id):
+        return self._is_not_ours(TopicPartition(found.topic, found.partition), found.topic_id)
+
+    def _is_not_ours(self, name: TopicPartition, topic_id: UUID | None) -> bool:
+        topic = self._broker.metadata.image.topics_by_name.get(name.topic)
+        if topic is None or topic_id not in (None, topic.id):
             return True
-        partition = topic.partitions.get(found.partition)
+        partition = topic.partitions.get(name.partition)
         return partition is None or self._broker.node_id not in partition.replicas
 
     # What the metadata log says
@@ -299,13 +302,9 @@ class Replicas:
 
     def _is_elsewhere(self, name: TopicPartition, topic_id: UUID | None) -> bool:
         """Whether the cluster knows a replica of ours to be in a directory that is not here now."""
-        node_id = self._broker.node_id
-        topic = self._broker.metadata.image.topics_by_name.get(name.topic)
-        partition = None if topic is None else topic.partitions.get(name.partition)
-        if topic is None or partition is None or topic_id not in (None, topic.id):
-            return False  # a stray, wherever it is
-        if node_id not in partition.replicas:
+        if self._is_not_ours(name, topic_id):
             return False
-        assigned = partition.directory_of(node_id)
+        image, node_id = self._broker.metadata.image, self._broker.node_id
+        assigned = image.topics_by_name[name.topic].partitions[name.partition].directory_of(node_id)
         live = {each.id for each in self._broker.directories.live}
         return assigned.int >= images.RESERVED_DIRECTORIES and assigned not in live

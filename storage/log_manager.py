@@ -205,7 +205,7 @@ class LogManager:
         async with trio.open_nursery() as nursery:
             for loading in loadings:
                 nursery.start_soon(loading.survey)
-        self._leftovers.judge(loadings)
+        await self._leftovers.judge(loadings)
         async with trio.open_nursery() as nursery:
             for loading in loadings:
                 nursery.start_soon(self._load, loading, is_stray)
@@ -221,11 +221,14 @@ class LogManager:
             self.all_failed.set()
 
     async def promote_moved(
-        self, is_elsewhere: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False
+        self,
+        is_elsewhere: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False,
+        is_stray: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False,
     ) -> None:
-        """After `load`, once the cluster's metadata is known: replicas whose swap a crash cut short
-        are served from where they were moved to (J-14), unless `is_elsewhere(replica, topic id)`."""
-        await self._leftovers.promote(is_elsewhere)
+        """After `load`, once the cluster's metadata is known and strays were set aside: replicas whose swap
+        a crash cut short are served from where they were moved to (J-14), unless `is_elsewhere(replica,
+        topic id)`. Copies of other topics than the cluster has here are set aside, too."""
+        await self._leftovers.promote(is_elsewhere, is_stray)
 
     def _loading(self, home: DirectoryLogs) -> log_loading.Loading:
         return log_loading.Loading(

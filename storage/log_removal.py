@@ -180,6 +180,11 @@ def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) 
         if not each.keep:
             _close(each.log, clean=False)
     files.sync_directory(home.directory.path)
+    write_what_is_left(home)
+
+
+def write_what_is_left(home: DirectoryLogs) -> None:
+    """In a thread: checkpoints without what was taken away. Raises OSError."""
     try:
         home.write_checkpoints()
     except OSError as error:

@@ -2,7 +2,12 @@
 
 In three parts, for each needs what the other has not got yet: `judge` before any log is opened (the
 checkpoints are to keep what they say of a copy that may become the log), `see_to` once all logs are
-(a move goes on only from one that is served), `promote` once the cluster's metadata is known.
+(a move goes on only from one that is served), `promote` once the cluster's metadata is known, and what
+it does not have here was set aside.
+
+Copies are of the topic that their `partition.metadata` names. A log of another topic of that name (a
+directory that was away has it, or the topic was made anew) is none that they are a copy of: a move that
+went on from it would overwrite what may be all there is of theirs.
 
 Order of a promotion: the rename, the log directory synced, and only then is the log opened; a crash
 in between leaves `.move`, to be judged again, or `tp`. It is opened as after a crash, from the
@@ -20,21 +25,32 @@ from uuid import UUID
 
 from odradek.protocol.errors import KafkaError
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Path
+from odradek.seams.files import OutOfDescriptors, Path
+from odradek.seams.values import value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.names import State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
-from odradek.storage.log_loading import Loading
+from odradek.storage.log_loading import ODD, Loading
 from odradek.storage.log_registry import Offline, offline_reason
-from odradek.storage.moving.startup import Left, Verdict, decide
+from odradek.storage.log_removal import write_what_is_left
+from odradek.storage.moving.startup import Decision, Left, Verdict, decide
 
 if TYPE_CHECKING:
     from odradek.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
+
+
+@value_class
+class _Copy:
+    left: Left
+    topic_id: UUID | None
+    """As far as it says."""
+    has_log: bool
+    """Whether a log of its topic was found, or one of that name beside it."""
 
 
 class Leftovers:
@@ -44,15 +60,16 @@ class Leftovers:
         self._manager = manager
         self._entropy = entropy
         self._loadings: dict[Path, Loading] = {}
-        self._verdicts: dict[TopicPartition, list[tuple[Left, Verdict]]] = {}
+        self._copies: dict[TopicPartition, list[_Copy]] = {}
+        """Those that nothing was done about yet."""
+        self._withheld: dict[TopicPartition, Offline] = {}
 
-    def judge(self, loadings: Sequence[Loading]) -> None:
+    async def judge(self, loadings: Sequence[Loading]) -> None:
         """All directories that could be read were surveyed."""
         self._loadings = {each.home.directory.path: each for each in loadings}
-        homes = self._manager.registry.every_home
         live: defaultdict[TopicPartition, list[Path]] = defaultdict(list)
         left: defaultdict[TopicPartition, list[Left]] = defaultdict(list)
-        for path in homes:  # in the order of log.dirs
+        for path in self._manager.registry.every_home:  # in the order of log.dirs
             if path not in self._loadings:
                 continue
             found = self._loadings[path].found
@@ -60,42 +77,88 @@ class Leftovers:
                 live[name].append(path)
             for moving in sorted(found.moving, key=_ours_first):
                 left[names.parse(moving).topic_partition].append(Left(path, moving))
-        any_bad = not self._manager.registry.are_all_online
         for name, copies in left.items():
-            decisions = decide(live[name], copies, any_bad=any_bad)
-            self._verdicts[name] = [(each.left, each.verdict) for each in decisions]
-            for each in decisions:
-                if each.verdict in (Verdict.PROMOTE, Verdict.OFFLINE):
-                    homes[each.left.directory].unserved.add(name)
+            self._copies[name] = await self._sort_out(name, copies, live[name])
+            for copy in self._copies[name]:
+                if not copy.has_log:
+                    self._home_of(copy.left).unserved.add(name)
+
+    async def _sort_out(
+        self, name: TopicPartition, left: Sequence[Left], live: Sequence[Path]
+    ) -> list[_Copy]:
+        logs = [(path, await self._topic_id(path / str(name))) for path in live]
+        copies = []
+        for each in left:
+            topic_id = await self._topic_id(each.directory / each.name)
+            has_log = any(
+                path == each.directory or None in (id, topic_id) or id == topic_id
+                for path, id in logs
+            )
+            copies.append(_Copy(each, topic_id, has_log))
+        return copies
+
+    async def _topic_id(self, path: Path) -> UUID | None:
+        """None: it does not say. What fails is told to the directory."""
+        loading = self._loadings[path.parent]
+        directory = loading.home.directory
+        try:
+            return await self._manager.offload.run(
+                read_topic_id, self._manager.files, path, lane=directory.lane
+            )
+        except CorruptMetadata:
+            return None
+        except OutOfDescriptors as error:
+            loading.exhausted = error
+            return None
+        except OSError as error:
+            if error.errno not in ODD:
+                directory.report(error)
+            return None
+
+    def _home_of(self, left: Left) -> DirectoryLogs:
+        return self._manager.registry.every_home[left.directory]
 
     async def see_to(self) -> None:
         """All logs are open that can be."""
-        for name, verdicts in self._verdicts.items():
-            for left, verdict in verdicts:
-                home = self._manager.registry.every_home[left.directory]
-                path = left.directory / left.name
-                if home.directory.failed:
-                    continue
-                match verdict:
-                    case Verdict.RESUME if name in self._manager.registry.logs:
-                        log.info("%s: the move goes on", path)
-                        self._manager.mover.resume(name, home, path)
-                    case Verdict.DISCARD:
-                        log.warning("%s is of no move that could go on, and is removed", path)
-                        await self._discard(home, name, path)
-                    case Verdict.PROMOTE:
-                        self._withhold(name, f"of {name} there is only {path} as yet")
-                    case Verdict.OFFLINE:
-                        self._withhold(
-                            name, f"of {name} there is only {path}, and it may not be all of it"
-                        )
-                    case _:
-                        log.warning("%s is left alone: %s cannot be served", path, name)
+        for name, copies in self._copies.items():
+            served = self._manager.registry.logs.get(name)
+            if served is not None:
+                its = [copy for copy in copies if _is_of(served, copy)]
+                await self._go_on(name, served, [copy.left for copy in its])
+                self._copies[name] = [copy for copy in copies if copy not in its]
+                continue
+            for copy in copies:
+                if copy.has_log:
+                    path = copy.left.directory / copy.left.name
+                    log.warning("%s is left alone: %s cannot be served", path, name)
+            self._withhold(name, self._decide([copy.left for copy in copies if not copy.has_log]))
 
-    def _withhold(self, name: TopicPartition, reason: str) -> None:
-        if name not in self._manager.registry.offline:
-            self._manager.registry.offline[name] = Offline(reason, None)
-        log.warning("%s", reason)
+    async def _go_on(self, name: TopicPartition, served: PartitionLog, left: list[Left]) -> None:
+        for each, verdict in decide([served.directory.parent], left, any_bad=False):
+            home, path = self._home_of(each), each.directory / each.name
+            if home.directory.failed:
+                continue
+            if verdict is Verdict.RESUME:
+                log.info("%s: the move goes on", path)
+                self._manager.mover.resume(name, home, path)
+            else:
+                log.warning("%s is of no move that could go on, and is removed", path)
+                await self._discard(home, name, path)
+
+    def _decide(self, lone: Sequence[Left], *, is_elsewhere: bool = False) -> list[Decision]:
+        any_bad = not self._manager.registry.are_all_online
+        return decide((), lone, any_bad=any_bad, is_elsewhere=is_elsewhere)
+
+    def _withhold(self, name: TopicPartition, decisions: Sequence[Decision]) -> None:
+        for left, verdict in decisions:
+            if self._home_of(left).directory.failed:
+                continue
+            reason = f"of {name} there is only {left.directory / left.name}"
+            reason += " as yet" if verdict is Verdict.PROMOTE else ", and it may not be all of it"
+            if name not in self._manager.registry.offline:
+                offline = self._withheld[name] = Offline(reason, None)
+                self._manager.registry.offline[name] = offline
+            log.warning("%s", reason)
 
     async def _discard(self, home: DirectoryLogs, name: TopicPartition, path: Path) -> None:
         aside = home.directory.path / names.deleted_name(*name, self._entropy.uuid())
@@ -112,35 +175,58 @@ class Leftovers:
 
     # J-14
 
-    async def promote(self, is_elsewhere: Callable[[TopicPartition, UUID | None], bool]) -> None:
+    async def promote(
+        self,
+        is_elsewhere: Callable[[TopicPartition, UUID | None], bool],
+        is_stray: Callable[[TopicPartition, UUID | None], bool],
+    ) -> None:
         """Make the lone copies the logs that they are, unless `is_elsewhere(name, topic id)`: by the
-        cluster's metadata the replica is in a directory that is none of this node's."""
-        any_bad = not self._manager.registry.are_all_online
-        for name, verdicts in self._verdicts.items():
-            lone = [left for left, verdict in verdicts if verdict is Verdict.PROMOTE]
+        cluster's metadata the replica is in a directory that is none of this node's. Those that the cluster
+        does not have here are set aside."""
+        for name, copies in self._copies.items():
+            is_served = name in self._manager.registry.logs
+            strays = [copy for copy in copies if is_served or is_stray(name, copy.topic_id)]
+            for copy in strays:
+                await self._set_aside(name, copy.left)
+            lone = [copy for copy in copies if copy not in strays and not copy.has_log]
             if not lone:
+                self._let_go(name)
                 continue
-            home = self._manager.registry.every_home[lone[0].directory]
-            topic_id = await self._topic_id(home, lone[0])
-            (decision,) = decide(
-                (), lone, any_bad=any_bad, is_elsewhere=is_elsewhere(name, topic_id)
-            )
-            if decision.verdict is Verdict.PROMOTE and not home.directory.failed:
-                await self._promote(home, name, decision.left)
-            else:
-                log.error("%s is offline: its directory is not here", name)
+            elsewhere = any(is_elsewhere(name, copy.topic_id) for copy in lone)
+            decisions = self._decide([copy.left for copy in lone], is_elsewhere=elsewhere)
+            if name not in self._manager.registry.offline:  # a stray had its name until now
+                self._withhold(name, decisions)
+            for left, verdict in decisions:
+                home = self._home_of(left)
+                if verdict is Verdict.PROMOTE and not home.directory.failed:
+                    await self._promote(home, name, left)
+                else:
+                    log.error("%s is offline: its directory is not here", name)
 
-    async def _topic_id(self, home: DirectoryLogs, left: Left) -> UUID | None:
+    def _let_go(self, name: TopicPartition) -> None:
+        """What withheld it was no copy of it."""
+        offline = self._manager.registry.offline
+        if name in offline and offline[name] is self._withheld.get(name):
+            del offline[name]
+
+    async def _set_aside(self, name: TopicPartition, left: Left) -> None:
+        home = self._home_of(left)
+        if home.directory.failed:
+            return
         path = left.directory / left.name
+        aside = left.directory / names.stray_name(*name, self._entropy.uuid())
+
+        def rename() -> None:
+            self._rename(path, aside)
+            home.unserved.discard(name)
+            write_what_is_left(home)
+
         try:
-            return await self._manager.offload.run(
-                read_topic_id, self._manager.files, path, lane=home.directory.lane
-            )
-        except CorruptMetadata:
-            return None
+            await self._manager.offload.run(rename, lane=home.directory.lane)
         except OSError as error:
             home.directory.report(error)
-            return None
+        else:
+            log.warning("%s is a stray by the cluster's state: kept as %s", path, aside)
 
     async def _promote(self, home: DirectoryLogs, name: TopicPartition, left: Left) -> None:
         loading, config = self._loadings[left.directory], self._manager.config_of(name.topic)
@@ -164,6 +250,10 @@ class Leftovers:
             self._manager.registry.add(home, name, opened)
             home.unserved.discard(name)
             log.info("%s was moved here when the last run ended: served from %s", name, left)
+
+
+def _is_of(served: PartitionLog, copy: _Copy) -> bool:
+    return None in (served.topic_id, copy.topic_id) or served.topic_id == copy.topic_id
 
 
 def _ours_first(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 Kafka's `topic-partition.<uuid>-future` counts as `.move`. What ends in `.delete` or `-delete` is
 removed later, whatever else there is (J-16), so it is no part of the decision. For each partition,
-over all directories that could be read:
+over all directories that could be read (`tp` and `.move` by what they say of their topic's id: one of
+another topic of that name does not count):
 
 | `tp` in    | `.move` in         | a directory | the replica belongs | done                             |
 |            |                    | is bad      | (the metadata says) |                                  |

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -81,10 +81,15 @@ class World:
         )
 
     @asynccontextmanager
-    async def running(self, *, housekeeping: bool = False) -> AsyncIterator[LogManager]:
+    async def running(
+        self,
+        *,
+        housekeeping: bool = False,
+        is_stray: Callable[[PartitionLog], bool] = lambda log: False,
+    ) -> AsyncIterator[LogManager]:
         """Started, and closed at the end."""
         manager = self.manager()
-        await manager.load()
+        await manager.load(is_stray)
         async with trio.open_nursery() as nursery:
             if housekeeping:
                 await nursery.start(manager.run)

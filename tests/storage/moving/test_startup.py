@@ -46,10 +46,34 @@ async def disk_with(*places: tuple[Path, str]) -> World:
     return world
 
 
+async def bring_back(world: World, name: str) -> None:
+    """/c has been away, and has a log of TWO, a topic of that name that was deleted before."""
+    before = World(paths=(M, C))
+    async with before.running() as manager:
+        log = await manager.create("t", 0, TWO, directory_id=manager.directories.all[1].id)
+        append(log, "of another topic")
+    files = VirtualFiles(world.disk)
+    files.make_directory(C / name)
+    for each in before.names(C / "t-0"):
+        files.write_new(C / name / each, VirtualFiles(before.disk).read(C / "t-0" / each))
+    files.sync_directory(C)
+
+
 @asynccontextmanager
-async def started(world: World, *, elsewhere: bool = False) -> AsyncIterator[LogManager]:
-    async with world.running(housekeeping=True) as manager:
-        await manager.promote_moved(lambda name, topic_id: elsewhere)
+async def started(
+    world: World, *, elsewhere: bool = False, known: UUID | None = None
+) -> AsyncIterator[LogManager]:
+    """`known`: the topic that the cluster has here; None: whatever is asked for."""
+
+    def is_stray(found: PartitionLog) -> bool:
+        return known is not None and found.topic_id != known
+
+    async with world.running(housekeeping=True, is_stray=is_stray) as manager:
+        await manager.set_aside_strays(is_stray)
+        await manager.promote_moved(
+            lambda name, topic_id: elsewhere,
+            lambda name, topic_id: known is not None and topic_id != known,
+        )
         with trio.fail_after(20):
             while manager.mover.moves():
                 await trio.lowlevel.checkpoint()
@@ -216,3 +240,64 @@ async def test_a_new_topic_of_the_name_of_a_lone_copy() -> None:
                 await trio.lowlevel.checkpoint()
         assert log.directory == B / "t-0"
         assert (log.topic_id, contents(log)) == (TWO, ["new"])
+
+
+@pytest.mark.parametrize("there", [(A, "t-0"), (A, "t-0.delete")])
+async def test_a_log_of_another_topic_is_not_moved_over_a_copy(there: tuple[Path, str]) -> None:
+    """Cut short in the swap, `.move` is all there is of the replica."""
+    world = await disk_with(there, (B, "t-0.move"))
+    await bring_back(world, "t-0")
+    async with started(world, known=ONE) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert (log.directory, log.topic_id, contents(log)) == (B / "t-0", ONE, VALUES)
+    (stray,) = left(world, C)
+    assert stray.endswith("-stray")
+
+
+async def test_nor_while_a_directory_is_bad() -> None:
+    world = await disk_with((B, "t-0.move"))
+    await bring_back(world, "t-0")
+    fault = world.disk.fail(f"{A}/*")
+    async with started(world, known=ONE) as manager:
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
+        assert left(world, B) == ["t-0.move"]
+    world.disk.heal(fault)
+    world.files = VirtualFiles(world.disk)
+    async with started(world, known=ONE) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+@pytest.mark.parametrize("where", ["t-0", "t-0.delete"])
+async def test_a_copy_of_another_topic_moves_nothing(where: str) -> None:
+    world = await disk_with((A, where), *([(B, "t-0.move")] if where != "t-0" else []))
+    await bring_back(world, "t-0.move")
+    async with started(world, known=ONE) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+        assert log.directory.parent != C
+    (stray,) = left(world, C)
+    assert stray.endswith("-stray")
+
+
+async def test_a_copy_of_a_topic_that_is_gone_is_nobodys_while_a_directory_is_bad() -> None:
+    world = await disk_with((B, "t-0.move"))
+    world.disk.fail(f"{C}/*")
+    async with started(world, known=TWO) as manager:
+        assert manager.offline == ()
+        assert (await manager.create("t", 0, TWO)).topic_id == TWO
+    assert [name for name in left(world, B) if name.endswith("-stray")]
+
+
+async def test_a_copy_goes_on_whose_log_was_in_two_directories() -> None:
+    """One of them never had a record."""
+    world = await disk_with((A, "t-0"), (B, "t-0.move"))
+    VirtualFiles(world.disk).make_directory(C / "t-0")
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert (log.directory, contents(log)) == (B / "t-0", VALUES)
