@@ -1,7 +1,7 @@
 """What becomes of a log that was found at start: served, or known and withheld.
 
-A log in a directory that failed meanwhile is offline with it; one that makes no sense is offline by
-itself. A partition that is found in several directories is served from none until one alone is
+A log in a directory that failed meanwhile is offline with it, and does not count where the partition is in
+another one: as if it had failed before the start. One that makes no sense is offline by itself. A partition that is found in several directories is served from none until one alone is
 left: which of the copies is right cannot be known here. But for a copy that holds nothing: a
 directory that fails while a log is made in it has one, and the log is in another. It is removed.
 And but for one that the cluster does not have here, as of another topic: a directory that was away while
@@ -59,11 +59,17 @@ async def adopt(
     elif other is not None and is_stray(other):
         strays.append(registry.remove(name))
         registry.add(home, name, found)
-    elif other is not None or name in registry.offline:
+    elif other is not None or _is_withheld(registry, name):
         reason = f"{name} is in {found.directory}"
         await _withhold(registry, offload, home, name, found, reason)
     else:
+        registry.offline.pop(name, None)  # it is in a directory that failed meanwhile, too
         registry.add(home, name, found)
+
+
+def _is_withheld(registry: LogRegistry, name: TopicPartition) -> bool:
+    """Whether there is one of that name in a directory that is online."""
+    return name in registry.offline and any(name in home.unserved for home in registry.homes())
 
 
 def _holds_nothing(found: PartitionLog, *, beside: PartitionLog) -> bool:

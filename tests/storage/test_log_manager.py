@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 import trio
@@ -13,10 +14,13 @@ from odradek.seams.files import OutOfDescriptors, Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import DiskFull, InconsistentTopicId, LogFailed, NoDescriptors
 from odradek.storage.log import partition_metadata
 from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import Beginning
+from odradek.storage.log_loading import Adopt, Loading, Opener, Survey
 from odradek.storage.log_manager import Intervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_files import VirtualFiles
@@ -318,6 +322,37 @@ async def test_an_empty_one_of_another_topic_is_not(world: World) -> None:
 
 
 C = Path("/c")
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_one_in_a_directory_that_fails_while_it_is_loaded_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
+    """Whichever is found first: it may be there because the directory failed once before."""
+    world = World()
+    async with world.running() as logs:
+        append(await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id), "there")
+    world.files.make_directory(B / "t-0")
+    load, first_is_done = Opener.load, trio.Event()
+    open_all = Loading._open_all
+
+    def and_fail(opener: Opener, home: DirectoryLogs, *others: Any) -> PartitionLog:
+        opened = load(opener, home, *others)
+        if home.directory.path == B:
+            home.directory.fail(OSError(errno.EIO, "its disk"))
+        return opened
+
+    async def one_by_one(loading: Loading, found: Survey, adopt: Adopt) -> None:
+        if (loading.home.directory.path == A) != is_last:
+            await first_is_done.wait()
+        await open_all(loading, found, adopt)
+        first_is_done.set()
+
+    monkeypatch.setattr(Opener, "load", and_fail)
+    monkeypatch.setattr(Loading, "_open_all", one_by_one)
+    async with world.running() as logs:
+        assert [contents(log) for log in logs.logs()] == [["there"]]
+        assert logs.offline == ()
 
 
 async def test_nor_from_a_third(caplog: pytest.LogCaptureFixture) -> None:
