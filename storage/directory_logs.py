@@ -114,6 +114,15 @@ class DirectoryLogs:
                 self.directory.remove_checkpoint(kind)
             self.directory.files.sync_directory(self.directory.path)
 
+    def forget(self, name: TopicPartition) -> None:
+        """Before a log of that name is made here: no checkpoint says anything of an earlier one, durably.
+        A swap that was given up leaves such entries, or a full disk. From any thread. Raises OSError."""
+        self.unserved.discard(name)
+        for kind in VALUES:
+            with self._writing:
+                if name in self._written.get(kind, (name,)):
+                    self._write(kind)
+
     def _write(self, kind: Checkpoint) -> None:
         value = VALUES[kind]
         at_start = self._at_start.get(kind, {})

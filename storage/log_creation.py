@@ -1,6 +1,7 @@
 """Making a partition's log, in the directory that placement (`directories/placement.py`) likes best.
 
-Order: the partition's directory and files, its name in the log directory, then it is visible. A
+Order: checkpoints without an earlier log of that name (of a move that was given up, say), the
+partition's directory and files, its name in the log directory, then it is visible. A
 crash before leaves a directory without records, which the next start opens, and which is a stray if
 the cluster's state does not know it. Where a directory fails meanwhile, the next best one is tried.
 """

@@ -237,6 +237,7 @@ class Opener:
         """
         path = home.directory.path_of(*name)
         fresh = not self.files.exists(path)
+        home.forget(name)
         try:
             return PartitionLog.open(
                 self.files,

@@ -14,7 +14,8 @@ the lane of its directory. Every log is in exactly one directory, and goes with 
 
 In which order things become durable:
 
-- create: the partition's directory and files, its name in the log directory, then it is visible.
+- create: checkpoints without an earlier log of that name, the partition's directory and files, its name
+  in the log directory, then it is visible.
   A crash before leaves a directory without records, which the next start opens, and which is a
   stray if the cluster's state does not know it.
 - delete: the rename to `-delete`, the log directory synced, checkpoints without it; then the name

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
+import trio
 
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import TopicPartition
@@ -323,3 +324,29 @@ async def test_a_new_log_has_nothing_of_an_unserved_one_of_its_name() -> None:
         await manager.create("t", 0, TWO)
         home.write_checkpoints()
         assert world.read(A / Checkpoint.LOG_START.value) == "0\n0\n"
+
+
+async def test_not_even_where_the_node_is_killed_before_the_next_checkpoint() -> None:
+    """A directory has entries of a copy that was about to become a log there."""
+    world = World(paths=(A, B))
+    async with trio.open_nursery() as nursery:
+        manager = world.manager()
+        await manager.load()
+        await nursery.start(manager.run)
+        a, b = manager.homes()
+        old = await manager.create("t", 0, ONE, directory_id=a.directory.id)
+        for number in range(5):
+            append(old, f"{number}")
+        old.flush()
+        old.advance_log_start(3, "asked to")
+        b.incoming[TopicPartition("t", 0)] = old
+        b.write_checkpoints()
+        del b.incoming[TopicPartition("t", 0)]
+        await manager.delete(TopicPartition("t", 0))
+        new = await manager.create("t", 0, TWO, directory_id=b.directory.id)
+        append(new, "new")
+        new.flush()
+        nursery.cancel_scope.cancel()
+    async with world.crashed(1).running() as manager:
+        (found,) = manager.logs()
+        assert (found.topic_id, contents(found)) == (TWO, ["new"])
