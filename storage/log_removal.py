@@ -33,7 +33,7 @@ from odradek.storage.log_registry import LogRegistry, offline_reason
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
-DESCRIPTORS_RETRY_SECONDS = 0.1
+DESCRIPTORS_RETRY_SECONDS = RETRY_SECONDS = 0.1
 REST_RATIO = 3
 REST_SECONDS_MAX = 0.02
 """After each directory there is a rest of so many times what it took, up to so long: the removal of a
@@ -234,6 +234,8 @@ class Removals:
             new = directory.path / names.deleted_name(*parsed.topic_partition, entropy.uuid())
             try:
                 await self._offload.run(self._rename, path, new, lane=directory.lane)
+            except FileNotFoundError:
+                pass
             except OutOfDescriptors as error:
                 log.warning("%s stays: %s", path, error)
             except OSError as error:
@@ -264,9 +266,20 @@ class Removals:
             await self._offload.run(self._files.remove_tree, path, lane=directory.lane)
         except OutOfDescriptors:
             self.schedule(directory, path, int(DESCRIPTORS_RETRY_SECONDS * 1000))
+        except FileNotFoundError:  # an operator who needs the room removes it, too
+            await self._look_again(directory, path)
         except OSError as error:
             directory.report(error)
         else:
             log.info("removed %s", path)
         rest = REST_RATIO * (self._clock.monotonic() - began)
         await self._clock.sleep(min(rest, REST_SECONDS_MAX))
+
+    async def _look_again(self, directory: LogDirectory, path: Path) -> None:
+        try:
+            is_there = await self._offload.run(self._files.exists, path, lane=directory.lane)
+        except OSError as error:
+            directory.report(error)
+        else:
+            if is_there:
+                self.schedule(directory, path, int(RETRY_SECONDS * 1000))

@@ -451,6 +451,24 @@ async def test_a_deleted_log_makes_room_for_its_name_and_is_removed_later(
         assert contents(fresh) == ["new"]
 
 
+async def test_an_operator_may_remove_what_is_deleted_himself(
+    world: World, clock: VirtualClock
+) -> None:
+    """All of it before its time, or file by file beside us."""
+    async with world.running(housekeeping=True) as manager:
+        for number in range(2):
+            await manager.create("t", number, ONE, directory_id=manager.homes()[0].directory.id)
+        await manager.delete(TopicPartition("t", 0), TopicPartition("t", 1))
+        first, second = (name for name in world.names(A) if name.endswith("-delete"))
+        world.files.remove_tree(A / first)
+        fault = world.disk.fail(f"{A}/{second}/*", errno.ENOENT, {"remove"}, times=1)
+        await clock.run_for(62)
+        assert fault.failed
+        assert second not in world.names(A)
+        assert len(manager.removals) == 0
+        assert len(manager.homes()) == 2
+
+
 async def test_a_reader_in_the_middle_of_a_deleted_log_finishes(world: World) -> None:
     async with world.running() as manager:
         log = await manager.create("t", 0, ONE)

@@ -226,6 +226,14 @@ async def test_j10_a_clean_stop_leaves_no_name_that_kafka_does_not_know(world: W
         assert len(manager.removals) == 3
 
 
+async def test_j10_what_an_operator_removed_himself_costs_no_clean_stop(world: World) -> None:
+    async with running(world) as (manager, _):
+        await manager.mover.move(T0, B)
+        await moved(manager)
+        world.files.remove_tree(A / "t-0.delete")
+    assert ".kafka_cleanshutdown" in world.names(A)
+
+
 @pytest.mark.parametrize("bad", [A, B])
 async def test_j11_a_failing_directory_stops_the_move(world: World, bad: Path) -> None:
     world.paths = (M, A, B)
