@@ -20,6 +20,7 @@ import trio
 
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import (
+    RESERVED_DIRECTORIES,
     MetadataDelta,
     MetadataImage,
     PartitionImage,
@@ -348,9 +349,27 @@ class PartitionTable:
         if found is None or found.topic_id in (None, topic.id):
             if found is not None:
                 found.check_online()
+                self._refuse_leftover(found, topic, index)
             return found
         await self._logs.set_aside_strays(lambda each: each is found)
         return None
+
+    def _refuse_leftover(self, found: PartitionLog, topic: TopicImage, index: int) -> None:
+        """A log that never had a record is not the replica where that should be in a directory that is
+        offline: one that fails while a log is made in it has such a log, and the replica is in another.
+        Raises LogFailed."""
+        assigned = topic.partitions[index].directory_of(self._node_id)
+        if (
+            found.end_offset == 0
+            and (topic.id, index) in self._at_start
+            and not self._logs.registry.are_all_online
+            and assigned.int >= RESERVED_DIRECTORIES
+            and all(home.directory.id != assigned for home in self._logs.homes())
+        ):
+            raise LogFailed(
+                f"{topic.name}-{index} may be in a log directory that is offline, with the id {assigned}:"
+                f" {found.directory} never had a record"
+            )
 
     async def _create_log(self, topic: TopicImage, index: int) -> PartitionLog:
         """Raises LogFailed where the replica's records may be somewhere else."""
