@@ -100,6 +100,8 @@ class PartitionTable:
         """Replicas that existed before this run: their logs should be here, until they are deleted."""
         self._busy: dict[Key, trio.Event] = {}
         self._to_open: dict[Key, None] = {}
+        self._opening: list[trio.Event] = []
+        """Of those that were taken from there, some together; what they open may not be busy yet."""
         self._again: dict[Key, float] = {}
         """What could not be opened for now, and when it is tried again."""
         self._to_delete: list[_Leaving] = []
@@ -251,18 +253,24 @@ class PartitionTable:
 
     async def _open_some(self) -> None:
         """The next few of those to be opened, together."""
-        async with trio.open_nursery() as nursery:
-            for key in list(islice(self._to_open, OPENED_AT_ONCE)):
-                del self._to_open[key]
-                nursery.start_soon(self._try_to_open, key)
+        done = trio.Event()
+        self._opening.append(done)
+        try:
+            async with trio.open_nursery() as nursery:
+                for key in list(islice(self._to_open, OPENED_AT_ONCE)):
+                    del self._to_open[key]
+                    nursery.start_soon(self._try_to_open, key)
+        finally:
+            self._opening.remove(done)
+            done.set()
 
     async def settle(self) -> None:
         """Open now what waits for its turn, and see the rest through: for whoever counts what is
         here."""
         while self._to_open:
             await self._open_some()
-        for busy in list(self._busy.values()):
-            await busy.wait()
+        for each in [*self._opening, *self._busy.values()]:
+            await each.wait()
 
     async def open_all(self) -> None:
         """Open every partition of the image; at start. Those that can't be are left for later."""

@@ -12,6 +12,7 @@ import trio
 
 from odradek.broker.partitions import (
     AGAIN_SECONDS,
+    OPENED_AT_ONCE,
     SETTLE_SECONDS,
     SETTLE_SECONDS_MAX,
     PartitionTable,
@@ -108,6 +109,21 @@ async def test_opening_waits_for_a_pause_but_not_for_ever(clock: VirtualClock) -
         assert number > 10
         await clock.run_for(SETTLE_SECONDS_MAX)
         assert len(logs.logs()) == number
+
+
+async def test_who_counts_what_is_here_waits_for_what_is_about_to_be_opened(
+    clock: VirtualClock,
+) -> None:
+    """From the moment that nobody else would open it."""
+    for _ in range(10):  # whoever's turn it is first
+        async with running(clock) as (cluster, logs):
+            for number in range(OPENED_AT_ONCE):
+                cluster.create(f"t{number}", UUID(int=1 + number))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cluster.table._open_some)
+                await trio.lowlevel.checkpoint()
+                await cluster.table.settle()
+                assert len(logs.logs()) == OPENED_AT_ONCE
 
 
 async def test_a_leader_begins_its_epoch(clock: VirtualClock) -> None:
