@@ -350,8 +350,10 @@ class PartitionTable:
         name = TopicPartition(topic.name, index)
         found = self._logs.registry.logs.get(name)
         if found is None and (lost := self._logs.registry.offline.get(name)) is not None:
-            is_here = any(name in home.unserved for home in self._logs.homes())
             was_here = (topic.id, index) in self._at_start
+            if lost.topic_id not in (None, topic.id) and not was_here:
+                await self._logs.set_aside_unserved(name)
+            is_here = any(name in home.unserved for home in self._logs.homes())
             if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
                 raise LogFailed(lost.reason)
         if found is None or found.topic_id in (None, topic.id):

@@ -311,6 +311,11 @@ class LogManager:
         await self._taking_away.set_aside(strays)
         return strays
 
+    async def set_aside_unserved(self, name: TopicPartition) -> None:
+        """As `set_aside_strays`, what is here of a partition and is not served: its name is another
+        topic's by now. What can't be renamed stays, and goes on being in the way."""
+        await self._taking_away.set_aside_unserved(name)
+
     # Flushing
 
     async def flush(self, which: PartitionLog, up_to: int) -> None:

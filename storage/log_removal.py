@@ -100,6 +100,35 @@ class TakingAway:
         else:
             log.warning("%s is of a topic that is gone: kept as %s", stray, leaving.path)
 
+    async def set_aside_unserved(self, name: TopicPartition) -> None:
+        """As `LogManager.set_aside_unserved`."""
+        await self._registry.wait_until_free(name)
+        with self._registry.claim(name), trio.CancelScope(shield=True):
+            for home in self._registry.homes():
+                if name in home.unserved:
+                    await self._set_aside_in(home, name)
+
+    async def _set_aside_in(self, home: DirectoryLogs, name: TopicPartition) -> None:
+        def rename() -> list[str]:
+            found = [each for each in self._files.list(home.directory.path) if _is_of(each, name)]
+            for each in found:
+                aside = names.stray_name(*name, self._entropy.uuid())
+                self._files.rename(home.directory.path / each, home.directory.path / aside)
+            self._files.sync_directory(home.directory.path)
+            home.unserved.discard(name)
+            write_what_is_left(home)
+            return found
+
+        try:
+            async with home.maintenance:
+                found = await self._offload.run(rename, lane=home.directory.lane)
+        except OSError as error:
+            home.directory.report(error)
+        else:
+            for each in found:
+                path = home.directory.path / each
+                log.warning("%s is of a topic that is gone: kept as -stray", path)
+
     async def _take_away(
         self, partitions: Iterable[TopicPartition], new_name: NewName, *, keep: bool
     ) -> list[tuple[DirectoryLogs, Leaving]]:
@@ -168,6 +197,16 @@ class TakingAway:
         except OutOfDescriptors:
             return False
         return True
+
+
+def _is_of(directory: str, name: TopicPartition) -> bool:
+    """Whether it is the partition, or a move's copy of it."""
+    try:
+        parsed = names.parse(directory)
+    except names.NotAPartition:
+        return False
+    is_kept = parsed.state in (names.State.LIVE, names.State.FUTURE, names.State.MOVING)
+    return is_kept and parsed.topic_partition == name
 
 
 def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) -> None:

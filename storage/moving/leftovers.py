@@ -131,7 +131,7 @@ class Leftovers:
                 if copy.has_log:
                     path = copy.left.directory / copy.left.name
                     log.warning("%s is left alone: %s cannot be served", path, name)
-            self._withhold(name, self._decide([copy.left for copy in copies if not copy.has_log]))
+            self._withhold(name, [copy for copy in copies if not copy.has_log])
 
     async def _go_on(self, name: TopicPartition, served: PartitionLog, left: list[Left]) -> None:
         for each, verdict in decide([served.directory.parent], left, any_bad=False):
@@ -149,14 +149,16 @@ class Leftovers:
         any_bad = not self._manager.registry.are_all_online
         return decide((), lone, any_bad=any_bad, is_elsewhere=is_elsewhere)
 
-    def _withhold(self, name: TopicPartition, decisions: Sequence[Decision]) -> None:
-        for left, verdict in decisions:
+    def _withhold(self, name: TopicPartition, lone: Sequence[_Copy]) -> None:
+        topics = {copy.topic_id for copy in lone}
+        topic_id = topics.pop() if len(topics) == 1 else None
+        for left, verdict in self._decide([copy.left for copy in lone]):
             if self._home_of(left).directory.failed:
                 continue
             reason = f"of {name} there is only {left.directory / left.name}"
             reason += " as yet" if verdict is Verdict.PROMOTE else ", and it may not be all of it"
             if name not in self._manager.registry.offline:
-                offline = self._withheld[name] = Offline(reason, None)
+                offline = self._withheld[name] = Offline(reason, topic_id)
                 self._manager.registry.offline[name] = offline
             log.warning("%s", reason)
 
@@ -193,10 +195,9 @@ class Leftovers:
                 self._let_go(name)
                 continue
             elsewhere = any(is_elsewhere(name, copy.topic_id) for copy in lone)
-            decisions = self._decide([copy.left for copy in lone], is_elsewhere=elsewhere)
             if name not in self._manager.registry.offline:  # a stray had its name until now
-                self._withhold(name, decisions)
-            for left, verdict in decisions:
+                self._withhold(name, lone)
+            for left, verdict in self._decide([copy.left for copy in lone], is_elsewhere=elsewhere):
                 home = self._home_of(left)
                 if verdict is Verdict.PROMOTE and not home.directory.failed:
                     await self._promote(home, name, left)

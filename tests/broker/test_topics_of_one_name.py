@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from odradek.replication.errors import UnknownPartition, UnknownTopicId
+from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
@@ -116,6 +117,33 @@ async def test_a_topic_made_anew_when_a_directory_has_failed_is_in_another(
         await clock.run_for(1)
         cluster.create("t", TWO)
         assert (await cluster.table.get("t", None, 0)).topic_id == TWO
+
+
+@pytest.mark.parametrize("copy", ["t-0", "t-0.move"])
+async def test_what_cannot_be_served_of_a_topic_is_not_in_the_way_of_the_next_one(
+    clock: VirtualClock, copy: str
+) -> None:
+    """It is in two directories; or a move's copy is all there is, while a directory is offline."""
+    world = World(clock=clock, paths=(Path("/m"), A, B))
+    async with world.running() as logs:
+        log = await logs.create("t", 0, ONE, directory_id=logs.homes()[1].directory.id)
+        append(log, "old")
+    world.killed().files.make_directory(B / copy)
+    for name in world.names(A / "t-0"):
+        world.files.write_new(B / copy / name, world.files.read(A / "t-0" / name))
+    if copy != "t-0":
+        world.disk.fail(f"{A}/*")
+    async with running(clock, world) as (cluster, logs):
+        cluster.create("t", ONE)
+        with pytest.raises(LogFailed):
+            await cluster.table.get("t", None, 0)
+        cluster.delete(ONE)
+        await clock.run_for(1)
+        cluster.create("t", TWO)
+        partition = await cluster.table.get("t", None, 0)
+        assert (partition.log.topic_id, contents(partition.log)) == (TWO, [])
+    assert [name for name in world.names(B) if name.endswith("-stray")]
+    assert copy == "t-0.move" or [name for name in world.names(A) if name.endswith("-stray")]
 
 
 async def test_what_is_damaged_where_the_new_topics_log_would_be_is_the_operators(
