@@ -356,21 +356,23 @@ class Mover:
                 log.error("the move of %s failed (%s): the replica stays where it is", move, why)
 
     async def _discard(self, name: TopicPartition, home: DirectoryLogs, mirror: Mirror) -> None:
-        """The copy is renamed, so that no start takes it for one, then removed."""
+        """The copy is renamed, so that no start takes it for one, then removed. Not given up half done
+        because the process is out of descriptors."""
         directory = home.directory
         aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
-        if directory.failed:
+        while not directory.failed:
+            try:
+                await self._manager.offload.run(
+                    _set_aside, self._manager, mirror.current, aside, lane=directory.lane
+                )
+            except OutOfDescriptors:
+                await self._manager.clock.sleep(RETRY_SECONDS)
+                continue
+            except OSError as error:
+                directory.report(error, undone=True)
+            else:
+                self._manager.removals.schedule(directory, aside, 0)
             return
-        try:
-            await self._manager.offload.run(
-                _rename, self._manager, mirror.current, aside, lane=directory.lane
-            )
-        except FileNotFoundError:
-            pass  # it was not even made
-        except OSError as error:
-            directory.report(error, undone=True)
-        else:
-            self._manager.removals.schedule(directory, aside, 0)
 
     async def park_all(self) -> None:
         """At a clean shutdown: copies become Kafka's `-future`, cleanly closed, and sources
@@ -430,6 +432,8 @@ def _slice(mirror: Mirror, size: int) -> tuple[int, int]:
     return mirror.advance(size), mirror.remaining_bytes
 
 
-def _rename(manager: LogManager, old: Path, new: Path) -> None:
-    manager.files.rename(old, new)
-    manager.files.sync_directory(new.parent)
+def _set_aside(manager: LogManager, copy: Path, aside: Path) -> None:
+    """In a thread; it can be called again."""
+    if manager.files.exists(copy):  # else it was not even made
+        manager.files.rename(copy, aside)
+    manager.files.sync_directory(aside.parent)

@@ -120,6 +120,22 @@ async def test_j02_any_cancels_and_leaves_nothing_behind(world: World) -> None:
         assert manager.mover.statistics.cancelled == 1
 
 
+@pytest.mark.parametrize("operation", ["rename", "sync"])
+async def test_j02_without_a_descriptor_it_is_waited(clock: VirtualClock, operation: str) -> None:
+    """What was left would go on at the next start, or be in nobody's list."""
+    world = World(paths=(M, A, B), clock=clock)
+    async with running(world) as (manager, _):
+        manager.mover.threads_max = 0
+        await manager.mover.move(T0, B)
+        path = f"{B}/t-0.move" if operation == "rename" else str(B)
+        fault = world.disk.fail(path, errno.EMFILE, {operation}, times=1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(manager.mover.cancel, T0)
+            await clock.run_for(2)
+        assert fault.failed
+        assert [name for name in world.names(B) if name.startswith("t-0")] == []
+
+
 async def test_a_move_is_cancelled_in_the_middle(world: World) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
