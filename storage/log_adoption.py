@@ -1,11 +1,12 @@
 """What becomes of a log that was found at start: served, or known and withheld.
 
 A log in a directory that failed meanwhile is offline with it, and does not count where the partition is in
-another one: as if it had failed before the start. One that makes no sense is offline by itself. A partition that is found in several directories is served from none until one alone is
-left: which of the copies is right cannot be known here. But for a copy that holds nothing: a
-directory that fails while a log is made in it has one, and the log is in another. It is removed.
-And but for one that the cluster does not have here, as of another topic: a directory that was away while
-the topic was deleted and made anew has it. It is a stray, and so may the other one be.
+another one: as if it had failed before the start. One that makes no sense is offline by itself. A partition
+that is found in several directories is served from none until one alone is left: which of the copies is right
+cannot be known here. But for a copy that holds nothing: a directory that fails while a log is made in it has
+one, and the log is in another. It is removed. And but for one that the cluster does not have here, as of
+another topic: a directory that was away while the topic was deleted and made anew has it. It is a stray, and
+so may the other one be.
 What is withheld keeps its entries in the checkpoints, and its directory gets no mark of a clean
 shutdown where it could not be closed.
 """
