@@ -51,14 +51,14 @@ def open_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
-    with _what_is_raised_not_logged(), ExitStack() as stack:
+    with _what_is_raised_not_logged(), warnings.catch_warnings(), ExitStack() as stack:
+        # What they say is for whoever writes a program.
+        warnings.filterwarnings("ignore", module="pyspark")
         with interrupts_put_off():
             session = builder.getOrCreate()
             stack.callback(session.stop)
         try:
-            with interrupts_cancel(session), warnings.catch_warnings():
-                # What they say is for whoever writes a program.
-                warnings.filterwarnings("ignore", module="pyspark")
+            with interrupts_cancel(session):
                 quicken(session)
                 session.sparkContext.setLogLevel("ERROR")
                 yield session
