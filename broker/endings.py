@@ -9,6 +9,10 @@ class CannotStart(Exception):
     """The node can't start; the text says why and what to do."""
 
 
+class WrongConfig(CannotStart):
+    """A config makes no sense, as is seen only where it is used."""
+
+
 class Stopped(CannotStart):
     """The node was told to stop while it waited for others of its cluster."""
 

@@ -231,14 +231,17 @@ def _topic(text: str) -> tuple[str, int]:
 async def _serve(
     broker: Broker, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
 ) -> None:
-    """Run the broker to its end. Raises CommandFailed for what kept it from starting or stopped it."""
+    """Run the broker to its end. Raises WrongUsage for a config that makes no sense, CommandFailed for what
+    else kept it from starting or stopped it."""
     import trio
 
     from odradek.broker.cli.terminal import ending_signals
+    from odradek.broker.endings import WrongConfig
     from odradek.broker.node import CannotStart, Stopped, StorageLost
     from odradek.protocol.errors import KafkaError
     from odradek.seams.watchdog import watch
 
+    wrong: list[str] = []
     reasons: list[str] = []
     try:
         async with trio.open_nursery() as nursery:
@@ -256,8 +259,12 @@ async def _serve(
                 nursery.cancel_scope.cancel()
     except* Stopped:
         pass  # as it was told to
+    except* WrongConfig as group:
+        wrong = [str(error) for error in _leaves(group)]
     except* (CannotStart, StorageLost, KafkaError, OSError) as group:
         reasons = [str(error) for error in _leaves(group)]
+    if wrong:
+        raise WrongUsage("; ".join(wrong))
     if reasons:
         raise CommandFailed("; ".join(reasons))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.endings import CannotStart
+from odradek.broker.endings import CannotStart, WrongConfig
 from odradek.broker.tiered.reads import TieredReads
 from odradek.broker.tiered.remote_log_manager import RemoteLogManager
 from odradek.broker.tiered.settings import RemoteLogSettings
@@ -52,10 +52,10 @@ METADATA_IMPL_PREFIX = "remote.log.metadata.manager.impl.prefix"
 
 async def open_tiering(broker: Broker) -> Tiering:
     """Once the broker's listeners are bound. Nothing is asked of the store, or of anybody, yet. Raises
-    CannotStart for a config that makes no sense."""
+    WrongConfig for a config that makes no sense."""
     config, seams = broker.config, broker.seams
     if config.get_str(METADATA_MANAGER) != TOPIC_BASED:
-        raise CannotStart(f"{METADATA_MANAGER} can only be {TOPIC_BASED}")
+        raise WrongConfig(f"{METADATA_MANAGER} can only be {TOPIC_BASED}")
     try:
         settings = read_settings(
             metadata_properties(config), node_id=broker.node_id, bootstrap=_own_address(broker)
@@ -69,7 +69,7 @@ async def open_tiering(broker: Broker) -> Tiering:
         )
         storage = await seams.offload.run(opened, lane=OBJECTS_LANE)
     except ValueError as error:
-        raise CannotStart(str(error)) from None
+        raise WrongConfig(str(error)) from None
     snapshots = MetadataSnapshots(seams, broker.directories.metadata.path)
     metadata = TopicBasedRemoteLogMetadataManager(seams, settings, snapshots)
     return Tiering(broker, storage, metadata)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,28 @@ def test_it_serves_and_stops(tmp_path: Path) -> None:
     with start_odradek(tmp_path, arguments=["--tiered", str(tmp_path / "tier")]) as broker:
         assert broker.bootstrap
     assert (tmp_path / "tier" / "kafka-tiered-storage").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tiered", "no-store://bucket"], "stores are file:///directory"),
+        (["--tiered", "memory:///", "--set", "rsm.config.compression=gzip"], "none, zstd, lz4"),
+        (
+            ["--tiered", "memory:///", "--set", f"rlmm.config.{TOPIC}.num.partitions=x"],
+            "num.partitions",
+        ),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_wrong_usage(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    """As any other: whoever starts it anew when it has failed need not."""
+    words = ["serve", "--listen", "127.0.0.1:0", "--log-dirs", str(tmp_path), *arguments]
+    ended = subprocess.run(
+        [sys.executable, "-m", "odradek.broker", *words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == WRONG_USAGE
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
