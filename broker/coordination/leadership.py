@@ -21,6 +21,8 @@ from odradek.broker.coordination.log import CoordinatorLog, partition_for
 from odradek.broker.timers import Turn, monotonic_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
+from odradek.seams.files import Buffer
+from odradek.storage.errors import NoDescriptors
 
 log = logging.getLogger("odradek.coordination")
 
@@ -34,6 +36,9 @@ AS_COORDINATOR: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
 }
 """What a coordinator's clients are told of an error of its log."""
+
+AGAIN_SECONDS = 1.0
+"""After which a load goes on that found no file descriptor."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -334,7 +339,7 @@ class Leadership(Generic[S, T]):
         turn = Turn(self._clock)
         offset = self._log.start_offset(led.partition)
         while offset < self._log.end_offset(led.partition):
-            data = await self._log.read(led.partition, offset, self._load_buffer_bytes)
+            data = await self._read(led, offset)
             if not len(data):
                 break
             for _ in loader.feed(data):
@@ -345,3 +350,16 @@ class Leadership(Generic[S, T]):
         led.last_offset = loader.next_offset - 1
         for _ in self._coordinator.take_up(led):
             await turn.pass_on()
+
+    async def _read(self, led: LedPartition[S, T], offset: int) -> Buffer:
+        """For want of a descriptor it is waited: nobody would load the partition again before it changes
+        hands."""
+        is_told = False
+        while True:
+            try:
+                return await self._log.read(led.partition, offset, self._load_buffer_bytes)
+            except NoDescriptors as error:
+                if not is_told:
+                    log.warning("%s-%d is not loaded yet: %s", self._topic, led.partition, error)
+                is_told = True
+            await self._clock.sleep(AGAIN_SECONDS)

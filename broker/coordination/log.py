@@ -58,7 +58,8 @@ class CoordinatorLog(Protocol):
     async def read(self, partition: int, offset: int, max_bytes: int) -> Buffer:
         """Whole batches from the one that holds `offset` on, at least one, up to the end of the log.
 
-        Empty at the end. More than `max_bytes` only where the first batch alone is larger.
+        Empty at the end. More than `max_bytes` only where the first batch alone is larger. NoDescriptors
+        says nothing of the log: it may be read a moment later.
         """
         ...
 

@@ -12,7 +12,11 @@ from types import MappingProxyType
 import pytest
 import trio
 
-from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
+from odradek.broker.coordination.leadership import (
+    AGAIN_SECONDS,
+    LoadInProgress,
+    NotCoordinator,
+)
 from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
 from odradek.broker.coordinator_log import PartitionCoordinatorLog
 from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswer
@@ -331,6 +335,30 @@ async def test_a_disk_that_fails_a_load_is_reported_and_the_log_offline(
             stand.coordinator.describe("a")
     assert "can't be loaded" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+async def test_a_load_that_finds_no_descriptor_goes_on_when_there_is_one(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says nothing of the records, and nobody would load them again before another leads."""
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        stand.fetched(1)
+        await clock.settle()
+        fault = stand.world.disk.fail("*.log", errno.EMFILE, {"open", "read"})
+        stand.led_by(ME, 7)
+        await clock.run_for(3 * AGAIN_SECONDS)
+        with pytest.raises(LoadInProgress):
+            stand.coordinator.describe("a")
+        assert caplog.text.count("is not loaded yet") == 1
+        stand.world.disk.heal(fault)
+        await clock.run_for(AGAIN_SECONDS)
+        stand.fetched(1)
+        await clock.settle()
+        assert stand.coordinator.describe("a").producer_id == 1000
+        assert stand.coordinator.leadership.failed_loads == 0
 
 
 async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> None:
