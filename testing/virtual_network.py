@@ -435,12 +435,12 @@ class VirtualNetwork:
         self.power.check()
         if self._resolve(host) != self.name:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
+        await trio.lowlevel.checkpoint()  # not later: who is cancelled has bound nothing
         address = Address(self.name, port or self.wires.free_port())
         if (address.host, address.port) in self.wires.listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(address))
         listener = VirtualListener(self, address)
         self.wires.listeners[address.host, address.port] = listener
-        await trio.lowlevel.checkpoint()
         return [listener]
 
     async def connect(self, host: str, port: int) -> VirtualConnection:

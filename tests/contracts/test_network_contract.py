@@ -490,6 +490,17 @@ class TestListening:
         with pytest.raises(ConnectionRefused):
             await hosts.client.connect(hosts.name, listener.address.port)
 
+    async def test_who_is_cancelled_has_no_port(self, hosts: TwoHosts) -> None:
+        [listener] = await hosts.server.listen(hosts.name, 0)
+        port = listener.address.port
+        await listener.aclose()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            [listener] = await hosts.server.listen(hosts.name, port)
+            await listener.aclose()
+        [listener] = await hosts.server.listen(hosts.name, port)
+        await listener.aclose()
+
     async def test_closing_tells_who_waits_for_peers(self, hosts: TwoHosts) -> None:
         [listener] = await hosts.server.listen(hosts.name, 0)
 
