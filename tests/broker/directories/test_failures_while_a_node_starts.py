@@ -1,0 +1,90 @@
+"""A node whose log directories fail before it serves: it ends, and says what is lost."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from odradek.broker.endings import StorageLost
+from odradek.broker.lifecycle import BrokerLifecycle
+from odradek.broker.node import Broker
+from odradek.seams.files import Path
+from odradek.storage.directories import clean_shutdown
+from odradek.testing.simulation.cluster import config_of, host
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualWorld
+
+LOGS, METADATA = Path("/logs"), Path("/metadata")
+
+
+class Node:
+    """All of its cluster, with one log directory, and the metadata log in another."""
+
+    def __init__(self) -> None:
+        self.world = VirtualWorld()
+        self.disk = VirtualDisk()
+        for path in (LOGS, METADATA):
+            self.disk.mount(path)
+
+    def lives(self, meanwhile: Callable[[Broker], None] = Broker.stop) -> None:
+        """Until it ends by itself, or serves."""
+        doors = self.world.node(host(1), self.disk)
+        paths = {"log.dirs": str(LOGS), "metadata.log.dir": str(METADATA)}
+        broker = Broker(doors.seams, config_of(1, 1, more=paths))
+
+        async def live() -> None:
+            self.world.clock.jumping = True
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(broker.run)
+                    await trio.sleep(1)
+                    meanwhile(broker)
+
+        try:
+            self.world.run(live)
+        finally:
+            doors.power.cut()
+
+
+@pytest.fixture
+def node() -> Node:
+    """Which has run before."""
+    node = Node()
+    node.lives()
+    return node
+
+
+def ending(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        (group,) = group.exceptions
+    return group
+
+
+def test_the_last_directory_fails_while_its_logs_are_loaded(node: Node) -> None:
+    node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EIO)
+    with pytest.raises(ExceptionGroup) as ended:
+        node.lives()
+    assert isinstance(ending(ended.value), StorageLost)
+    assert f"{LOGS}: [Errno 5]" in str(ending(ended.value))
+
+
+def test_the_last_directory_fails_before_clients_are_served(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the node waits for the controller, say."""
+
+    async def register(*_: object) -> None:
+        pass
+
+    def fail(broker: Broker) -> None:
+        broker.logs.homes()[0].directory.fail(OSError(errno.EIO, "gone"))
+
+    monkeypatch.setattr(BrokerLifecycle, "register", register)
+    began = node.world.clock.monotonic()
+    with pytest.raises(ExceptionGroup) as ended:
+        node.lives(fail)
+    assert isinstance(ending(ended.value), StorageLost)
+    assert node.world.clock.monotonic() - began < 10
