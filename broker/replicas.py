@@ -28,6 +28,7 @@ from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.config import LogConfig
@@ -141,10 +142,13 @@ class Replicas:
 
     async def load(self) -> PartitionTable:
         """Recover the logs, by the configs that the metadata image has: compacted logs that no checkpoint
-        names are recovered otherwise."""
+        names are recovered otherwise. Raises CannotStart where there are too few file descriptors."""
         broker = self._broker
         self.cordon()
-        await self.logs.load(self._is_stray)
+        try:
+            await self.logs.load(self._is_stray)
+        except NoDirectory as error:
+            raise CannotStart(str(error)) from None
         self.partitions = PartitionTable(
             self.logs,
             lambda: broker.metadata.image,

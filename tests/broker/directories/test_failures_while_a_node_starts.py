@@ -1,4 +1,4 @@
-"""A node whose log directories fail before it serves: it ends, and says what is lost."""
+"""A node whose log directories fail, or cannot be opened, before it serves: it ends, and says what is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from odradek.broker.endings import StorageLost
+from odradek.broker.endings import CannotStart, StorageLost
 from odradek.broker.lifecycle import BrokerLifecycle
 from odradek.broker.node import Broker
 from odradek.seams.files import Path
@@ -88,3 +88,11 @@ def test_the_last_directory_fails_before_clients_are_served(
         node.lives(fail)
     assert isinstance(ending(ended.value), StorageLost)
     assert node.world.clock.monotonic() - began < 10
+
+
+def test_there_are_too_few_descriptors_to_load_logs(node: Node) -> None:
+    node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EMFILE)
+    with pytest.raises(ExceptionGroup) as ended:
+        node.lives()
+    assert isinstance(ending(ended.value), CannotStart)
+    assert "ulimit -n" in str(ending(ended.value))
