@@ -24,6 +24,7 @@ DEFAULT_LEVELS = {GZIP: -1, LZ4: 9, ZSTD: 3}
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK = 32 * 1024
+_GZIP_PIECE = 16 * 1024
 _LENGTH = Struct(">I")
 _ZSTD_WINDOW_MAX = 1 << 27  # zstd's own limit for streams; a header may ask for more
 
@@ -84,24 +85,31 @@ class _Stream(Protocol):
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
+    view = memoryview(data)
     members = []
-    rest: Buffer = data
     room = max_bytes
+    # What lies behind a member is copied by the stream that finds its end: it is given all there is where
+    # there is one member, mostly, and a piece at a time where there may be as many as bytes.
+    position, piece_bytes = 0, len(view)
+    stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
     while True:
-        stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        piece = view[position : position + piece_bytes]
         try:
-            member = stream.decompress(rest, room + 1)
+            part = stream.decompress(piece, room + 1)
         except zlib.error as error:
             raise CorruptBatch(f"gzip: {error}") from None
-        room -= len(member)
+        room -= len(part)
         if room < 0:
             raise _too_large(max_bytes)
-        members.append(member)
-        if not stream.eof:
-            raise CorruptBatch("gzip: cut short")
-        rest = stream.unused_data
-        if not rest:
-            return members[0] if len(members) == 1 else b"".join(members)
+        members.append(part)
+        position += len(piece) - len(stream.unused_data)
+        if position == len(view):
+            break
+        if stream.eof:
+            stream, piece_bytes = zlib.decompressobj(16 + zlib.MAX_WBITS), _GZIP_PIECE
+    if not stream.eof:
+        raise CorruptBatch("gzip: cut short")
+    return members[0] if len(members) == 1 else b"".join(members)
 
 
 def _snappy_xerial(data: Buffer) -> bytes:
