@@ -161,12 +161,26 @@ class BrokerConnection:
         return failure
 
     async def send_only(
-        self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None
+        self,
+        api: Api,
+        values: Mapping[str, Any],
+        *,
+        timeout_s: float = 30.0,
+        at_most: int | None = None,
     ) -> None:
-        """Send a request that has no answer: Produce with acks=0."""
+        """Send a request that has no answer: Produce with acks=0.
+
+        Raises Unsupported, Unreachable or, where the broker does not read it in `timeout_s`, TimedOut.
+        """
         version = self.version_of(api, at_most)
         body = messages.write_request(api.key, version, values)
-        await self._send(api, version, self._correlation_id(), [body])
+        with trio.move_on_after(timeout_s) as patience:
+            await self._send(api, version, self._correlation_id(), [body])
+        if patience.cancelled_caught:
+            unread = f"{api.title} in {timeout_s:g} s"
+            late = TimedOut(f"the broker at {self.address} did not read {unread}")
+            self.abort(late)
+            raise late
 
     async def aclose(self) -> None:
         """Close; what was sent still arrives, which matters where no answer was waited for."""

@@ -383,7 +383,7 @@ class Producer:
         try:
             node = await self._cluster.node(node_id)
             if options.acks == 0:
-                await node.send_only(PRODUCE, values, at_most=NAMED_TOPICS)
+                await node.send_only(PRODUCE, values, timeout_s=wait_s, at_most=NAMED_TOPICS)
                 for batch in batches:
                     self._finish(batch, -1)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,9 @@ from odradek.protocol.records.batch import batches
 from odradek.protocol.records.records import decode
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
-from odradek.seams.network import Address
+from odradek.seams.network import Address, Connection
 from odradek.seams.tcp import TcpNetwork
+from odradek.testing.virtual_network import WINDOW_BYTES
 from odradek.testing.virtual_world import VirtualWorld
 from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
@@ -273,21 +274,18 @@ async def test_the_broker_is_gone_for_good() -> None:
         assert isinstance(gone.value, ClientError)
 
 
-def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
-    """But for the time in which it may say itself that it could not."""
+def in_virtual_time(
+    broker: ScriptedBroker,
+    options: ProducerOptions,
+    main: Callable[[Producer], Awaitable[None]],
+) -> None:
     world = VirtualWorld()
     world.clock.jumping = True
-    failed_at: list[float] = []
-    log = Log()
+    broker.address = Address("broker", 9092)
 
-    def script(asked: Asked) -> Answer:
-        return SILENCE if asked.api is PRODUCE else log(asked)
-
-    async def main() -> None:
-        broker = ScriptedBroker(script, topics={"t": 1}, address=Address("broker", 9092))
+    async def run() -> None:
         (listener,) = await world.node("broker").network.listen("", 9092)
         client = world.node("client")
-        options = ProducerOptions(delivery_timeout_s=10, request_timeout_s=30)
 
         async def accept() -> None:
             while True:
@@ -299,15 +297,54 @@ def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
                 open_cluster(client.network, [broker.address]) as cluster,
                 open_producer(cluster, world.clock, RealEntropy(), options) as producer,
             ):
-                with pytest.raises(TimedOut, match="did not answer Produce"):
-                    await producer.send("t", b"x")
-                failed_at.append(trio.current_time())
+                await main(producer)
             nursery.cancel_scope.cancel()
+
+    world.run(run)
+
+
+def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
+    """But for the time in which it may say itself that it could not."""
+    failed_at: list[float] = []
+    log = Log()
+
+    def script(asked: Asked) -> Answer:
+        return SILENCE if asked.api is PRODUCE else log(asked)
+
+    async def main(producer: Producer) -> None:
+        with pytest.raises(TimedOut, match="did not answer Produce"):
+            await producer.send("t", b"x")
+        failed_at.append(trio.current_time())
         (asked,) = broker.asked(PRODUCE)
         assert asked.body.timeout.total_seconds() <= 10
 
-    world.run(main)
+    broker = ScriptedBroker(script, topics={"t": 1})
+    in_virtual_time(broker, ProducerOptions(delivery_timeout_s=10, request_timeout_s=30), main)
     assert failed_at[0] <= 10 + PRODUCE_ANSWER_S
+
+
+class Unreading(ScriptedBroker):
+    """Reads nothing behind the first records that it was sent."""
+
+    @staticmethod
+    async def answer(connection: Connection, asked: Asked, answer: Any) -> None:
+        if asked.api is PRODUCE:
+            await trio.sleep_forever()
+        await ScriptedBroker.answer(connection, asked, answer)
+
+
+def test_with_acks_0_too_a_leader_that_does_not_read_is_given_up() -> None:
+    def script(asked: Asked) -> Answer:
+        return b"" if asked.api is PRODUCE else None
+
+    async def main(producer: Producer) -> None:
+        assert await producer.send("t", b"read") == -1
+        with trio.fail_after(60):
+            with pytest.raises(TimedOut, match="did not read Produce in 3 s"):
+                await producer.send("t", bytes(2 * WINDOW_BYTES))
+
+    options = ProducerOptions(acks=0, idempotent=False, delivery_timeout_s=3, request_timeout_s=3)
+    in_virtual_time(Unreading(script, topics={"t": 1}), options, main)
 
 
 async def test_keys_stay_together_and_in_order() -> None:
