@@ -35,7 +35,7 @@ from odradek.client.consumer import (
     TopicPartition,
 )
 from odradek.client.errors import ClientError
-from odradek.client.group import GroupConsumer, GroupOptions
+from odradek.client.group import FORGOTTEN, REJOIN, GroupConsumer, GroupOptions
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
 
@@ -233,8 +233,13 @@ async def _as_member(
 
 
 async def _commit(member: GroupConsumer, printed: dict[TopicPartition, int]) -> None:
-    """Commit what was printed of the partitions that are still ours."""
+    """Commit what was printed of the partitions that are still ours: none are, where the coordinator has given
+    us up meanwhile (a pager that is read slowly holds us up), and the next poll joins again."""
     mine = {where: offset for where, offset in printed.items() if where in member.assigned}
     printed.clear()
-    if mine:
-        await member.commit(mine)
+    try:
+        if mine:
+            await member.commit(mine)
+    except KafkaError as error:
+        if error.code not in REJOIN | FORGOTTEN:
+            raise

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import pytest
 
+from odradek.broker.cli import consume
+from odradek.broker.cli.terminal import write_bytes
+from odradek.protocol import apis
 from tests.broker.cli.conftest import CommandLine
 from tests.broker.groups.consumer.test_like_kafka import Reader
 from tests.interop.broker_process import BrokerProcess
@@ -34,6 +38,32 @@ def test_a_new_group_begins_where_it_is_told(odradek: CommandLine, topic: str) -
     assert odradek("consume", "-t", topic, "-G", "from-end", "-o", "end", "-e").lines == []
     first = ["consume", "-t", topic, "-G", "from-beginning", "-o", "beginning", "-e"]
     assert odradek(*first).lines == ["old"]
+
+
+def test_who_is_given_up_while_it_prints_joins_again(
+    odradek: CommandLine,
+    cli_broker: BrokerProcess,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a member is whose lines are read in a pager: the next page may be long in coming."""
+    odradek("produce", "-t", topic, "-p", "0", stdin=b"0\n1\n")
+    group, peer = f"group-{next(_numbers)}", Reader(cli_broker.bootstrap)
+    prints = itertools.count()
+
+    def print_slowly(lines: Iterable[bytes]) -> None:
+        write_bytes(lines)
+        if next(prints) == 0:
+            (found,) = peer.ask("admin", apis.DESCRIBE_GROUPS, 5, groups=[group]).groups
+            members = [{"member_id": each.member_id} for each in found.members]
+            peer.ask("admin", apis.LEAVE_GROUP, 3, group_id=group, members=members)
+
+    monkeypatch.setattr(consume, "write_bytes", print_slowly)
+    monkeypatch.setattr(consume, "COMMIT_EVERY_S", 0)
+    # What was not committed in time is read again.
+    assert odradek("consume", "-t", topic, "-G", group, "-c", "4").lines == ["0", "1", "0", "1"]
+    assert odradek("consume", "-t", topic, "-G", group, "-e").lines == []
+    peer.close()
 
 
 def test_list_and_describe(odradek: CommandLine, topic: str, group: str) -> None:
