@@ -1,8 +1,9 @@
 """Reading as a member of a group, by the classic protocol with eager rebalancing and `range`.
 
 Everything happens in the caller's task, inside `poll`: heartbeats when they are due, and joining
-again when the coordinator says so, after committing how far we came. A caller that does not poll for
-`session_timeout_s` is taken for dead, as it would be anyway with a loop that is stuck.
+again when the coordinator says so, after committing how far we came, or when the leader finds that topics
+have other partitions than it has assigned. A caller that does not poll for `session_timeout_s` is taken for
+dead, as it would be anyway with a loop that is stuck.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class GroupOptions:
     reset: int = EARLIEST
     """Where a partition begins without a committed offset, or with one that its log has not (any more):
     EARLIEST, LATEST or a timestamp (ms)."""
+    metadata_max_age_s: float = 300.0
+    """How often the group's leader looks whether its topics have other partitions than it has assigned."""
 
 
 class GroupConsumer:
@@ -85,6 +88,9 @@ class GroupConsumer:
         self._coordinator: BrokerConnection | None = None
         self._joined = False
         self._heartbeat_due = 0.0
+        self._assigned_counts: dict[str, int] | None = None
+        """Of who leads the group: how many partitions the members' topics had when they were assigned."""
+        self._count_due = 0.0
 
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
         """The next records of what we were assigned; joins, or joins again, where needed.
@@ -93,6 +99,8 @@ class GroupConsumer:
         """
         if self._joined and trio.current_time() >= self._heartbeat_due:
             await self._heartbeat()
+        if self._joined and trio.current_time() >= self._count_due:
+            await self._look_for_partitions()
         while not self._joined:
             patience = self._options.rebalance_timeout_s + self._cluster.timeout_s
             await self._cluster.retrying(self._join, timeout_s=patience)
@@ -182,14 +190,31 @@ class GroupConsumer:
         if code not in REJOIN | FORGOTTEN:
             raise error
         if code is ErrorCode.rebalance_in_progress:
-            with suppress(KafkaError, ClientError):  # then some is read again, nothing lost
-                await self.commit()
+            await self._commit_before_joining()
         self._joined = False
+
+    async def _commit_before_joining(self) -> None:
+        with suppress(KafkaError, ClientError):  # then some is read again, nothing lost
+            await self.commit()
+
+    async def _look_for_partitions(self) -> None:
+        """The leader's part: partitions that came or went since are assigned anew."""
+        self._count_due = trio.current_time() + self._options.metadata_max_age_s
+        if self._assigned_counts is None:
+            return
+        try:
+            counts = await self._partition_counts(self._assigned_counts)
+        except (KafkaError, ClientError):
+            return  # the next time
+        if counts != self._assigned_counts:
+            await self._commit_before_joining()
+            self._joined = False
 
     async def _join(self) -> None:
         """Join, learn the assignment, and start from the committed offsets."""
         self.assigned = []  # from here on nothing is ours, nor to be committed in the new generation
         self._reader.assign({})
+        self._assigned_counts = None
         answer = await self._join_request()
         try:
             assignment = await self._sync(answer)
@@ -201,6 +226,7 @@ class GroupConsumer:
         self.assigned = sorted(assignment)
         self._joined = True
         self._heartbeat_due = trio.current_time() + self._options.heartbeat_s
+        self._count_due = trio.current_time() + self._options.metadata_max_age_s
 
     async def _join_request(self) -> Any:
         options = self._options
@@ -230,8 +256,10 @@ class GroupConsumer:
 
     async def _sync(self, joined: Any) -> list[TopicPartition]:
         assignments: list[dict[str, Any]] = []
-        if joined.leader == joined.member_id and not getattr(joined, "skip_assignment", False):
-            assignments = await self._assign(joined.members)
+        if joined.leader == joined.member_id:
+            assigned = await self._assign(joined.members)
+            if not getattr(joined, "skip_assignment", False):
+                assignments = assigned
         answer = await self._request(
             SYNC_GROUP,
             {
@@ -249,23 +277,23 @@ class GroupConsumer:
         return read_assignment(bytes(answer.assignment))
 
     async def _assign(self, members: Iterable[Any]) -> list[dict[str, Any]]:
-        """The leader's part: who reads what. A topic that is not there has nothing to be read; raises
-        what else keeps us from seeing one."""
+        """The leader's part: who reads what. A topic that is not there has nothing to be read."""
         subscriptions = {row.member_id: read_subscription(bytes(row.metadata)) for row in members}
         names = sorted({topic for topics in subscriptions.values() for topic in topics})
-        for error in await self._cluster.refresh(names):
-            if error.code is not ErrorCode.unknown_topic_or_partition:
-                raise error
-        counts = {
-            name: len(self._cluster.topics[name].partitions)
-            for name in names
-            if name in self._cluster.topics
-        }
-        assigned = assign_range(subscriptions, counts)
+        self._assigned_counts = await self._partition_counts(names)
+        assigned = assign_range(subscriptions, self._assigned_counts)
         return [
             {"member_id": member, "assignment": write_assignment(partitions)}
             for member, partitions in assigned.items()
         ]
+
+    async def _partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """How many each topic has, 0 where it is not there. Raises what else keeps us from seeing one."""
+        for error in await self._cluster.refresh(names):
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise error
+        known = self._cluster.topics
+        return {name: len(known[name].partitions) if name in known else 0 for name in names}
 
     async def _starts(self, assigned: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         wanted = list(assigned)

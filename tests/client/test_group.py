@@ -160,3 +160,25 @@ async def test_a_member_that_is_none_any_more_reads_no_further(told: ErrorCode) 
                 await member.poll(0)
         apis = [each.api for each in broker.requests if each.api in (FETCH, JOIN_GROUP)]
         assert apis == [JOIN_GROUP, FETCH, JOIN_GROUP, FETCH]
+
+
+async def test_the_leader_assigns_partitions_that_a_topic_gets_later() -> None:
+    script = partial(with_one_partition, commits=ErrorCode.none)
+    async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
+        async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+            options = GroupOptions(metadata_max_age_s=0)
+            member = GroupConsumer(cluster, "g", ["t"], options=options)
+            with trio.fail_after(10):
+                for _ in range(3):
+                    await member.poll(0)
+                assert len(broker.asked(JOIN_GROUP)) == 1
+                broker.topics["t"] = 2
+                for _ in range(3):
+                    await member.poll(0)
+        assert len(broker.asked(JOIN_GROUP)) == len(broker.asked(OFFSET_COMMIT)) + 1 == 2
+        (assigned,) = broker.asked(SYNC_GROUP)[1].body.assignments
+        assert read_assignment(bytes(assigned.assignment)) == [
+            TopicPartition("t", 0),
+            TopicPartition("t", 1),
+            TopicPartition("u", 0),
+        ]
