@@ -68,25 +68,29 @@ async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **
 
 async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[GroupListing]:
     """Every broker's groups; `states` limits them to those in one of these states."""
-    await cluster.refresh()
-    found = {}
-    for node_id in sorted(cluster.nodes):
-        answer = await _ask(
-            await cluster.node(node_id),
-            cluster,
-            apis.LIST_GROUPS,
-            states_filter=list(states),
-            types_filter=[],
-        )
-        check(answer.error_code, about=f"the groups of broker {node_id}")
-        for row in answer.groups:
-            found[row.group_id] = GroupListing(
-                row.group_id,
-                row.protocol_type,
-                getattr(row, "group_state", ""),
-                getattr(row, "group_type", ""),
+
+    async def attempt() -> list[GroupListing]:
+        await cluster.refresh()
+        found = {}
+        for node_id in sorted(cluster.nodes):
+            answer = await _ask(
+                await cluster.node(node_id),
+                cluster,
+                apis.LIST_GROUPS,
+                states_filter=list(states),
+                types_filter=[],
             )
-    return [found[group] for group in sorted(found)]
+            check(answer.error_code, about=f"the groups of broker {node_id}")
+            for row in answer.groups:
+                found[row.group_id] = GroupListing(
+                    row.group_id,
+                    row.protocol_type,
+                    getattr(row, "group_state", ""),
+                    getattr(row, "group_type", ""),
+                )
+        return [found[group] for group in sorted(found)]
+
+    return await cluster.retrying(attempt)
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
@@ -343,14 +347,15 @@ async def delete_offsets(
     indexes: dict[str, list[dict[str, int]]] = {}
     for topic, partition in partitions:
         indexes.setdefault(topic, []).append({"partition_index": partition})
-    answer = await _ask(
-        await cluster.coordinator(group),
-        cluster,
-        apis.OFFSET_DELETE,
-        group_id=group,
-        topics=[{"name": name, "partitions": rows} for name, rows in indexes.items()],
-    )
-    check(answer.error_code, about=f"group {group}")
+    topics = [{"name": name, "partitions": rows} for name, rows in indexes.items()]
+
+    async def attempt() -> Any:
+        coordinator = await cluster.coordinator(group)
+        answer = await _ask(coordinator, cluster, apis.OFFSET_DELETE, group_id=group, topics=topics)
+        check(answer.error_code, about=f"group {group}")
+        return answer
+
+    answer = await cluster.retrying(attempt)
     for row in answer.topics:
         for found in row.partitions:
             about = f"the offset of {row.name}-{found.partition_index} in group {group}"
