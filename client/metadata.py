@@ -134,13 +134,14 @@ class Cluster:
         """A connection to the node that takes changes of the cluster's state.
 
         In KRaft every broker forwards them; the one that Metadata names is as good as any, and any will do
-        where that one is gone.
+        where that one is gone, or silent.
         """
         if self.controller_id not in self.nodes:
             await self.refresh()
         if self.controller_id in self.nodes:
-            with suppress(Unreachable):
-                return await self.connect(self.nodes[self.controller_id].address)
+            address = self.nodes[self.controller_id].address
+            with suppress(ClientError):
+                return await self.connect(address, timeout_s=self.timeout_s / 2)
             self.controller_id = -1
         return await self.any_node()
 

@@ -65,9 +65,8 @@ async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -
                 await cluster.any_node()
 
 
-async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is_gone() -> None:
-    gone = await nowhere()
-
+@pytest.mark.parametrize("how", ["gone", "silent"])
+async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is(how: str) -> None:
     def script(asked: Asked) -> Any:
         if asked.api is METADATA:
             answer = broker.metadata(asked)
@@ -80,8 +79,10 @@ async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is_
         return None
 
     async with (
+        silent_brokers(1) as silent,
         scripted_broker(script) as broker,
-        open_cluster(TcpNetwork(), [broker.address], timeout_s=10) as cluster,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=TIMEOUT_S) as cluster,
     ):
+        gone = await nowhere() if how == "gone" else silent[0]
         (made,) = await admin.create_topics(cluster, [admin.NewTopic("t")])
         assert made.name == "t"
