@@ -96,17 +96,21 @@ class Cluster:
         self._connecting: dict[tuple[Address, object], PromptLock] = {}
         self._failed_at: dict[Address, int] = {}
         """Where no connection could be had, the one tried last with the highest number."""
+        self._asked_at: dict[Address, int] = {}
+        """Who was asked for metadata, the last one likewise. The next one to be asked is another: a broker that
+        is cut off from the others says for ever what it knew before."""
 
     async def any_node(self) -> BrokerConnection:
-        """A connection to whichever node answers: one that is open already, or to one that has not
-        failed lately. They share `timeout_s`: one that is silent leaves time for the others."""
+        """A connection to whichever node answers: one that is open already, of several the one that was not
+        asked for metadata last, or to one that has not failed lately. They share `timeout_s`: one that is
+        silent leaves time for the others."""
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()
             if owner is None and not connection.broken
         ]
         if open_ones:
-            return open_ones[0]
+            return min(open_ones, key=lambda each: self._asked_at.get(each.address, 0))
         known = [node.address for node in self.nodes.values()]
         failures: list[ClientError] = []
         addresses = sorted(
@@ -208,6 +212,7 @@ class Cluster:
         A topic's error is raised if it is the only one asked for, and returned otherwise.
         """
         connection = await self.any_node()
+        self._asked_at[connection.address] = max(self._asked_at.values(), default=0) + 1
         names = None if topics is None else list(topics)
         wanted = None if names is None else [{"name": name} for name in names]
         answer = await connection.request(

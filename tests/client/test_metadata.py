@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,3 +87,29 @@ async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is(
         gone = await nowhere() if how == "gone" else silent[0]
         (made,) = await admin.create_topics(cluster, [admin.NewTopic("t")])
         assert made.name == "t"
+
+
+async def test_not_only_a_broker_that_is_cut_off_is_asked_who_leads() -> None:
+    """It takes itself for the leader, of which others know that another broker is it by now."""
+
+    def script(me: int, asked: Asked) -> Any:
+        if asked.api is not METADATA:
+            return None
+        brokers = [
+            {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
+            for number, each in enumerate((cut_off, other), 1)
+        ]
+        answer = {**other.metadata(asked), "brokers": brokers}
+        for topic in answer["topics"]:
+            topic["partitions"][0]["leader_id"] = me
+        return answer
+
+    async with (
+        scripted_broker(partial(script, 1), topics={"t": 1}) as cut_off,
+        scripted_broker(partial(script, 2), topics={"t": 1}) as other,
+        open_cluster(TcpNetwork(), [cut_off.address], timeout_s=TIMEOUT_S) as cluster,
+    ):
+        assert await cluster.leader("t", 0) == 1
+        await cluster.node(2)  # which leads others
+        cluster.forget("t")
+        assert await cluster.leader("t", 0) == 2
