@@ -327,7 +327,7 @@ async def open_connection(
         kind = Refused if isinstance(lost, ConnectionRefused) else Unreachable
         raise kind(f"nobody answers at {address}: {why}") from lost
     except trio.TooSlowError:
-        raise TimedOut(f"no connection to {address} in {timeout_s:g} s") from None
+        raise TimedOut(f"no connection to {address} in {round(timeout_s, 2):g} s") from None
     finally:
         if connection is not None and not connection.ready:
             connection.abort()

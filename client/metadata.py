@@ -37,6 +37,9 @@ GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 1.0
+LAST_WORDS_S = 0.25
+"""How much longer than its time a first attempt has: its requests, which may have as long as all of it has, then
+say who did not answer what."""
 
 
 @value_class
@@ -254,7 +257,8 @@ class Cluster:
         limit = self.timeout_s if timeout_s is None else timeout_s
         pause = BACKOFF_S
         last: Exception | None = None
-        with trio.move_on_after(limit):
+        end = trio.current_time() + limit
+        with trio.move_on_at(end + LAST_WORDS_S) as patience:
             while True:
                 try:
                     return await attempt()
@@ -262,6 +266,7 @@ class Cluster:
                     if not (retriable(error) or also(error)) or unless(error):
                         raise
                     last = error
+                patience.deadline = end
                 self.topics.clear()
                 await trio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)

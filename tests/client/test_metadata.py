@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from odradek.client import admin
-from odradek.client.errors import TimedOut, Unreachable
+from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.client.metadata import open_cluster
-from odradek.protocol.apis import CREATE_TOPICS, METADATA
+from odradek.protocol.apis import API_VERSIONS, CREATE_TOPICS, FIND_COORDINATOR, METADATA, Api
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from tests.client.scripted_broker import SILENCE, Asked, scripted_broker
@@ -54,6 +54,21 @@ async def test_patience_with_a_silent_broker_leaves_time_for_another() -> None:
         addresses = [*silent, broker.address]
         async with open_cluster(TcpNetwork(), addresses, timeout_s=TIMEOUT_S) as cluster:
             assert (await cluster.retrying(lambda: cluster.topic("t"))).name == "t"
+
+
+@pytest.mark.parametrize("silent_on", [API_VERSIONS, FIND_COORDINATOR])
+async def test_who_was_waited_for_in_vain_is_named(silent_on: Api) -> None:
+    """A request may take as long as all attempts together may."""
+
+    def script(asked: Asked) -> Any:
+        return SILENCE if asked.api is silent_on else None
+
+    async with (
+        scripted_broker(script) as broker,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=0.3) as cluster,
+    ):
+        with pytest.raises(ClientError, match=rf"{broker.address} (did not answer .*)?in 0\.3 s"):
+            await cluster.retrying(lambda: cluster.coordinator("g"))
 
 
 async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -> None:
