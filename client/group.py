@@ -289,9 +289,7 @@ class GroupConsumer:
 
     async def _partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """How many each topic has, 0 where it is not there. Raises what else keeps us from seeing one."""
-        for error in await self._cluster.refresh(names):
-            if error.code is not ErrorCode.unknown_topic_or_partition:
-                raise error
+        await self._cluster.refresh_existing(names)
         known = self._cluster.topics
         return {name: len(known[name].partitions) if name in known else 0 for name in names}
 

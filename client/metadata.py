@@ -181,8 +181,10 @@ class Cluster:
         return -1 if found is None else found.leader_epoch
 
     async def topic(self, name: str, *, create: bool = False) -> Topic:
-        """Ask for one topic; `create` lets the broker make it where auto creation is on."""
-        await self.refresh([name], create=create)
+        """Ask for one topic; `create` lets the broker make it where auto creation is on. Raises its
+        KafkaError."""
+        for error in await self.refresh([name], create=create):
+            raise error
         return self.topics[name]
 
     async def coordinator(
@@ -210,10 +212,7 @@ class Cluster:
     async def refresh(
         self, topics: Iterable[str] | None = (), *, create: bool = False
     ) -> list[KafkaError]:
-        """Fetch metadata: nodes, and these topics (None: all).
-
-        A topic's error is raised if it is the only one asked for, and returned otherwise.
-        """
+        """Fetch metadata: nodes, and these topics (None: all). The errors of topics are returned."""
         connection = await self.any_node()
         self._asked_at[connection.address] = max(self._asked_at.values(), default=0) + 1
         names = None if topics is None else list(topics)
@@ -232,10 +231,14 @@ class Cluster:
         }
         if names is None:
             self.topics.clear()
-        errors = [error for row in answer.topics if (error := self._take(row)) is not None]
-        if errors and names is not None and len(names) == 1:
-            raise errors[0]
-        return errors
+        return [error for row in answer.topics if (error := self._take(row)) is not None]
+
+    async def refresh_existing(self, topics: Iterable[str]) -> None:
+        """As `refresh`, of topics that may be gone. Raises the KafkaError that keeps us from seeing one that
+        is there."""
+        for error in await self.refresh(topics):
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise error
 
     def forget(self, topic: str) -> None:
         """What is known of this topic was found to be wrong."""

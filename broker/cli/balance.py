@@ -204,7 +204,7 @@ def _directory_rows(one: Balance) -> list[tuple[Any, ...]]:
 async def _as_reassignment(cluster: Cluster, moves: Mapping[Replica, tuple[str, str, int]]) -> str:
     """The file that `odradek reassign` and kafka-reassign-partitions execute."""
     wanted = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in moves)
-    await cluster.refresh({where.topic for where in wanted})
+    await cluster.refresh_existing({where.topic for where in wanted})
     partitions = {
         where: cluster.topics[where.topic].partitions[where.partition].replicas
         for where in wanted

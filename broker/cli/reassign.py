@@ -193,7 +193,7 @@ async def _current_replicas(
     cluster: Cluster, file: ReassignmentFile
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """The brokers of each partition now. Raises CommandFailed for what is not there."""
-    await cluster.refresh(file.topics)
+    await cluster.refresh_existing(file.topics)
     unknown = sorted({b for each in file.assignments for b in each.replicas} - set(cluster.nodes))
     if unknown:
         raise CommandFailed(f"Unknown broker id {unknown[0]}")
@@ -298,7 +298,7 @@ def _advice(code: ErrorCode) -> str:
 async def verify(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     file = _file(args, seams)
     active = await list_reassignments(cluster)
-    await cluster.refresh(list({*file.topics, *(where.topic for where in active)}))
+    await cluster.refresh_existing({*file.topics, *(where.topic for where in active)})
     known = _known_replicas(cluster, file.partitions)
     states = {
         where: Reassigned(known.get(where, ()), target, where in active)
@@ -363,7 +363,7 @@ async def cancel(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
     else:
         print_lines(["None of the specified partition moves are active."])
     if not args.preserve_throttles:
-        await cluster.refresh(file.topics)
+        await cluster.refresh_existing(file.topics)
         await _clear_throttles(cluster, file)
     return 0
 

@@ -30,6 +30,8 @@ from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripte
 class Coordinator(ScriptedBroker):
     """Of a group with one member, which leads it."""
 
+    subscribed = ("t", "u")
+
     def _usual(self, asked: Asked) -> Any:
         if asked.api is FIND_COORDINATOR:
             node = {"node_id": 1, "host": self.address.host, "port": self.address.port}
@@ -39,7 +41,7 @@ class Coordinator(ScriptedBroker):
             member = {
                 "member_id": "m",
                 "group_instance_id": None,
-                "metadata": write_subscription(["t", "u"]),
+                "metadata": write_subscription(self.subscribed),
             }
             return {
                 "error_code": 0,
@@ -182,3 +184,17 @@ async def test_the_leader_assigns_partitions_that_a_topic_gets_later() -> None:
             TopicPartition("t", 1),
             TopicPartition("u", 0),
         ]
+
+
+class CoordinatorOfOne(Coordinator):
+    subscribed = ("t",)
+
+
+async def test_where_no_topic_is_there_the_leader_assigns_nothing() -> None:
+    async with scripted_broker(lambda asked: None, kind=CoordinatorOfOne, topics={}) as broker:
+        async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+            member = GroupConsumer(cluster, "g", ["t"])
+            with trio.fail_after(10):
+                assert await member.poll(0) == []
+        (assigned,) = broker.asked(SYNC_GROUP)[0].body.assignments
+        assert read_assignment(bytes(assigned.assignment)) == []

@@ -199,7 +199,9 @@ def test_what_is_not_there_is_named(odradek: CommandLine, topic: str, tmp_path: 
     assert "Unknown broker id 7" in odradek("reassign", "--execute", "--file", file, code=1).stderr
     file = reassignment(tmp_path, f"{topic}-none", "any")
     ran = odradek("reassign", "--execute", "--file", file, code=1)
-    assert f"topic {topic}-none does not exist" in ran.stderr
+    assert f"Unable to find partition: {topic}-none-0" in ran.stderr
+    ran = odradek("reassign", "--verify", "--file", file, code=1)
+    assert f"partition {topic}-none-0" in ran.stdout.decode()
     file = reassignment(tmp_path, topic, *["any"] * 5)
     ran = odradek("reassign", "--execute", "--file", file, code=1)
     assert f"Unable to find partition: {topic}-3, {topic}-4" in ran.stderr
