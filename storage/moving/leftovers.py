@@ -188,9 +188,9 @@ class Leftovers:
         for name, copies in self._copies.items():
             is_served = name in self._manager.registry.logs
             strays = [copy for copy in copies if is_served or is_stray(name, copy.topic_id)]
-            for copy in strays:
-                await self._set_aside(name, copy.left)
             lone = [copy for copy in copies if copy not in strays and not copy.has_log]
+            for copy in strays:
+                await self._set_aside(name, copy, lone)
             if not lone:
                 self._let_go(name)
                 continue
@@ -210,17 +210,20 @@ class Leftovers:
         if name in offline and offline[name] is self._withheld.get(name):
             del offline[name]
 
-    async def _set_aside(self, name: TopicPartition, left: Left) -> None:
-        home = self._home_of(left)
+    async def _set_aside(self, name: TopicPartition, copy: _Copy, lone: Sequence[_Copy]) -> None:
+        """What checkpoints say of that name goes, unless it may be of a log or one of `lone` beside it."""
+        left, home = copy.left, self._home_of(copy.left)
         if home.directory.failed:
             return
+        is_last = not copy.has_log and all(each.left.directory != left.directory for each in lone)
         path = left.directory / left.name
         aside = left.directory / names.stray_name(*name, self._entropy.uuid())
 
         def rename() -> None:
             self._rename(path, aside)
-            home.unserved.discard(name)
-            write_what_is_left(home)
+            if is_last:
+                home.unserved.discard(name)
+                write_what_is_left(home)
 
         try:
             await self._manager.offload.run(rename, lane=home.directory.lane)

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from odradek.seams.files import Path
+from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
@@ -301,3 +302,18 @@ async def test_a_copy_goes_on_whose_log_was_in_two_directories() -> None:
         log = manager.get("t", 0)
         assert log is not None
         assert (log.directory, contents(log)) == (B / "t-0", VALUES)
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+async def test_a_stray_copy_takes_no_checkpoint_with_it_of_what_is_beside_it(is_copy: bool) -> None:
+    """Of a log that is in two directories, or a copy that is withheld: where it begins, for one."""
+    world = await disk_with(*([(C, FUTURE)] if is_copy else [(A, "t-0"), (C, "t-0")]))
+    await bring_back(world, "t-0.move")
+    path, begins_at_5 = C / Checkpoint.LOG_START.value, "0\n1\nt 0 5\n"
+    VirtualFiles(world.disk).write_new(path, begins_at_5.encode())
+    if is_copy:
+        world.disk.fail(f"{A}/*")
+    async with started(world, known=ONE) as manager:
+        assert manager.offline == (T0,)
+        assert [each for each in left(world, C) if each.endswith("-stray")]
+        assert world.read(path) == begins_at_5
