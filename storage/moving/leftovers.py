@@ -242,10 +242,12 @@ class Leftovers:
 
         try:
             opened = await self._manager.offload.run(take, lane=home.directory.lane)
-        except OSError as error:
-            home.directory.report(error)
-        except (KafkaError, CorruptMetadata) as error:
-            log.error("%s is offline: %s", name, error)
+        except (OSError, KafkaError, CorruptMetadata) as error:
+            home.is_whole = False  # it may have its name, and nobody has recovered it
+            if isinstance(error, OSError):
+                home.directory.report(error)
+            else:
+                log.error("%s is offline: %s", name, error)
         else:
             if home.directory.failed:  # meanwhile; what withholds it stays
                 opened.fail(LogFailed(offline_reason(home.directory)))

@@ -317,3 +317,21 @@ async def test_a_stray_copy_takes_no_checkpoint_with_it_of_what_is_beside_it(is_
         assert manager.offline == (T0,)
         assert [each for each in left(world, C) if each.endswith("-stray")]
         assert world.read(path) == begins_at_5
+
+
+async def test_j14_a_copy_that_could_not_be_opened_is_recovered_by_the_next_start() -> None:
+    """It has its name by then, and may end as a power cut left it."""
+    world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
+    files = VirtualFiles(world.disk)
+    last = [name for name in files.list(B / "t-0.move") if name.endswith(".log")][-1]
+    file = files.open(B / "t-0.move" / last, write=True)
+    file.write_at(file.size - 1, b"?")
+    file.sync()
+    fault = world.disk.fail(f"{B}/t-0/*", errno.EMFILE, times=1)
+    async with started(world) as manager:
+        assert fault.failed
+        assert manager.offline == (T0,)
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES[:-1]
