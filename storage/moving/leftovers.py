@@ -244,7 +244,7 @@ class Leftovers:
             opened = await self._manager.offload.run(take, lane=home.directory.lane)
         except (OSError, KafkaError, CorruptMetadata) as error:
             home.is_whole = False  # it may have its name, and nobody has recovered it
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and error.errno not in ODD:
                 home.directory.report(error)
             else:
                 log.error("%s is offline: %s", name, error)

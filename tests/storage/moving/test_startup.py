@@ -16,6 +16,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
+from odradek.storage.log.names import METADATA
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_loading import Opener
 from odradek.storage.log_manager import LogManager
@@ -335,3 +336,13 @@ async def test_j14_a_copy_that_could_not_be_opened_is_recovered_by_the_next_star
         log = manager.get("t", 0)
         assert log is not None
         assert contents(log) == VALUES[:-1]
+
+
+async def test_j14_a_copy_with_an_odd_file_costs_no_more_than_itself() -> None:
+    world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
+    files = VirtualFiles(world.disk)
+    files.remove(B / "t-0.move" / METADATA)
+    files.make_directory(B / "t-0.move" / METADATA)
+    async with started(world) as manager:
+        assert manager.offline == (T0,)
+        assert manager.registry.are_all_online
