@@ -60,7 +60,7 @@ from odradek.storage.log_creation import Creation
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
 from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
-from odradek.storage.log_removal import DESCRIPTORS_RETRY_SECONDS, Removals, TakingAway
+from odradek.storage.log_removal import RETRY_SECONDS, Removals, TakingAway
 from odradek.storage.moving.leftovers import Leftovers
 from odradek.storage.moving.mover import Mover
 from odradek.storage.moving.settings import MoverSettings
@@ -370,7 +370,7 @@ class LogManager:
                 )
                 is_told = True
             except OutOfDescriptors:
-                await self.clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+                await self.clock.sleep(RETRY_SECONDS)
             except OSError as error:
                 home.directory.report(error)
                 return

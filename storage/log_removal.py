@@ -33,7 +33,7 @@ from odradek.storage.log_registry import LogRegistry, offline_reason
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
-DESCRIPTORS_RETRY_SECONDS = RETRY_SECONDS = 0.1
+RETRY_SECONDS = 0.1
 REST_RATIO = 3
 REST_SECONDS_MAX = 0.02
 """After each directory there is a rest of so many times what it took, up to so long: the removal of a
@@ -188,7 +188,7 @@ class TakingAway:
         """
         async with home.maintenance:
             while not await self._try_to_rename(home, group):
-                await self._clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+                await self._clock.sleep(RETRY_SECONDS)
 
     async def _try_to_rename(self, home: DirectoryLogs, group: Sequence[Leaving]) -> bool:
         lane = home.directory.lane
@@ -304,7 +304,7 @@ class Removals:
         try:
             await self._offload.run(self._files.remove_tree, path, lane=directory.lane)
         except OutOfDescriptors:
-            self.schedule(directory, path, int(DESCRIPTORS_RETRY_SECONDS * 1000))
+            self.schedule(directory, path, int(RETRY_SECONDS * 1000))
         except FileNotFoundError:  # an operator who needs the room removes it, too
             await self._look_again(directory, path)
         except OSError as error:

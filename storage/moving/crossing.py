@@ -47,7 +47,7 @@ from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_removal import DESCRIPTORS_RETRY_SECONDS
+from odradek.storage.log_removal import RETRY_SECONDS
 from odradek.storage.moving.blame import judge
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.states import Event
@@ -265,7 +265,7 @@ class Crossing:
             try:
                 await self._in_thread(home, self.manager.files.sync_directory, home.directory.path)
             except OutOfDescriptors:
-                await self.manager.clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+                await self.manager.clock.sleep(RETRY_SECONDS)
             except OSError as error:
                 home.directory.fail(error)
                 return
