@@ -103,6 +103,20 @@ TOLD_TO_THE_OLD = frozenset(
         ErrorCode.invalid_txn_state,
     }
 )
+TOLD_BY_THE_CUT_OFF = frozenset({ErrorCode.transaction_abortable})
+"""A node that does not hear of its successors still takes itself for the leader of a partition and for the
+transaction's coordinator: what was added at its successor, it does not know. It asks no replica before it says
+so, nor does Apache Kafka; the client aborts, and goes on."""
+CUT_OFF = frozenset(
+    {
+        Kind.PARTITION,
+        Kind.ONE_WAY,
+        Kind.MISSED_EPOCH,
+        Kind.LAGGING_VOTER,
+        Kind.TOPIC_MADE_ANEW,
+    }
+)
+"""In which a node may hear nothing of the others, while it reaches the clients."""
 POLL_S = 0.5
 
 
@@ -264,13 +278,15 @@ class Workload:
 
     def _refused(self, name: str, error: Exception, open_s: float = 0.0) -> None:
         """A client was told that something can't be had, and does not ask again. What time may mend it may
-        be told amid faults; that somebody else has its transactional id, if it was aborted for its age."""
+        be told amid faults; that somebody else has its transactional id, if it was aborted for its age; that it
+        has to abort, by a node that is cut off."""
         self._trace.add(f"{name} is refused: {error}")
         is_old = open_s >= TIMEOUT_MS / 1000 or Kind.CLOCK_JUMP in self._kinds
         if isinstance(error, Unsupported) or (
             isinstance(error, KafkaError)
             and error.code not in TOLD_AMID_FAULTS
             and not (error.code in TOLD_TO_THE_OLD and is_old)
+            and not (error.code in TOLD_BY_THE_CUT_OFF and CUT_OFF & self._kinds)
         ):
             why = f"{name} was told {error}, {open_s:.1f} s after its transaction began"
             self.anomalies.append(Anomaly("fatal to a client", why))

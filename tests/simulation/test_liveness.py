@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from odradek.storage.errors import OutOfOrderSequence
 from odradek.testing.simulation.plan import Plan
 from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.transactional_client import TransactionalClient
+from odradek.testing.simulation.worker import load
 
 FULL = 5
 """A partition that has so many records takes no more."""
@@ -49,6 +51,13 @@ def test_a_transaction_that_cannot_be_ended_is_an_anomaly(monkeypatch: pytest.Mo
     monkeypatch.setattr(TransactionalClient, "end", end)
     run = simulate(Plan(0, (), nodes=1, writers=0, transactional=1))
     assert {"fatal to a client", "not acknowledged"} <= {each.kind for each in run.anomalies}
+
+
+def test_a_node_that_is_cut_off_may_say_that_a_transaction_has_to_abort() -> None:
+    """Seed 440: it takes itself for the coordinator, and was not told of the partition."""
+    run = simulate(load(Path(__file__).with_name("seed-440.json")))
+    assert run.anomalies == []
+    assert any("refused: transaction_abortable" in line for line in run.trace)
 
 
 def test_all_is_acknowledged_where_nothing_is_wrong() -> None:
