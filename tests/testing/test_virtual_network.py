@@ -219,8 +219,8 @@ async def test_a_machine_that_is_gone_is_silent_until_it_is_up_again(
         await client.send([b"is anybody there?"])
         await clock.run_for(60)
         assert (waiting.end, idling.end, connecting) == (None, None, [])
-        world.wires.speak("b")
         [_] = await world.node("b").network.listen("b", 9092)
+        world.wires.speak("b")
         await clock.run_for(1)
         assert (waiting.end, idling.end, connecting) == ("lost", None, ["connected"])
         with pytest.raises(ConnectionLost):
