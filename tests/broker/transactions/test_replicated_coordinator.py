@@ -136,6 +136,14 @@ async def running(stand: Stand) -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
 
 
+async def initialized(stand: Stand, nursery: trio.Nursery, clock: VirtualClock) -> None:
+    """A producer has its id, and the follower has that."""
+    nursery.start_soon(stand.init)
+    await clock.settle()
+    stand.fetched(1)
+    await clock.settle()
+
+
 async def test_nothing_is_answered_before_the_followers_have_it(clock: VirtualClock) -> None:
     stand = Stand(clock)
     async with running(stand) as nursery:
@@ -167,10 +175,7 @@ async def test_who_is_cut_off_does_not_say_that_there_is_no_transaction(
     """Another may have been elected, and one may have begun there: its producer would give up."""
     stand = Stand(clock)
     async with running(stand) as nursery:
-        nursery.start_soon(stand.init)
-        await clock.settle()
-        stand.fetched(1)
-        await clock.settle()
+        await initialized(stand, nursery, clock)
         commit = partial(stand.coordinator.end, "a", Producer(1000, 0), is_commit=True)
         nursery.start_soon(stand.ended, commit)
         await clock.run_for(2.1)
@@ -227,10 +232,7 @@ async def test_who_is_cut_off_fences_nobody_in_an_epoch_to_come(clock: VirtualCl
         return await stand.coordinator.init_producer_id("a", 60_000, Producer(1000, 1))
 
     async with running(stand) as nursery:
-        nursery.start_soon(stand.init)
-        await clock.settle()
-        stand.fetched(1)
-        await clock.settle()
+        await initialized(stand, nursery, clock)
         nursery.start_soon(stand.ended, next_epoch)
         await clock.run_for(2.1)
         assert stand.errors == [ErrorCode.none, ErrorCode.coordinator_not_available]
@@ -321,10 +323,7 @@ async def test_a_disk_that_fails_a_load_is_reported_and_the_log_offline(
 ) -> None:
     stand = Stand(clock)
     async with running(stand) as nursery:
-        nursery.start_soon(stand.init)
-        await clock.settle()
-        stand.fetched(1)
-        await clock.settle()
+        await initialized(stand, nursery, clock)
         stand.world.disk.fail("*.log", errno.EIO, {"read"})
         stand.led_by(ME, 7)
         await clock.settle()
@@ -343,10 +342,7 @@ async def test_a_load_that_finds_no_descriptor_goes_on_when_there_is_one(
     """It says nothing of the records, and nobody would load them again before another leads."""
     stand = Stand(clock)
     async with running(stand) as nursery:
-        nursery.start_soon(stand.init)
-        await clock.settle()
-        stand.fetched(1)
-        await clock.settle()
+        await initialized(stand, nursery, clock)
         fault = stand.world.disk.fail("*.log", errno.EMFILE, {"open", "read"})
         stand.led_by(ME, 7)
         await clock.run_for(3 * AGAIN_SECONDS)
@@ -366,10 +362,7 @@ async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> N
     stand = Stand(clock)
     target = TopicPartition("t", 0)
     async with running(stand) as nursery:
-        nursery.start_soon(stand.init)
-        await clock.settle()
-        stand.fetched(1)
-        await clock.settle()
+        await initialized(stand, nursery, clock)
         nursery.start_soon(partial(stand.coordinator.add_partitions, "a", 1000, 0, [target]))
         await clock.settle()
         stand.fetched(2)
