@@ -310,9 +310,9 @@ class Reader:
         now = trio.current_time()
         if position.failing_since is None:
             position.failing_since = now
+        self._cluster.forget(where.topic)
         if not retriable(error) or now - position.failing_since > self._options.unavailable_s:
             raise error
-        self._cluster.forget(where.topic)
 
 
 class _Aborted:

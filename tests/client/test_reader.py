@@ -317,6 +317,18 @@ async def test_an_error_that_lasts_too_long() -> None:
             await read_on()
 
 
+async def test_who_polls_on_after_an_error_that_lasted_is_told_of_another_leader() -> None:
+    fenced = fetched(b"", end=-1, code=ErrorCode.fenced_leader_epoch)
+    async with cluster_of(answering(fenced)) as (broker, cluster):
+        reader = Reader(cluster, ReaderOptions(unavailable_s=0.0))
+        reader.assign({T0: 0})
+        assert await reader.poll(0) == []
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="fenced leader epoch"):
+                await reader.poll(0)
+        assert len(broker.asked(METADATA)) == 3
+
+
 async def test_an_offset_that_is_not_there_is_said_at_once() -> None:
     script = answering(fetched(b"", end=-1, code=ErrorCode.offset_out_of_range))
     async with cluster_of(script) as (_, cluster):
