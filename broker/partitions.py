@@ -105,6 +105,10 @@ class PartitionTable:
         self._again: dict[Key, float] = {}
         """What could not be opened for now, and when it is tried again."""
         self._to_delete: list[_Leaving] = []
+        self._leaving = trio.Event()
+        """Set while something is to be deleted, or is being."""
+        self._none_leaves = trio.Event()
+        self._none_leaves.set()
         self._wanted = trio.Event()
         self._created_at = -inf
         self._to_open_since = -inf
@@ -205,7 +209,9 @@ class PartitionTable:
     def _leaves(self, leaving: _Leaving) -> None:
         self._busy.setdefault(leaving.key, trio.Event())
         self._to_delete.append(leaving)
-        self._wanted.set()
+        self._leaving.set()
+        if self._none_leaves.is_set():
+            self._none_leaves = trio.Event()
 
     def logs_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
         """Interrupt whoever waits for a partition whose log went offline, by itself or with its directory;
@@ -224,24 +230,34 @@ class PartitionTable:
         """Open what was created and remove what was deleted, until cancelled.
 
         Deletions first, and all that are due in one go. Opening waits until creation pauses (not
-        for ever), for the same disk and processor do both.
+        for ever), for the same disk and processor do both. But no deletion waits for what is being
+        opened: that may wait for it.
         """
-        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._delete_what_leaves)
+            task_status.started()
+            while True:
+                with trio.move_on_at(min(self._again.values(), default=inf)):
+                    await self._wanted.wait()
+                self._wanted = trio.Event()
+                self._take_again()
+                while self._to_open:
+                    await self._none_leaves.wait()
+                    if (pause := self._settled_at() - trio.current_time()) > 0:
+                        with trio.move_on_after(pause):
+                            await self._wanted.wait()
+                        self._wanted = trio.Event()
+                    else:
+                        await self._open_some()
+
+    async def _delete_what_leaves(self) -> None:
         while True:
-            with trio.move_on_at(min(self._again.values(), default=inf)):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
-            self._take_again()
-            while self._to_delete or self._to_open:
-                if self._to_delete:
-                    gone, self._to_delete = self._to_delete, []
-                    await self._delete(gone)
-                elif (pause := self._settled_at() - trio.current_time()) > 0:
-                    with trio.move_on_after(pause):
-                        await self._wanted.wait()
-                    self._wanted = trio.Event()
-                else:
-                    await self._open_some()
+            await self._leaving.wait()
+            while self._to_delete:
+                gone, self._to_delete = self._to_delete, []
+                await self._delete(gone)
+            self._leaving = trio.Event()
+            self._none_leaves.set()
 
     def _take_again(self) -> None:
         for key in [key for key, at in self._again.items() if at <= trio.current_time()]:

@@ -126,6 +126,28 @@ async def test_who_counts_what_is_here_waits_for_what_is_about_to_be_opened(
                 assert len(logs.logs()) == OPENED_AT_ONCE
 
 
+async def test_a_topic_goes_whose_opening_was_just_begun(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the background, though a client had it opened before."""
+    try_to_open = PartitionTable._try_to_open
+    async with running(clock) as (cluster, logs):
+
+        async def deleted_before(table: PartitionTable, key: tuple[str, int]) -> None:
+            if ONE in cluster.image.topics_by_id:
+                cluster.delete(ONE)
+            await try_to_open(table, key)
+
+        monkeypatch.setattr(PartitionTable, "_try_to_open", deleted_before)
+        cluster.create("t", ONE)
+        await cluster.table.get("t", None, 0)
+        await clock.run_for(2 * SETTLE_SECONDS)
+        assert ONE not in cluster.image.topics_by_id
+        assert logs.logs() == ()
+        cluster.create("t", TWO)
+        assert (await cluster.table.get("t", None, 0)).topic_id == TWO
+
+
 async def test_a_leader_begins_its_epoch(clock: VirtualClock) -> None:
     async with running(clock) as (cluster, _):
         cluster.create("t", ONE)
