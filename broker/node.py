@@ -319,6 +319,8 @@ class Broker:
             replicas.refuse_tiered()
         before = self.metadata.image
         self._partitions = await replicas.load()
+        if self.logs.all_failed.is_set():
+            raise StorageLost(self._why_lost())
         if self.metadata.image is not before:  # others have gone on meanwhile
             self.apply_broker_configs(self.metadata.image)
             replicas.cordon()
@@ -343,6 +345,8 @@ class Broker:
 
     async def _run_room(self, opened: Opened, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as room:
+            room.start_soon(self._stop_when, self.logs.all_failed)
+            room.start_soon(self._stop_when, self.directory_reports.unheard)
             room.start_soon(self.fetch_timers.run)
             self.producer_ids.start(room)
             self.coordinators.start(room)
@@ -362,8 +366,6 @@ class Broker:
             await self.replicas.start(room)
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)
-                serving.start_soon(self._stop_when, self.logs.all_failed)
-                serving.start_soon(self._stop_when, self.directory_reports.unheard)
                 await self._unless_stopped(
                     "the active controller has not unfenced this broker", self.lifecycle.serve
                 )

@@ -1,13 +1,15 @@
-"""A node whose log directories cannot be opened: it ends, and says why."""
+"""A node whose log directories cannot be opened, or fail before it serves: it ends, and says why."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 import trio
 
-from odradek.broker.endings import CannotStart
+from odradek.broker.endings import CannotStart, StorageLost
+from odradek.broker.lifecycle import BrokerLifecycle
 from odradek.broker.node import Broker
 from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown
@@ -27,7 +29,7 @@ class Node:
         for path in (LOGS, METADATA):
             self.disk.mount(path)
 
-    def lives(self) -> None:
+    def lives(self, meanwhile: Callable[[Broker], None] = Broker.stop) -> None:
         """Until it ends by itself, or serves."""
         doors = self.world.node(host(1), self.disk)
         paths = {"log.dirs": str(LOGS), "metadata.log.dir": str(METADATA)}
@@ -39,7 +41,7 @@ class Node:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(broker.run)
                     await trio.sleep(1)
-                    broker.stop()
+                    meanwhile(broker)
 
         try:
             self.world.run(live)
@@ -67,3 +69,30 @@ def test_there_are_too_few_descriptors_to_load_logs(node: Node) -> None:
         node.lives()
     assert isinstance(ending(ended.value), CannotStart)
     assert "ulimit -n" in str(ending(ended.value))
+
+
+def test_the_last_directory_fails_while_its_logs_are_loaded(node: Node) -> None:
+    node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EIO)
+    with pytest.raises(ExceptionGroup) as ended:
+        node.lives()
+    assert isinstance(ending(ended.value), StorageLost)
+    assert f"{LOGS}: [Errno 5]" in str(ending(ended.value))
+
+
+def test_the_last_directory_fails_before_clients_are_served(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the node waits for the controller, say."""
+
+    async def register(*_: object) -> None:
+        pass
+
+    def fail(broker: Broker) -> None:
+        broker.logs.homes()[0].directory.fail(OSError(errno.EIO, "gone"))
+
+    monkeypatch.setattr(BrokerLifecycle, "register", register)
+    began = node.world.clock.monotonic()
+    with pytest.raises(ExceptionGroup) as ended:
+        node.lives(fail)
+    assert isinstance(ending(ended.value), StorageLost)
+    assert node.world.clock.monotonic() - began < 10
