@@ -1,10 +1,12 @@
 """A producer: records in, batches out, in order and, by default, each exactly once per partition.
 
-Records queue up per partition. One task takes what has queued up, at most one batch a partition, and
-sends one request to each leader; while that is under way the next batches fill up, which is all the
-lingering there is. A partition never has two batches under way, so that repeating a batch keeps the
-order, and with a producer id (KIP-98) the broker drops the repeated one. A batch is built once, with
-its sequence number in it, and sent unchanged until it is acknowledged, refused, or too old.
+Records queue up per partition, and those stand in line for their leaders. A task for each leader takes
+what is in its line, at most one batch a partition, and sends one request; while that is under way the
+next batches fill up, which is all the lingering there is, and a leader that is silent holds up nobody
+else's. What has no leader that is known waits for another task, which finds out. A partition never has
+two batches under way, so that repeating a batch keeps the order, and with a producer id (KIP-98) the
+broker drops the repeated one. A batch is built once, with its sequence number in it, and sent unchanged
+until it is acknowledged, refused, or too old.
 
 After a batch is given up, nobody knows whether the broker has it: the producer takes a new id, so that
 the gap in the numbers does not make later batches fail.
@@ -122,36 +124,68 @@ class _Batch:
 class _Queue:
     """What waits for one partition, and what is to be sent again before it."""
 
-    __slots__ = ("again", "blocked_since", "next_sequence", "sequence_owner", "waiting")
+    __slots__ = (
+        "again",
+        "blocked_since",
+        "is_in_line",
+        "next_sequence",
+        "partition",
+        "sequence_owner",
+        "topic",
+        "waiting",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
         self.waiting: deque[Delivery] = deque()
         self.again: _Batch | None = None
         self.blocked_since: float | None = None
         self.next_sequence = 0
         self.sequence_owner = -1
+        self.is_in_line = False
+        """Some task has it, or is about to."""
 
     def __bool__(self) -> bool:
         return self.again is not None or bool(self.waiting)
+
+
+class _Line:
+    """The queues that wait for one leader; a task serves it while there are any."""
+
+    __slots__ = ("is_served", "pause_s", "queues")
+
+    def __init__(self) -> None:
+        self.queues: list[_Queue] = []
+        self.is_served = False
+        self.pause_s = BACKOFF_S
+        """After the next request that comes to nothing."""
 
 
 class Producer:
     """Make one with `open_producer`."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, entropy: Entropy, options: ProducerOptions
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        entropy: Entropy,
+        options: ProducerOptions,
+        nursery: trio.Nursery,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._options = options
+        self._nursery = nursery
         self._sticky = StickyPartitions(entropy)
         self._queues: dict[tuple[str, int], _Queue] = {}
+        self._lines: dict[int, _Line] = {}
+        self._leaderless: list[_Queue] = []
+        self._is_looking = False
         self._identity: _Identity | None = None
         self._buffered_bytes = 0
         self._unfinished = 0
-        self._settled = 0
         self._first_failure: Exception | None = None
-        self._work = trio.Event()
         self._progress = trio.Event()
 
     async def enqueue(
@@ -173,10 +207,14 @@ class Producer:
         chosen = await self._choose_partition(topic, key, partition)
         stamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
         delivery = Delivery(topic, chosen, Record(0, stamp, key, value, tuple(headers)))
-        self._queues.setdefault((topic, chosen), _Queue()).waiting.append(delivery)
+        queue = self._queues.get((topic, chosen))
+        if queue is None:
+            queue = self._queues[topic, chosen] = _Queue(topic, chosen)
+        queue.waiting.append(delivery)
         self._buffered_bytes += _size(delivery)
         self._unfinished += 1
-        self._work.set()
+        if not queue.is_in_line:
+            self._line_up(queue)
         return delivery
 
     async def send(
@@ -208,40 +246,6 @@ class Producer:
         while self._first_failure is None:
             await self._progress.wait()
         raise self._first_failure
-
-    async def run(self) -> None:
-        """Send what is queued, for ever; `open_producer` owns this task."""
-        pause = BACKOFF_S
-        while True:
-            await self._work.wait()
-            self._work = trio.Event()
-            if await self._round():
-                pause = BACKOFF_S
-            elif self._unfinished:
-                await trio.sleep(pause)
-                pause = min(pause * 2, BACKOFF_MAX_S)
-            if self._unfinished:
-                self._work.set()
-
-    async def _round(self) -> bool:
-        """Send one batch of each partition; whether anything was acknowledged or refused."""
-        before = self._settled
-        try:
-            await self._identify()
-        except (KafkaError, ClientError) as error:
-            for (topic, _), queue in self._queues.items():
-                if queue:
-                    self._blocked(topic, queue, error)
-        else:
-            by_leader = await self._assign()
-            async with trio.open_nursery() as nursery:
-                for node_id, batches in by_leader.items():
-                    nursery.start_soon(self._send, node_id, batches)
-        if self._settled > before:
-            self._progress.set()
-            self._progress = trio.Event()
-            return True
-        return False
 
     async def _choose_partition(self, topic: str, key: bytes | None, wanted: int | None) -> int:
         known = self._cluster.topics.get(topic)
@@ -295,57 +299,129 @@ class Producer:
         check(answer.error_code, about="a producer id")
         self._identity = _Identity(answer.producer_id, answer.producer_epoch)
 
-    async def _assign(self) -> dict[int, list[_Batch]]:
-        """The next batch of every partition that has one, by leader."""
-        by_leader: dict[int, list[_Batch]] = {}
-        identity = self._identity  # which may be given up meanwhile, with a batch of one of them
-        for (topic, partition), queue in list(self._queues.items()):  # others come meanwhile
-            if not queue:
-                continue
-            try:
-                leader = await self._cluster.leader(topic, partition)
-            except (KafkaError, ClientError) as error:
-                self._blocked(topic, queue, error)
-                continue
-            queue.blocked_since = None
-            queue.again = queue.again or self._take(topic, partition, queue, identity)
-            by_leader.setdefault(leader, []).append(queue.again)
-        return by_leader
+    # Lines
 
-    def _blocked(self, topic: str, queue: _Queue, error: Exception) -> None:
+    def _leader_of(self, queue: _Queue) -> int | None:
+        """As far as is known, once there is a producer id to send with."""
+        if self._options.idempotent and self._identity is None:
+            return None
+        topic = self._cluster.topics.get(queue.topic)
+        found = None if topic is None else topic.partitions.get(queue.partition)
+        return None if found is None or found.leader < 0 else found.leader
+
+    def _line_up(self, queue: _Queue) -> None:
+        """See that a task has this queue, unless it is empty."""
+        queue.is_in_line = bool(queue)
+        if not queue:
+            return
+        leader = self._leader_of(queue)
+        if leader is None:
+            self._leaderless.append(queue)
+            if not self._is_looking:
+                self._is_looking = True
+                self._nursery.start_soon(self._find_leaders)
+            return
+        line = self._lines.get(leader)
+        if line is None:
+            line = self._lines[leader] = _Line()
+        line.queues.append(queue)
+        if not line.is_served:
+            line.is_served = True
+            self._nursery.start_soon(self._serve, leader, line)
+
+    async def _find_leaders(self) -> None:
+        """Of what is in line for none, until nothing is."""
+        pause = BACKOFF_S
+        while self._leaderless:
+            queues, self._leaderless = self._leaderless, []
+            await self._look_for_leaders(queues)
+            came_meanwhile = len(self._leaderless)
+            for queue in queues:
+                self._line_up(queue)
+            if len(self._leaderless) > came_meanwhile:
+                await trio.sleep(pause)
+                pause = min(pause * 2, BACKOFF_MAX_S)
+            else:
+                pause = BACKOFF_S
+        self._is_looking = False
+
+    async def _look_for_leaders(self, queues: Sequence[_Queue]) -> None:
+        try:
+            await self._identify()
+        except (KafkaError, ClientError) as error:
+            for queue in queues:
+                self._blocked(queue, error)
+            return
+        for queue in queues:
+            try:
+                await self._cluster.leader(queue.topic, queue.partition)
+            except (KafkaError, ClientError) as error:
+                self._blocked(queue, error)
+            else:
+                queue.blocked_since = None
+
+    def _blocked(self, queue: _Queue, error: Exception) -> None:
         """A queue's front can't be sent now; give up everything in it if that lasts too long."""
         now = self._clock.monotonic()
         if queue.blocked_since is None:
             queue.blocked_since = now
         if retriable(error) and now < queue.blocked_since + self._options.delivery_timeout_s:
-            self._cluster.forget(topic)
+            self._cluster.forget(queue.topic)
             return
         queue.blocked_since = None  # whoever comes next has all of that time
+        self._give_up(queue, error)
+
+    def _give_up(self, queue: _Queue, error: Exception) -> None:
         if queue.again is not None:
             self._finish(queue.again, -1, error)
-        self._settle(list(queue.waiting), sum(map(_size, queue.waiting)), -1, error)
-        queue.waiting.clear()
+        if queue.waiting:
+            self._settle(list(queue.waiting), sum(map(_size, queue.waiting)), -1, error)
+            queue.waiting.clear()
 
-    def _take(
-        self, topic: str, partition: int, queue: _Queue, identity: _Identity | None
-    ) -> _Batch:
+    def drop_all(self) -> None:
+        """Whatever is not acknowledged yet fails: the producer is left."""
+        for queue in self._queues.values():
+            where = f"{queue.topic}-{queue.partition}"
+            self._give_up(
+                queue, ClientError(f"{where}: not acknowledged before the producer ended")
+            )
+
+    async def _serve(self, node_id: int, line: _Line) -> None:
+        """Send what is in line for this leader, until nothing is."""
+        while line.queues:
+            queues, line.queues = line.queues, []
+            batches: list[_Batch] = []
+            for queue in queues:
+                if self._leader_of(queue) == node_id:
+                    queue.again = queue.again or self._take(queue, self._identity)
+                    batches.append(queue.again)
+            if batches:
+                await self._send(node_id, batches)
+                if all(self._queue_of(batch).again is batch for batch in batches):
+                    await trio.sleep(line.pause_s)
+                    line.pause_s = min(line.pause_s * 2, BACKOFF_MAX_S)
+                else:
+                    line.pause_s = BACKOFF_S
+            for queue in queues:
+                self._line_up(queue)
+        line.is_served = False
+
+    # Batches
+
+    def _queue_of(self, batch: _Batch) -> _Queue:
+        return self._queues[batch.topic, batch.partition]
+
+    def _take(self, queue: _Queue, identity: _Identity | None) -> _Batch:
         """Make a batch of what waits at the front of a queue."""
         taken = [queue.waiting.popleft()]
         size = _size(taken[0])
         while queue.waiting and size + _size(queue.waiting[0]) <= self._options.batch_bytes:
             size += _size(queue.waiting[0])
             taken.append(queue.waiting.popleft())
-        self._sticky.move_on(topic, partition)
-        return self._build(topic, partition, queue, taken, identity)
+        self._sticky.move_on(queue.topic, queue.partition)
+        return self._build(queue, taken, identity)
 
-    def _build(
-        self,
-        topic: str,
-        partition: int,
-        queue: _Queue,
-        taken: list[Delivery],
-        identity: _Identity | None,
-    ) -> _Batch:
+    def _build(self, queue: _Queue, taken: list[Delivery], identity: _Identity | None) -> _Batch:
         producer_id, epoch = identity or (-1, -1)
         sequence = -1
         if producer_id >= 0:
@@ -367,7 +443,16 @@ class Producer:
         )
         given_up_at = self._clock.monotonic() + self._options.delivery_timeout_s
         size = sum(map(_size, taken))
-        return _Batch(topic, partition, taken, bytes(data), size, identity, sequence, given_up_at)
+        return _Batch(
+            queue.topic,
+            queue.partition,
+            taken,
+            bytes(data),
+            size,
+            identity,
+            sequence,
+            given_up_at,
+        )
 
     async def _send(self, node_id: int, batches: list[_Batch]) -> None:
         options = self._options
@@ -429,17 +514,17 @@ class Producer:
 
     def _split(self, batch: _Batch) -> None:
         """Half the batch, with its number; the other half waits again, before all others."""
-        queue = self._queues[batch.topic, batch.partition]
+        queue = self._queue_of(batch)
         middle = len(batch.deliveries) // 2
         queue.waiting.extendleft(reversed(batch.deliveries[middle:]))
         if batch.base_sequence >= 0:
             queue.next_sequence = batch.base_sequence
         first = batch.deliveries[:middle]
         # Its own identity: ours may have been given up since, with another batch.
-        queue.again = self._build(batch.topic, batch.partition, queue, first, batch.identity)
+        queue.again = self._build(queue, first, batch.identity)
 
     def _finish(self, batch: _Batch, base_offset: int, failure: Exception | None = None) -> None:
-        self._queues[batch.topic, batch.partition].again = None
+        self._queue_of(batch).again = None
         if failure is not None:
             self._identity = None
         self._settle(batch.deliveries, batch.size, base_offset, failure)
@@ -450,11 +535,11 @@ class Producer:
         """These records are done with."""
         self._buffered_bytes -= size
         self._unfinished -= len(deliveries)
-        self._settled += len(deliveries)
-        if deliveries:
-            self._first_failure = self._first_failure or failure
+        self._first_failure = self._first_failure or failure
         for number, delivery in enumerate(deliveries):
             delivery.finish(base_offset + number if base_offset >= 0 else -1, failure)
+        self._progress.set()
+        self._progress = trio.Event()
 
 
 def _by_topic(batches: list[_Batch]) -> list[dict[str, Any]]:
@@ -479,16 +564,17 @@ def _size(delivery: Delivery) -> int:
 async def open_producer(
     cluster: Cluster, clock: Clock, entropy: Entropy, options: ProducerOptions | None = None
 ) -> AsyncIterator[Producer]:
-    """A producer over `cluster`. Flush before leaving: what is still queued then is dropped."""
+    """A producer over `cluster`. Flush before leaving: what is still queued then is dropped, and fails."""
     options = options or ProducerOptions()
-    producer = Producer(cluster, clock, entropy, options)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(producer.run)
+        producer = Producer(cluster, clock, entropy, options, nursery)
         try:
             yield producer
         except Exception as error:  # out of the nursery as it is, not as a group of one
             failure = error
+        finally:
+            producer.drop_all()
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure

@@ -323,6 +323,48 @@ def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
     assert failed_at[0] <= 10 + PRODUCE_ANSWER_S
 
 
+async def test_a_silent_leader_holds_up_nobody_elses_records() -> None:
+    log = Log()
+
+    def script(asked: Asked) -> Answer:
+        if asked.api is not METADATA:
+            return log(asked)
+        answer = broker.metadata(asked)
+        host, port = silent.address.host, silent.address.port
+        answer["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
+        for topic in answer["topics"]:
+            topic["partitions"][1]["leader_id"] = 2
+        return answer
+
+    async with (
+        scripted_broker(lambda asked: SILENCE if asked.api is PRODUCE else None) as silent,
+        producing(log, ProducerOptions(), {"t": 2}) as (broker, producer),
+    ):
+        broker.script = script
+        await producer.enqueue("t", b"held up", partition=1)
+        while not silent.asked(PRODUCE):
+            await trio.sleep(0.01)
+        with trio.fail_after(10):
+            for n in range(3):
+                assert await producer.send("t", b"x", partition=0) == n
+
+
+async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> None:
+    def script(asked: Asked) -> Answer:
+        return SILENCE if asked.api is PRODUCE else log(asked)
+
+    log = Log()
+    async with producing(log) as (broker, producer):
+        broker.script = script
+        sent = await producer.enqueue("t", b"under way")
+        while not broker.asked(PRODUCE):
+            await trio.sleep(0.01)
+        queued = await producer.enqueue("t", b"queued")
+    for delivery in (sent, queued):
+        with pytest.raises(ClientError, match="t-0: not acknowledged before the producer ended"):
+            await delivery.wait()
+
+
 class Unreading(ScriptedBroker):
     """Reads nothing behind the first records that it was sent."""
 
