@@ -8,9 +8,9 @@ dead, as it would be anyway with a loop that is stuck.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -37,8 +37,10 @@ from odradek.client.errors import ClientError, check, retriable
 from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_topics
 from odradek.client.metadata import BACKOFF_MAX_S, Cluster
 from odradek.protocol.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, SYNC_GROUP
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.seams.values import value_class
+
+T = TypeVar("T")
 
 CONSUMER = "consumer"
 """The protocol type of groups that read topics."""
@@ -274,11 +276,14 @@ class GroupConsumer:
             timeout_s=self._options.rebalance_timeout_s + 5,
         )
         self._check(answer.error_code, f"the assignment in group {self.group}")
-        return read_assignment(bytes(answer.assignment))
+        return self._read(read_assignment, answer.assignment, self.member_id)
 
     async def _assign(self, members: Iterable[Any]) -> list[dict[str, Any]]:
         """The leader's part: who reads what. A topic that is not there has nothing to be read."""
-        subscriptions = {row.member_id: read_subscription(bytes(row.metadata)) for row in members}
+        subscriptions = {
+            row.member_id: self._read(read_subscription, row.metadata, row.member_id)
+            for row in members
+        }
         names = sorted({topic for topics in subscriptions.values() for topic in topics})
         self._assigned_counts = await self._partition_counts(names)
         assigned = assign_range(subscriptions, self._assigned_counts)
@@ -286,6 +291,13 @@ class GroupConsumer:
             {"member_id": member, "assignment": write_assignment(partitions)}
             for member, partitions in assigned.items()
         ]
+
+    def _read(self, read: Callable[[bytes], T], data: bytes, member_id: str) -> T:
+        """What another client wrote. Raises ClientError."""
+        try:
+            return read(bytes(data))
+        except InvalidFrame as error:
+            raise ClientError(f"group {self.group}, member {member_id}: {error}") from error
 
     async def _partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """How many each topic has, 0 where it is not there. Raises what else keeps us from seeing one."""

@@ -10,6 +10,7 @@ import trio
 
 from odradek.client.assignors import read_assignment, write_assignment, write_subscription
 from odradek.client.consumer import TopicPartition
+from odradek.client.errors import ClientError
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.metadata import open_cluster
 from odradek.protocol.apis import (
@@ -198,3 +199,18 @@ async def test_where_no_topic_is_there_the_leader_assigns_nothing() -> None:
                 assert await member.poll(0) == []
         (assigned,) = broker.asked(SYNC_GROUP)[0].body.assignments
         assert read_assignment(bytes(assigned.assignment)) == []
+
+
+class CoordinatorOfGarbage(Coordinator):
+    def _usual(self, asked: Asked) -> Any:
+        answer = super()._usual(asked)
+        if asked.api is JOIN_GROUP:
+            answer["members"].append({**answer["members"][0], "member_id": "n", "metadata": b"?"})
+        return answer
+
+
+async def test_the_leader_says_whose_subscription_is_garbage() -> None:
+    async with scripted_broker(lambda asked: None, kind=CoordinatorOfGarbage) as broker:
+        async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+            with pytest.raises(ClientError, match="group g, member n: a subscription of 1 bytes"):
+                await GroupConsumer(cluster, "g", ["t"]).poll(0)
