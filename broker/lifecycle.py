@@ -82,7 +82,8 @@ class Life:
 
     @property
     def wants_shutdown(self) -> bool:
-        return self.state is LifeState.STOPPING
+        """Once it goes, nothing that it still has to say asks for leaders again."""
+        return self.state in (LifeState.STOPPING, LifeState.GONE)
 
     def registered(self, epoch: int, now_ms: int) -> None:
         self.broker_epoch = epoch

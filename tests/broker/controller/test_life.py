@@ -77,9 +77,10 @@ def test_only_who_serves_has_leaders_moved_before_it_goes(
 ) -> None:
     made = life(state)
     made.due_ms = 9999
+    assert made.wants_shutdown is (state in (STOPPING, GONE))
     made.stop(600)
     assert made.state is then
-    assert made.wants_shutdown is (then is STOPPING)
+    assert made.wants_shutdown  # a log directory may still fail, and be reported
     assert (made.due_ms == 600) is (state is RUNNING)
 
 
