@@ -238,7 +238,9 @@ class SimulatedCluster:
         except* NodeCrashed:
             pass
         except* (CannotStart, StorageLost) as group:
-            end = node.lost = f"ended: {group.exceptions[0]}"
+            end = f"ended: {group.exceptions[0]}"
+            if not isinstance(group.exceptions[0], Stopped):
+                node.lost = end
             if not all(map(life.has_reason, group.exceptions)):
                 self.failures.append(f"{name} {end}, for no reason that it was given")
         except* Exception as group:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from odradek.replication.raft import catching_up
 from odradek.replication.raft.log_changes import Blocking
+from odradek.testing.simulation.cluster import SimulatedCluster
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.many import run_many
 from odradek.testing.simulation.plan import (
@@ -30,7 +32,9 @@ from odradek.testing.simulation.plan import (
 )
 from odradek.testing.simulation.run import Run, simulate
 from odradek.testing.simulation.shrink import shrink
+from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.worker import load, row_of, save
+from odradek.testing.virtual_world import VirtualWorld
 from tests.simulation.what_was_met import assert_sound
 
 
@@ -119,6 +123,25 @@ def test_what_the_cluster_has_no_occasion_for_is_not_covered() -> None:
     assert run.is_sound
     assert 0 < run.coverage.total() < len(faults)
     assert not any(state.startswith("controller") for _, state in run.coverage)
+
+
+def test_a_node_that_is_stopped_before_it_serves_has_lost_nothing() -> None:
+    """Nobody is to replace its disk."""
+    world = VirtualWorld()
+    world.clock.jumping = True
+
+    async def stop_while_it_waits_for_the_others() -> SimulatedCluster:
+        trace = Trace(world.clock.monotonic)
+        async with trio.open_nursery() as nursery:
+            cluster = SimulatedCluster(world, 3, trace, nursery)
+            await cluster.start(1)
+            await trio.sleep(1)
+            await cluster.stop(1)
+        assert trace.lines[-1].endswith("told to stop before it could serve")
+        return cluster
+
+    cluster = world.run(stop_while_it_waits_for_the_others)
+    assert (cluster.failures, cluster.nodes[1].lost) == ([], "")
 
 
 @pytest.mark.parametrize(
