@@ -182,6 +182,7 @@ class Producer:
         self._lines: dict[int, _Line] = {}
         self._leaderless: list[_Queue] = []
         self._is_looking = False
+        self._has_ended = False
         self._identity: _Identity | None = None
         self._buffered_bytes = 0
         self._unfinished = 0
@@ -200,11 +201,13 @@ class Producer:
     ) -> Delivery:
         """Queue a record; waits only for metadata, or for room. `flush` tells of failures.
 
-        Raises KafkaError if there is no such topic or partition.
+        Raises KafkaError if there is no such topic or partition, ClientError once the producer was left.
         """
         while self._buffered_bytes >= self._options.buffer_bytes:
             await self._progress.wait()
         chosen = await self._choose_partition(topic, key, partition)
+        if self._has_ended:
+            raise ClientError(f"{topic}-{chosen}: the producer has ended")
         stamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
         delivery = Delivery(topic, chosen, Record(0, stamp, key, value, tuple(headers)))
         queue = self._queues.get((topic, chosen))
@@ -246,6 +249,15 @@ class Producer:
         while self._first_failure is None:
             await self._progress.wait()
         raise self._first_failure
+
+    def end(self) -> None:
+        """Whatever is not acknowledged yet fails: the producer is left."""
+        self._has_ended = True
+        for queue in self._queues.values():
+            where = f"{queue.topic}-{queue.partition}"
+            self._give_up(
+                queue, ClientError(f"{where}: not acknowledged before the producer ended")
+            )
 
     async def _choose_partition(self, topic: str, key: bytes | None, wanted: int | None) -> int:
         known = self._cluster.topics.get(topic)
@@ -377,14 +389,6 @@ class Producer:
         if queue.waiting:
             self._settle(list(queue.waiting), sum(map(_size, queue.waiting)), -1, error)
             queue.waiting.clear()
-
-    def drop_all(self) -> None:
-        """Whatever is not acknowledged yet fails: the producer is left."""
-        for queue in self._queues.values():
-            where = f"{queue.topic}-{queue.partition}"
-            self._give_up(
-                queue, ClientError(f"{where}: not acknowledged before the producer ended")
-            )
 
     async def _serve(self, node_id: int, line: _Line) -> None:
         """Send what is in line for this leader, until nothing is."""
@@ -574,7 +578,7 @@ async def open_producer(
         except Exception as error:  # out of the nursery as it is, not as a group of one
             failure = error
         finally:
-            producer.drop_all()
+            producer.end()
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure

@@ -363,6 +363,8 @@ async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> Non
     for delivery in (sent, queued):
         with pytest.raises(ClientError, match="t-0: not acknowledged before the producer ended"):
             await delivery.wait()
+    with pytest.raises(ClientError, match="t-0: the producer has ended"):
+        await producer.send("t", b"late")
 
 
 class Unreading(ScriptedBroker):
