@@ -9,6 +9,7 @@ import pytest
 from odradek.bench import remote_segments
 
 
+@pytest.mark.slow
 def test_a_small_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert remote_segments.main(["--segments", "4000,8000", "--json"]) == 0
     small, large = json.loads(capsys.readouterr().out)

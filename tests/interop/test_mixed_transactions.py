@@ -46,6 +46,7 @@ def topic(company: MixedCompany) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_both_coordinate(company: MixedCompany, topic: str) -> None:
     transactional(company.ours.bootstrap, "first")
     assert set(company.leaders("__transaction_state")) == {OURS, THEIRS}
@@ -109,6 +110,7 @@ def test_who_comes_later_fences_who_was_there(bootstrap: str, topic: str) -> Non
         assert seen == {"first": "ProducerFencedException", "second": "committed"}
 
 
+@pytest.mark.slow
 def test_kafkas_tool_finds_the_transactions_of_both(bootstrap: str, topic: str) -> None:
     producers: list[Producer] = []
     for number in range(4):

@@ -32,6 +32,7 @@ def columns(records: list[Record]) -> Records:
     return Records(table)
 
 
+@pytest.mark.slow
 @small
 @given(records=some_records, data=st.data())
 def test_records_come_out_as_they_went_in(records: list[Record], data: st.DataObject) -> None:

@@ -97,6 +97,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
+@pytest.mark.slow
 @pytest.mark.interop
 def test_what_from_json_makes_of_them(spark: SparkSession, broker: Broker) -> None:
     """But that it has a struct of nulls where there is no JSON object."""

@@ -66,6 +66,7 @@ def test_rows_are_all_there_is_with_json() -> None:
     assert err.getvalue() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.interop
 def test_a_query_that_is_waited_for_tells_of_its_tasks(spark: SparkSession) -> None:
     """And of none that were before it."""

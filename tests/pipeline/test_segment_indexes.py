@@ -90,6 +90,7 @@ def _stretches() -> list[tuple[int, int]]:
     return [(low, high) for low, high in product(steps, (*steps, LAST + 1)) if low < high]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(TIMES) - 1))
 def test_an_entry_that_points_elsewhere_hides_no_record(number: int) -> None:
     stored = Stored()
@@ -103,6 +104,7 @@ def test_an_entry_that_points_elsewhere_hides_no_record(number: int) -> None:
             assert stored.read(low, high) == list(range(low, high))
 
 
+@pytest.mark.slow
 def test_no_bit_of_an_offset_index_hides_a_record() -> None:
     stored = Stored()
     good = b"".join(offset_index.ENTRY.pack(*each) for each in stored.entries)
@@ -123,6 +125,7 @@ def test_an_index_that_is_wrong_is_told_by_its_name(caplog: pytest.LogCaptureFix
     assert f"{segment_key(stored.segment, LOG_SUFFIX)} is read from its beginning" in caplog.text
 
 
+@pytest.mark.slow
 def test_no_bit_of_a_time_index_hides_a_record() -> None:
     stored = Stored()
     good = b"".join(time_index.ENTRY.pack(*each) for each in stored.times)

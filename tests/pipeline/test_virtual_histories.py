@@ -125,11 +125,13 @@ def test_a_node_alone() -> None:
     compare(2, nodes=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_three_nodes(seed: int) -> None:
     compare(seed, nodes=3)
 
 
+@pytest.mark.slow
 def test_leaders_elected_uncleanly() -> None:
     compare(0, nodes=3, deletes=False, unclean=True)
 

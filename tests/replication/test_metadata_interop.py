@@ -207,6 +207,7 @@ def describe(kafka: RealKafka) -> dict[str, int]:
     return {name: count for name, count in counts.items() if not name.startswith("__")}
 
 
+@pytest.mark.slow
 async def test_a_directory_of_kafkas_goes_to_us_and_back(tmp_path: Path) -> None:
     log_dir = tmp_path / "data"
     with kafka_on(tmp_path / "first", log_dir, formatted=False) as kafka:

@@ -55,6 +55,7 @@ def test_a_process_that_dies_names_its_seed_and_the_others_go_on(
     assert rows == {0: [], 1: ["broke: the process ended with 3"], 2: []}
 
 
+@pytest.mark.slow
 def test_a_run_that_never_ends_is_stuck_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_what_breaks_a_run_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run.trace
 
 
+@pytest.mark.slow
 def test_a_seed_is_one_run_under_any_hash_seed() -> None:
     """What was sent and what the disks hold included: nothing depends on the order of a set."""
     script = (

@@ -45,7 +45,7 @@ EVERY = Intervals(
     deleted_segments_ms=900,
 )
 ROUNDS = 6
-PLACES, MORE_PLACES = 3, 8
+PLACES, MORE_PLACES = 2, 8
 """How many of an operation's places in a life are tried, evenly; in the slow test."""
 
 

@@ -141,6 +141,7 @@ async def syncs_of_a_life() -> int:
     return world.files.syncs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["at", "after"])
 async def test_power_cut_at_every_sync(when: str) -> None:
     total = await syncs_of_a_life()

@@ -85,6 +85,7 @@ async def visit(log_dirs: list[Path]) -> None:
     directories.close()
 
 
+@pytest.mark.slow
 async def test_there_and_back(tmp_path: Path) -> None:
     first = kafka(tmp_path)
     try:

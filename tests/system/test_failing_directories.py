@@ -117,6 +117,7 @@ def check_the_others(jbod: Jbod, load: Load) -> None:
     assert load.acknowledged
 
 
+@SLOW
 def test_permissions_are_taken_away(open_path: Path) -> None:
     """chmod 000; given back, a restart has all of it again."""
     bad, prefix = open_path / "bad", obeying_permissions()

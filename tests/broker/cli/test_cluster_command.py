@@ -216,6 +216,7 @@ def test_a_start_waits_for_nodes_of_the_last_run(command: Command) -> None:
     assert command.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_node_that_ends_while_the_cluster_starts_ends_it(command: Command) -> None:
     command.start("--brokers", "2", "--listen", "127.0.0.1:0", *SHORT_SESSIONS)
     *_, second = command.port_file.read_text().split()

@@ -96,6 +96,7 @@ def _is_crash(error: BaseException) -> bool:
     return isinstance(error, NodeCrashed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["at", "after"])
 def test_power_cut_at_every_sync(when: str) -> None:
     syncs = run(Story())

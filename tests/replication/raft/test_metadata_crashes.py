@@ -86,6 +86,7 @@ async def recover(disk: VirtualDisk, acknowledged: list[int], under_way: int) ->
     assert last.leader_epoch == epoch + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["begins", "is done"])
 async def test_power_lost_at_every_sync(at: str) -> None:
     for sync in range(1, await syncs_of_a_life() + 1):

@@ -52,6 +52,7 @@ def _syncs_of(role: str) -> int:
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_power_lost_at_every_sync(role: str) -> None:
     syncs = _syncs_of(role)
@@ -146,6 +147,7 @@ def live_through(seed: int) -> None:
     world.run(main)
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_survives() -> None:
     for seed in range(16):
         live_through(seed)
@@ -165,6 +167,7 @@ async def _with_snapshot(quorum: Nodes) -> None:
     assert leader.metadata._log.start_offset > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("may_vote", [True, False])
 def test_power_lost_at_every_sync_of_a_newcomer(may_vote: bool) -> None:
     sync, survived = 0, False

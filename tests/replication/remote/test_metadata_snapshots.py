@@ -151,6 +151,7 @@ def crash_at(sync: int, seed: int) -> bool:
     return bool(disks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_power_lost_at_every_sync_of_a_round(seed: int) -> None:
     """T-47, T-48."""

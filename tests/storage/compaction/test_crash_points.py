@@ -121,6 +121,7 @@ def without_horizons(batches: list[Kept]) -> list[tuple[int, tuple[object, ...]]
     return [(batch.base_offset, batch.records) for batch in batches]
 
 
+@pytest.mark.slow
 async def test_power_cut_at_every_sync() -> None:
     story = Story()
     after = await told(story)
@@ -174,6 +175,7 @@ class CountedFiles:
         self._put(*changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_power_cut_at_every_change_of_a_name() -> None:
     after = await told(Story())
     counted: list[CountedFiles] = []

@@ -71,6 +71,7 @@ async def one_life(world: World, promised: Promised, bad: Path, code: int, numbe
     return fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE])
 @pytest.mark.parametrize("bad", [A, B])
 async def test_any_operation_fails(bad: Path, code: int) -> None:
