@@ -14,20 +14,19 @@ the gap in the numbers does not make later batches fail.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import trio
 
 from odradek.client.errors import ClientError, TimedOut, check, retriable
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster, Topic
 from odradek.client.partitioner import StickyPartitions, partition_for_key
+from odradek.client.producer_queue import Batch, Delivery, Identity, Queue
 from odradek.protocol.apis import INIT_PRODUCER_ID, PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.records.records import Record
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import value_class
@@ -42,8 +41,6 @@ MISSING = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_
 """What is said of a topic that is not there, or about to be."""
 PRODUCE_ANSWER_S = 5.0
 """How much longer than a broker waits for replicas we wait for it to say so."""
-RECORD_OVERHEAD = 32
-"""Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
 
 
 @value_class
@@ -69,94 +66,13 @@ class ProducerOptions:
             raise ValueError("an idempotent producer needs acks=-1 (all)")
 
 
-class Delivery:
-    """What became of one record."""
-
-    __slots__ = ("_arrived", "done", "failure", "offset", "partition", "record", "topic")
-
-    def __init__(self, topic: str, partition: int, record: Record) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.record: Record | None = record
-        self.offset = -1
-        self.failure: Exception | None = None
-        self.done = False
-        self._arrived: trio.Event | None = None
-
-    async def wait(self) -> int:
-        """Wait for the acknowledgement; the record's offset, -1 where the broker does not tell.
-
-        Raises KafkaError or ClientError if it was refused or given up.
-        """
-        if not self.done:
-            if self._arrived is None:
-                self._arrived = trio.Event()
-            await self._arrived.wait()
-        if self.failure is not None:
-            raise self.failure
-        return self.offset
-
-    def finish(self, offset: int, failure: Exception | None) -> None:
-        self.done, self.offset, self.failure, self.record = True, offset, failure, None
-        if self._arrived is not None:
-            self._arrived.set()
-
-
-class _Identity(NamedTuple):
-    producer_id: int
-    epoch: int
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A batch under way: its bytes stay what they are, however often it is sent."""
-
-    topic: str
-    partition: int
-    deliveries: list[Delivery]
-    data: bytes
-    size: int
-    identity: _Identity | None
-    base_sequence: int
-    given_up_at: float
-
-
-class _Queue:
-    """What waits for one partition, and what is to be sent again before it."""
-
-    __slots__ = (
-        "again",
-        "blocked_since",
-        "is_in_line",
-        "next_sequence",
-        "partition",
-        "sequence_owner",
-        "topic",
-        "waiting",
-    )
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.waiting: deque[Delivery] = deque()
-        self.again: _Batch | None = None
-        self.blocked_since: float | None = None
-        self.next_sequence = 0
-        self.sequence_owner = -1
-        self.is_in_line = False
-        """Some task has it, or is about to."""
-
-    def __bool__(self) -> bool:
-        return self.again is not None or bool(self.waiting)
-
-
 class _Line:
     """The queues that wait for one leader; a task serves it while there are any."""
 
     __slots__ = ("is_served", "pause_s", "queues")
 
     def __init__(self) -> None:
-        self.queues: list[_Queue] = []
+        self.queues: list[Queue] = []
         self.is_served = False
         self.pause_s = BACKOFF_S
         """After the next request that comes to nothing."""
@@ -178,12 +94,12 @@ class Producer:
         self._options = options
         self._nursery = nursery
         self._sticky = StickyPartitions(entropy)
-        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._queues: dict[tuple[str, int], Queue] = {}
         self._lines: dict[int, _Line] = {}
-        self._leaderless: list[_Queue] = []
+        self._leaderless: list[Queue] = []
         self._is_looking = False
         self._has_ended = False
-        self._identity: _Identity | None = None
+        self._identity: Identity | None = None
         self._buffered_bytes = 0
         self._unfinished = 0
         self._first_failure: Exception | None = None
@@ -212,9 +128,12 @@ class Producer:
         delivery = Delivery(topic, chosen, Record(0, stamp, key, value, tuple(headers)))
         queue = self._queues.get((topic, chosen))
         if queue is None:
-            queue = self._queues[topic, chosen] = _Queue(topic, chosen)
+            options = self._options
+            queue = self._queues[topic, chosen] = Queue(
+                topic, chosen, batch_bytes=options.batch_bytes, compression=options.compression
+            )
         queue.waiting.append(delivery)
-        self._buffered_bytes += _size(delivery)
+        self._buffered_bytes += delivery.size
         self._unfinished += 1
         if not queue.is_in_line:
             self._line_up(queue)
@@ -254,9 +173,8 @@ class Producer:
         """Whatever is not acknowledged yet fails: the producer is left."""
         self._has_ended = True
         for queue in self._queues.values():
-            where = f"{queue.topic}-{queue.partition}"
             self._give_up(
-                queue, ClientError(f"{where}: not acknowledged before the producer ended")
+                queue, ClientError(f"{queue}: not acknowledged before the producer ended")
             )
 
     async def _choose_partition(self, topic: str, key: bytes | None, wanted: int | None) -> int:
@@ -309,11 +227,11 @@ class Producer:
             at_most=5,
         )
         check(answer.error_code, about="a producer id")
-        self._identity = _Identity(answer.producer_id, answer.producer_epoch)
+        self._identity = Identity(answer.producer_id, answer.producer_epoch)
 
     # Lines
 
-    def _leader_of(self, queue: _Queue) -> int | None:
+    def _leader_of(self, queue: Queue) -> int | None:
         """As far as is known, once there is a producer id to send with."""
         if self._options.idempotent and self._identity is None:
             return None
@@ -321,7 +239,7 @@ class Producer:
         found = None if topic is None else topic.partitions.get(queue.partition)
         return None if found is None or found.leader < 0 else found.leader
 
-    def _line_up(self, queue: _Queue) -> None:
+    def _line_up(self, queue: Queue) -> None:
         """See that a task has this queue, unless it is empty."""
         queue.is_in_line = bool(queue)
         if not queue:
@@ -357,7 +275,7 @@ class Producer:
                 pause = BACKOFF_S
         self._is_looking = False
 
-    async def _look_for_leaders(self, queues: Sequence[_Queue]) -> None:
+    async def _look_for_leaders(self, queues: Sequence[Queue]) -> None:
         try:
             await self._identify()
         except (KafkaError, ClientError) as error:
@@ -372,7 +290,7 @@ class Producer:
             else:
                 queue.blocked_since = None
 
-    def _blocked(self, queue: _Queue, error: Exception) -> None:
+    def _blocked(self, queue: Queue, error: Exception) -> None:
         """A queue's front can't be sent now; give up everything in it if that lasts too long."""
         now = self._clock.monotonic()
         if queue.blocked_since is None:
@@ -383,82 +301,42 @@ class Producer:
         queue.blocked_since = None  # whoever comes next has all of that time
         self._give_up(queue, error)
 
-    def _give_up(self, queue: _Queue, error: Exception) -> None:
-        if queue.again is not None:
-            self._finish(queue.again, -1, error)
+    def _give_up(self, queue: Queue, error: Exception) -> None:
+        if queue.front is not None:
+            self._finish(queue.front, -1, error)
         if queue.waiting:
-            self._settle(list(queue.waiting), sum(map(_size, queue.waiting)), -1, error)
+            size = sum(delivery.size for delivery in queue.waiting)
+            self._settle(list(queue.waiting), size, -1, error)
             queue.waiting.clear()
 
     async def _serve(self, node_id: int, line: _Line) -> None:
         """Send what is in line for this leader, until nothing is."""
         while line.queues:
             queues, line.queues = line.queues, []
-            batches: list[_Batch] = []
-            for queue in queues:
-                if self._leader_of(queue) == node_id:
-                    queue.again = queue.again or self._take(queue, self._identity)
-                    batches.append(queue.again)
+            batches = [
+                queue.front or self._take(queue)
+                for queue in queues
+                if self._leader_of(queue) == node_id
+            ]
             if batches:
                 await self._send(node_id, batches)
-                if all(self._queue_of(batch).again is batch for batch in batches):
+                if any(batch.is_settled for batch in batches):
+                    line.pause_s = BACKOFF_S
+                else:
                     await trio.sleep(line.pause_s)
                     line.pause_s = min(line.pause_s * 2, BACKOFF_MAX_S)
-                else:
-                    line.pause_s = BACKOFF_S
             for queue in queues:
                 self._line_up(queue)
         line.is_served = False
 
     # Batches
 
-    def _queue_of(self, batch: _Batch) -> _Queue:
-        return self._queues[batch.topic, batch.partition]
-
-    def _take(self, queue: _Queue, identity: _Identity | None) -> _Batch:
-        """Make a batch of what waits at the front of a queue."""
-        taken = [queue.waiting.popleft()]
-        size = _size(taken[0])
-        while queue.waiting and size + _size(queue.waiting[0]) <= self._options.batch_bytes:
-            size += _size(queue.waiting[0])
-            taken.append(queue.waiting.popleft())
+    def _take(self, queue: Queue) -> Batch:
         self._sticky.move_on(queue.topic, queue.partition)
-        return self._build(queue, taken, identity)
-
-    def _build(self, queue: _Queue, taken: list[Delivery], identity: _Identity | None) -> _Batch:
-        producer_id, epoch = identity or (-1, -1)
-        sequence = -1
-        if producer_id >= 0:
-            if queue.sequence_owner != producer_id:
-                queue.sequence_owner, queue.next_sequence = producer_id, 0
-            sequence = queue.next_sequence
-            queue.next_sequence = (sequence + len(taken)) & 0x7FFFFFFF
-        records = [
-            delivery.record._replace(offset=number)
-            for number, delivery in enumerate(taken)
-            if delivery.record is not None
-        ]
-        data = build_batch(
-            records,
-            compression=self._options.compression,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-        )
         given_up_at = self._clock.monotonic() + self._options.delivery_timeout_s
-        size = sum(map(_size, taken))
-        return _Batch(
-            queue.topic,
-            queue.partition,
-            taken,
-            bytes(data),
-            size,
-            identity,
-            sequence,
-            given_up_at,
-        )
+        return queue.take(self._identity, given_up_at)
 
-    async def _send(self, node_id: int, batches: list[_Batch]) -> None:
+    async def _send(self, node_id: int, batches: list[Batch]) -> None:
         options = self._options
         # None is repeated after its time, nor waited for; 0 is no time for a broker to answer in.
         left_s = max(batch.given_up_at for batch in batches) - self._clock.monotonic()
@@ -488,47 +366,37 @@ class Producer:
             return
         self._read_answer(batches, answer)
 
-    def _read_answer(self, batches: list[_Batch], answer: Any) -> None:
+    def _read_answer(self, batches: list[Batch], answer: Any) -> None:
         rows = {
             (topic.name, row.index): row
             for topic in answer.responses
             for row in topic.partition_responses
         }
         for batch in batches:
-            row = rows.get((batch.topic, batch.partition))
+            queue = batch.queue
+            row = rows.get((queue.topic, queue.partition))
             if row is None:
-                self._failed(batch, TimedOut(f"no answer for {batch.topic}-{batch.partition}"))
+                self._failed(batch, TimedOut(f"no answer for {queue}"))
             elif row.error_code in (0, ErrorCode.duplicate_sequence_number):
                 self._finish(batch, row.base_offset)
             else:
                 code = ErrorCode(row.error_code)
                 text = getattr(row, "error_message", None) or code.name.replace("_", " ")
-                self._failed(batch, KafkaError(code, f"{batch.topic}-{batch.partition}: {text}"))
+                self._failed(batch, KafkaError(code, f"{queue}: {text}"))
 
-    def _failed(self, batch: _Batch, error: Exception) -> None:
+    def _failed(self, batch: Batch, error: Exception) -> None:
         """Split it, send it again, or give it up."""
         too_large = isinstance(error, KafkaError) and error.code == ErrorCode.message_too_large
         if too_large and len(batch.deliveries) > 1:
-            self._split(batch)
+            batch.queue.halve()
             return
         if retriable(error) and self._clock.monotonic() < batch.given_up_at:
-            self._cluster.forget(batch.topic)
+            self._cluster.forget(batch.queue.topic)
             return
         self._finish(batch, -1, error)
 
-    def _split(self, batch: _Batch) -> None:
-        """Half the batch, with its number; the other half waits again, before all others."""
-        queue = self._queue_of(batch)
-        middle = len(batch.deliveries) // 2
-        queue.waiting.extendleft(reversed(batch.deliveries[middle:]))
-        if batch.base_sequence >= 0:
-            queue.next_sequence = batch.base_sequence
-        first = batch.deliveries[:middle]
-        # Its own identity: ours may have been given up since, with another batch.
-        queue.again = self._build(queue, first, batch.identity)
-
-    def _finish(self, batch: _Batch, base_offset: int, failure: Exception | None = None) -> None:
-        self._queue_of(batch).again = None
+    def _finish(self, batch: Batch, base_offset: int, failure: Exception | None = None) -> None:
+        batch.queue.front = None
         if failure is not None:
             self._identity = None
         self._settle(batch.deliveries, batch.size, base_offset, failure)
@@ -546,22 +414,12 @@ class Producer:
         self._progress = trio.Event()
 
 
-def _by_topic(batches: list[_Batch]) -> list[dict[str, Any]]:
+def _by_topic(batches: list[Batch]) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for batch in batches:
-        rows = topics.setdefault(batch.topic, [])
-        rows.append({"index": batch.partition, "records": batch.data})
+        rows = topics.setdefault(batch.queue.topic, [])
+        rows.append({"index": batch.queue.partition, "records": batch.data})
     return [{"name": name, "partition_data": rows} for name, rows in topics.items()]
-
-
-def _size(delivery: Delivery) -> int:
-    """Bytes that a record takes, about."""
-    record = delivery.record
-    assert record is not None
-    size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += len(name) + len(value or b"") + 2
-    return size
 
 
 @asynccontextmanager

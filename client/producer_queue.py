@@ -1,0 +1,166 @@
+"""What a producer has for one partition: records that wait, and the batch in front of them.
+
+No I/O. A batch is built once, with its sequence number in it, and stays what it is however often it is sent
+(KIP-98); one that is too large for the broker is halved, by the same number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
+
+from odradek.protocol.records.records import Record, build_batch
+
+RECORD_OVERHEAD = 32
+"""Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
+
+
+class Delivery:
+    """What became of one record."""
+
+    __slots__ = ("_arrived", "done", "failure", "offset", "partition", "record", "topic")
+
+    def __init__(self, topic: str, partition: int, record: Record) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.record: Record | None = record
+        self.offset = -1
+        self.failure: Exception | None = None
+        self.done = False
+        self._arrived: trio.Event | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that the record takes, about; until it is done."""
+        record = self.record
+        assert record is not None
+        size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        for name, value in record.headers:
+            size += len(name) + len(value or b"") + 2
+        return size
+
+    async def wait(self) -> int:
+        """Wait for the acknowledgement; the record's offset, -1 where the broker does not tell.
+
+        Raises KafkaError or ClientError if it was refused or given up.
+        """
+        if not self.done:
+            if self._arrived is None:
+                self._arrived = trio.Event()
+            await self._arrived.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.offset
+
+    def finish(self, offset: int, failure: Exception | None) -> None:
+        self.done, self.offset, self.failure, self.record = True, offset, failure, None
+        if self._arrived is not None:
+            self._arrived.set()
+
+
+class Identity(NamedTuple):
+    """Whose batches are in order, and there once."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    queue: Queue
+    deliveries: list[Delivery]
+    data: bytes
+    size: int
+    """Bytes, as its records were counted."""
+    identity: Identity | None
+    base_sequence: int
+    given_up_at: float
+
+    @property
+    def is_settled(self) -> bool:
+        """Or halved: it is not to be sent again."""
+        return self.queue.front is not self
+
+
+class Queue:
+    """`front` is sent, and sent again, before what is `waiting`."""
+
+    __slots__ = (
+        "_batch_bytes",
+        "_compression",
+        "_next_sequence",
+        "_sequence_owner",
+        "blocked_since",
+        "front",
+        "is_in_line",
+        "partition",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(self, topic: str, partition: int, *, batch_bytes: int, compression: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.waiting: deque[Delivery] = deque()
+        self.front: Batch | None = None
+        self.blocked_since: float | None = None
+        """Since when it is not known whom to send it to."""
+        self.is_in_line = False
+        """Some task has it, or is about to."""
+        self._batch_bytes = batch_bytes
+        self._compression = compression
+        self._next_sequence = 0
+        self._sequence_owner = -1
+
+    def __bool__(self) -> bool:
+        return self.front is not None or bool(self.waiting)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def take(self, identity: Identity | None, given_up_at: float) -> Batch:
+        """Make a batch of what waits, the first at least: the new front."""
+        taken = [self.waiting.popleft()]
+        size = taken[0].size
+        while self.waiting and size + self.waiting[0].size <= self._batch_bytes:
+            size += self.waiting[0].size
+            taken.append(self.waiting.popleft())
+        return self._build(taken, identity, given_up_at)
+
+    def halve(self) -> None:
+        """The front, which keeps its number; its other half waits again, before all others."""
+        assert self.front is not None
+        whole = self.front
+        middle = len(whole.deliveries) // 2
+        self.waiting.extendleft(reversed(whole.deliveries[middle:]))
+        if whole.base_sequence >= 0:
+            self._next_sequence = whole.base_sequence
+        # Its own identity: the producer's may have been given up since, with another batch.
+        self._build(whole.deliveries[:middle], whole.identity, whole.given_up_at)
+
+    def _build(self, taken: list[Delivery], identity: Identity | None, given_up_at: float) -> Batch:
+        producer_id, epoch = identity or (-1, -1)
+        sequence = -1
+        if producer_id >= 0:
+            if self._sequence_owner != producer_id:
+                self._sequence_owner, self._next_sequence = producer_id, 0
+            sequence = self._next_sequence
+            self._next_sequence = (sequence + len(taken)) & 0x7FFFFFFF
+        records = [
+            delivery.record._replace(offset=number)
+            for number, delivery in enumerate(taken)
+            if delivery.record is not None
+        ]
+        data = build_batch(
+            records,
+            compression=self._compression,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        size = sum(delivery.size for delivery in taken)
+        self.front = Batch(self, taken, bytes(data), size, identity, sequence, given_up_at)
+        return self.front
