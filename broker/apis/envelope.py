@@ -57,7 +57,7 @@ async def _answer(frame: memoryview, request: Any, ctx: RequestContext) -> bytes
         ctx.endpoint,
         client,
         ctx.flush,
-        ctx.authorizer,
+        ctx.broker.authorizer,  # also where the envelope is this node's own, which asks nobody
         principal,
         is_forwarded=True,
     )

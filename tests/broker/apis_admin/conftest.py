@@ -75,6 +75,7 @@ class FakeMetadata:
 class FakeBroker:
     cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
     client_quotas: ClientQuotas | None = None
+    authorizer: Authorizer | None = None
     is_internal = staticmethod(Broker.is_internal)
     is_of_coordinators = staticmethod(Broker.is_of_coordinators)
 

@@ -159,6 +159,22 @@ async def test_who_is_active_does_it_alone(nodes: Nodes) -> None:
     assert not nodes.broker.controller.envelopes
 
 
+async def test_who_becomes_active_meanwhile_asks_what_the_client_may(nodes: Nodes) -> None:
+    """The envelope is on its way then, and the node its own controller: the right to send it is the node's,
+    what is in it the client's."""
+    broker = nodes.broker
+
+    class Elected(Channel):
+        async def request(self, *asked: Any, timeout_s: float) -> Any:
+            broker.metadata.is_active = True
+            return await super().request(*asked, timeout_s=timeout_s)
+
+    broker.controller = Elected(broker)
+    broker.authorizer = Authorizer()
+    assert await create(nodes) is ErrorCode.topic_authorization_failed
+    assert "t" not in broker.metadata.image.topics_by_name
+
+
 async def test_no_controller_is_said_in_the_words_of_the_api(nodes: Nodes) -> None:
     nodes.broker.controller = Channel(None)
 
@@ -313,6 +329,7 @@ async def test_nodes_alone_send_envelopes_and_clients_need_their_own_rights() ->
     }
     route = find_controller_route(api.key)
     assert route is not None
+    broker.authorizer = OfNodes(super_users=frozenset(), allow_if_no_acl=False)
     ctx = RequestContext(
         broker,  # type: ignore[arg-type]
         api,
@@ -322,7 +339,7 @@ async def test_nodes_alone_send_envelopes_and_clients_need_their_own_rights() ->
         IN_PROCESS,
         CLIENT,
         flush,
-        OfNodes(super_users=frozenset(), allow_if_no_acl=False),
+        broker.authorizer,
     )
     frame = memoryview(messages.write_request(api.key, version, values))
     answer = await route.handler(route.read(api.key, version, frame, 0), ctx)
