@@ -63,9 +63,9 @@ async def _answer(frame: memoryview, request: Any, ctx: RequestContext) -> bytes
     )
     try:
         message = route.read(api.key, version, frame, header.body)
-    except InvalidFrame as garbage:
+        values = await route.handler(message, inner)
+    except InvalidFrame as garbage:  # the client's: it costs its connection, not the broker's
         raise KafkaError(ErrorCode.unsupported_version, str(garbage)) from garbage
-    values = await route.handler(message, inner)
     if not ctx.broker.metadata.is_active and _says_not_controller(values):
         raise NotController("another node became the active controller")
     body = cast(Buffer, route.write(api.key, version, values))

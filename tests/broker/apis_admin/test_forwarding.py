@@ -19,7 +19,12 @@ from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import request_header
 from odradek.protocol.principals import decode_principal, encode_principal
-from odradek.replication.controller.acls import AclOperation, AclResource
+from odradek.replication.controller.acls import (
+    AclOperation,
+    AclResource,
+    PatternType,
+    Permission,
+)
 from odradek.replication.controller.configs import AlterOperation
 from odradek.replication.controller.image import MetadataImage
 from odradek.seams.network import Address
@@ -27,6 +32,24 @@ from tests.broker.apis_admin.conftest import FakeBroker, FakeMetadata
 
 ALICE = "User:alice"
 CLIENT = Address("10.0.0.7", 4711)
+NO_OPERATION = request_header(apis.CREATE_ACLS, 3, 1, "tests") + messages.write_request(
+    apis.CREATE_ACLS.key,
+    3,
+    {
+        "creations": [
+            {
+                "resource_type": AclResource.TOPIC,
+                "resource_name": "t",
+                "resource_pattern_type": PatternType.LITERAL,
+                "principal": ALICE,
+                "host": "*",
+                "operation": 0,
+                "permission_type": Permission.ALLOW,
+            }
+        ]
+    },
+)
+"""Its frame is sound, and its handler closes the connection."""
 TOPIC = {
     "name": "t",
     "num_partitions": 2,
@@ -281,6 +304,7 @@ async def envelope(broker: FakeBroker, **changes: Any) -> ErrorCode:
         ({"request_data": b"\0"}, "unsupported_version"),
         ({"request_data": request_header(apis.CREATE_TOPICS, 7, 1, "t")}, "unsupported_version"),
         ({"request_data": request_header(apis.CREATE_TOPICS, 99, 1, "t")}, "unsupported_version"),
+        ({"request_data": NO_OPERATION}, "unsupported_version"),
         ({"request_data": request_header(apis.API_VERSIONS, 3, 1, "t")}, "invalid_request"),
         ({"request_data": request_header(apis.METADATA, 9, 1, "t")}, "invalid_request"),
     ],
