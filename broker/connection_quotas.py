@@ -8,18 +8,15 @@ either: it is closed a while later, so that whoever makes them one after the oth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 from odradek.broker.quotas import Counted, Rate
+from odradek.broker.security.hosts import Host, host_of
 from odradek.replication.controller.image import QuotaEntity
 from odradek.replication.controller.quotas import CONNECTION_CREATION_RATE, IP
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-
-Host = IPv4Address | IPv6Address | str | None
-"""None: all that have no limit of their own. A text where it is no address, as in virtual networks."""
 
 
 class ConnectionQuotas:
@@ -29,7 +26,8 @@ class ConnectionQuotas:
         """`samples` is quota.window.num."""
         self._samples = samples
         self._window_ms = window_ms
-        self._limits: dict[Host, float] = {}
+        self._limits: dict[Host | None, float] = {}
+        """None: of all that have no limit of their own."""
         self._rates: Counted[Host, Rate] = Counted()
 
     def __bool__(self) -> bool:
@@ -38,7 +36,7 @@ class ConnectionQuotas:
     def update(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """These hold from now on; what was counted counts on."""
         self._limits = {
-            _host(parts[IP]): values[CONNECTION_CREATION_RATE]
+            _named(parts[IP]): values[CONNECTION_CREATION_RATE]
             for entity, values in quotas.items()
             if IP in (parts := dict(entity)) and CONNECTION_CREATION_RATE in values
         }
@@ -46,7 +44,7 @@ class ConnectionQuotas:
     def record(self, peer: str, now_ms: int) -> int:
         """It has made a connection. 0 if it may; else for how many ms it is to be kept waiting before that
         is closed: until its rate would be its limit, and no more than a window."""
-        host = _host(peer)
+        host = host_of(peer)
         limit = self._limits.get(host, self._limits.get(None))
         if limit is None:
             return 0
@@ -61,16 +59,8 @@ class ConnectionQuotas:
         return min(max(round((measured - limit) / limit * over_ms), 1), self._window_ms)
 
 
-def _host(text: str | None) -> Host:
-    """One address has several names, and is an IPv4 one also where the listener is IPv6's."""
-    if text is None:
-        return None
-    try:
-        found = ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found
+def _named(name: str | None) -> Host | None:
+    return None if name is None else host_of(name)
 
 
 def connection_quotas_from(

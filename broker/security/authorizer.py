@@ -21,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from odradek.broker.security.hosts import host_of
 from odradek.replication.controller.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -195,7 +196,9 @@ def _concerns(acl: Acl, principal: str, host: str, operation: int) -> bool:
 
 
 def _is_for(acl: Acl, principal: str, host: str) -> bool:
-    return acl.principal in (principal, WILDCARD_PRINCIPAL) and acl.host in (host, WILDCARD)
+    return acl.principal in (principal, WILDCARD_PRINCIPAL) and (
+        acl.host in (host, WILDCARD) or (":" in acl.host and host_of(acl.host) == host_of(host))
+    )
 
 
 def _covered(allowed: Acl, literal: set[str], prefixes: set[str]) -> bool:

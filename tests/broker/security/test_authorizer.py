@@ -84,6 +84,19 @@ def test_an_acl_is_for_one_principal_one_host_and_one_operation() -> None:
     assert allows(with_acls(acl(AclOperation.ALL)), WRITE)
 
 
+@pytest.mark.parametrize("spelt", ["0:0:0:0:0:0:0:1", "::1", "0000::0001", "::1%lo"])
+def test_a_host_is_the_same_however_it_is_spelt(spelt: str) -> None:
+    """By Java, all of it: only such an ACL holds in Apache Kafka."""
+    anywhere = acl(AclOperation.ALL)
+    for authorizer in (with_acls(acl(host=spelt)), with_acls(acl(host=spelt), anywhere)):
+        assert allows(authorizer, host="::1")
+    denying = with_acls(anywhere, acl(host=spelt, deny=True))
+    assert not allows(denying, host="::1")
+    assert allows(denying, host="::2")
+    assert allows(denying, host="10.0.0.1")
+    assert not allows(with_acls(acl(host=spelt)), host="node-1")
+
+
 def test_denying_wins_whichever_comes_first() -> None:
     everything = acl(AclOperation.ALL, "*", principal="User:*")
     denied = acl(READ, "t", deny=True)
