@@ -193,6 +193,7 @@ class Rehearsal:
     """A `Connection` whose peer asks the same again and again, each time once it was answered."""
 
     local = peer = Address("127.0.0.1", 1)
+    is_hung_up = False
 
     def __init__(self, request: Buffer, times: int) -> None:
         self._request = memoryview(request)

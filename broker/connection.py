@@ -31,7 +31,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import answer_head, parts_bytes, read_request_header
 from odradek.seams.files import Buffer, FileSlice
-from odradek.seams.network import Connection, ConnectionLost, Selector
+from odradek.seams.network import Address, Connection, ConnectionLost, Selector
 
 if TYPE_CHECKING:
     from odradek.broker.dispatch import Route
@@ -79,6 +79,8 @@ class ClientConnection:
         self._is_asleep = False
         """The task waits for the next request, which the client sends once it has the answer to this one."""
         self._sending = False
+        self._hung_up_since: float | None = None
+        """The time at which it was first seen that the client has gone while it is being served."""
         self._stalled_since: float | None = None
         self._stalled_at_bytes = 0
 
@@ -364,19 +366,32 @@ class ClientConnection:
 
     # For the server that owns the connection
 
-    def idle_seconds(self, now: float) -> float:
-        """For how long the client has neither sent what it owes nor read what it is sent.
+    @property
+    def peer(self) -> Address:
+        return self._connection.peer
 
-        Asked again and again: a client that reads is seen to have read since the last time.
+    def idle_seconds(self, now: float) -> float:
+        """For how long the client has neither sent what it owes nor read what it is sent, or is gone though an
+        answer to it is waited for.
+
+        Asked again and again: a client that reads is seen to have read since the last time, and one that
+        hangs up to have done so.
         """
         if self.waiting_since is not None and not self._sending:
             return now - self.waiting_since
         if not self._sending:
-            return 0.0
+            return self._hung_up_seconds(now)
         sent_bytes = self._connection.sent_bytes
         if self._stalled_since is None or sent_bytes != self._stalled_at_bytes:
             self._stalled_since, self._stalled_at_bytes = now, sent_bytes
         return now - self._stalled_since
+
+    def _hung_up_seconds(self, now: float) -> float:
+        if not self._connection.is_hung_up:
+            return 0.0
+        if self._hung_up_since is None:
+            self._hung_up_since = now
+        return now - self._hung_up_since
 
     def give_memory_back(self, now: float) -> None:
         """Keep no memory for requests where none has come for long."""

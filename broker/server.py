@@ -170,7 +170,7 @@ class Server:
             self._connections.add(client)  # before anyone else is let in, not when its task runs
             self._per_host[connection.peer.host] += 1
             self._per_listener[endpoint.name] += 1
-            clients.start_soon(self._talk, client, connection.peer.host)
+            clients.start_soon(self._talk, client)
 
     def _wait_ms(self, host: str) -> int:
         """How long an address that has made too many connections is to wait for nothing (KIP-612)."""
@@ -210,22 +210,29 @@ class Server:
         clients = [each for each in self._connections if not self._is_for_brokers(each.endpoint)]
         if clients:
             idle = max(clients, key=lambda each: each.idle_seconds(now))
-            self._connections.discard(idle)
+            self._forget(idle)
             idle.abort()
 
-    async def _talk(self, client: ClientConnection, host: str) -> None:
+    async def _talk(self, client: ClientConnection) -> None:
         try:
             await client.talk()
         finally:
-            self._connections.discard(client)
-            self._per_listener[client.endpoint.name] -= 1
-            self._per_host[host] -= 1
-            if not self._per_host[host]:
-                del self._per_host[host]
+            self._forget(client)
+
+    def _forget(self, client: ClientConnection) -> None:
+        """It counts no more once it is closed, though its task may still wait for what it was asked for."""
+        if client not in self._connections:
+            return
+        self._connections.remove(client)
+        self._per_listener[client.endpoint.name] -= 1
+        host = client.peer.host
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
 
     async def _look_after_idle(self) -> None:
-        """Close connections from which nothing came for connections.max.idle.ms, unless that is below 0;
-        long before, those that are silent keep no memory."""
+        """Close connections from which nothing came for connections.max.idle.ms, and those of clients that
+        have been gone for so long, unless that is below 0; long before, those that are silent keep no memory."""
         clock = self._broker.seams.clock
         while True:
             limit = self._broker.config.get_int("connections.max.idle.ms") / 1000
@@ -234,6 +241,7 @@ class Server:
             now = clock.monotonic()
             for client in list(self._connections):
                 if 0 <= limit < client.idle_seconds(now):
+                    self._forget(client)
                     await client.aclose()
                 else:
                     client.give_memory_back(now)

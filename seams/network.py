@@ -55,6 +55,12 @@ class Connection(Protocol):
         """Have whoever is in `wait_readable` return; nothing if nobody is."""
         ...
 
+    @property
+    def is_hung_up(self) -> bool:
+        """Whether the peer has closed, aborted or lost the connection, or its sending half of it: seen without
+        receiving, also behind bytes that nobody has received yet. False once closed on this side."""
+        ...
+
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         """Send all parts in order. One sender at a time.
 

@@ -166,6 +166,14 @@ class TcpConnection:
         if self._wait is not None:
             self._wait.cancel()
 
+    @property
+    def is_hung_up(self) -> bool:
+        if self._closed:
+            return False
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)  # hang-ups and errors are told in any case
+        return bool(poll.poll(0))
+
     def receive_nowait(self, view: memoryview) -> int | None:
         """What has come, 0 at the end, None if nothing has; for `TcpSelector`, which has waited."""
         self._turn_bytes = self._turn_calls = 0

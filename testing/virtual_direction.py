@@ -57,6 +57,14 @@ class Direction:
         at, what = self._arrivals[0]
         return what if at <= self._wires.now_s() else None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end, or the loss, has come, behind whatever was not taken."""
+        if not self._arrivals or self._wires.troubles.parted(*self._hosts):
+            return False
+        at, what = self._arrivals[-1]
+        return at <= self._wires.now_s() and (isinstance(what, ConnectionLost) or not what)
+
     def take(self, size: int) -> None:
         at, what = self._arrivals.popleft()
         assert isinstance(what, bytes)

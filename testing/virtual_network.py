@@ -234,6 +234,10 @@ class VirtualConnection:
         if self._wait is not None:
             self._wait.cancel()
 
+    @property
+    def is_hung_up(self) -> bool:
+        return not self._closed and self._incoming.has_ended
+
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this connection")

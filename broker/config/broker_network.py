@@ -61,8 +61,8 @@ NETWORK: Rows = (
         doc="New connections a second that the broker accepts; one listener's own rate is "
             "`listener.name.<name>.max.connection.creation.rate`."),
     row("connections.max.idle.ms", LONG, "600000", MEDIUM, effect=True,
-        doc="A connection on which nothing was received for this many ms is closed; negative never "
-            "closes."),
+        doc="A connection on which nothing was received for this many ms is closed, unless its client is "
+            "there and waits for an answer; negative never closes."),
     row("connection.failed.authentication.delay.ms", INT, "100", LOW, at_least(0),
         doc="How long a connection whose login failed is kept before it is closed, in ms, to slow "
             "down guessing. Less than `connections.max.idle.ms`."),

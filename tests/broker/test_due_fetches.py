@@ -349,6 +349,7 @@ class SlowReader:
     """A connection that sends its requests at once, and whose socket takes `room` bytes at once."""
 
     local = peer = Address("127.0.0.1", 1)
+    is_hung_up = False
 
     def __init__(self, room: int, *requests: bytes) -> None:
         self._request = b"".join(len(each).to_bytes(4, "big") + each for each in requests)

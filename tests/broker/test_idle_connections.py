@@ -137,6 +137,22 @@ def test_one_that_waits_for_records_stays(broker: Broker) -> None:
         assert read_frame(sock) != b""
 
 
+def test_of_one_that_hung_up_while_it_waited_for_records_nothing_is_left(broker: Broker) -> None:
+    """Which may be for as long as it liked to say."""
+    weeks_ms = 2**31 - 1
+    server = broker.node.server
+    with connect(broker) as sock:
+        sock.sendall(fetch(1, 0, weeks_ms, topic="empty"))
+        time.sleep(2 * IDLE_SECONDS)
+        assert len(server._connections) == 1  # it is there
+        sock.sendall(produce(2, topic="small"))  # what comes behind does not hide that it goes
+    deadline = time.monotonic() + 10 * IDLE_SECONDS
+    while server._connections:
+        assert time.monotonic() < deadline
+        time.sleep(PAUSE_SECONDS)
+    assert not server._per_host
+
+
 def test_who_is_silent_keeps_no_memory_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MEMORY_KEPT_SECONDS", IDLE_SECONDS / 10)
     given_back: list[ReceiveBuffer] = []

@@ -295,6 +295,25 @@ class TestEnding:
         assert await receive(server, 100) == b"last words"
         assert await server.receive_into(memoryview(bytearray(1))) == 0
 
+    @pytest.mark.parametrize("how", ["abort", "aclose"])
+    async def test_that_a_peer_hangs_up_is_seen_before_it_is_received(
+        self, hosts: TwoHosts, how: str
+    ) -> None:
+        client, server = await hosts.connected()
+        await client.send([b"last words"])
+        await server.wait_readable()
+        assert not server.is_hung_up
+        if how == "abort":
+            client.abort()
+        else:
+            await client.aclose()
+        with trio.fail_after(PATIENCE_SECONDS):
+            while not server.is_hung_up:
+                await trio.sleep(0.001)
+        await server.aclose()
+        assert not server.is_hung_up
+        assert not client.is_hung_up
+
     async def test_nothing_works_once_closed(self, hosts: TwoHosts) -> None:
         client, _ = await hosts.connected()
         await client.aclose()
