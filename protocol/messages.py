@@ -14,11 +14,15 @@ from importlib import import_module
 from typing import Any, cast
 
 from odradek.protocol.apis import APIS
-from odradek.protocol.codec.reading import compile_reader
+from odradek.protocol.codec.reading import MAX_ELEMENTS, compile_reader
 from odradek.protocol.codec.structure import Structure, kio_structure
 from odradek.protocol.codec.writing import Encoded as Encoded
 from odradek.protocol.codec.writing import Repeated as Repeated
 from odradek.protocol.codec.writing import compile_item_writer, compile_writer
+
+REQUEST_ELEMENTS_MAX = 1 << 17
+"""Of all arrays of a request: each of them may be 25 µs of its handler's and a kB of memory, while others
+wait for the loop. As many as Produce and Fetch have partitions, and far from what anyone needs."""
 
 _Read = Callable[[memoryview, int], Any]
 _Write = Callable[[Any], bytes]
@@ -95,7 +99,11 @@ def warm(api_key: int, version: int) -> None:
 def _reader(api_key: int, version: int, direction: str) -> _Read:
     read = _readers.get((api_key, version, direction))
     if read is None:
-        read = compile_reader(_structure_of(load(api_key, version, direction)), exact=False)
+        read = compile_reader(
+            _structure_of(load(api_key, version, direction)),
+            exact=False,
+            elements_max=REQUEST_ELEMENTS_MAX if direction == "request" else MAX_ELEMENTS,
+        )
         _readers[api_key, version, direction] = read
     return read
 

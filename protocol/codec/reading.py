@@ -1,7 +1,7 @@
 """Bytes to entities: readers compiled from structures.
 
 Hostile input in bounded memory: no array is allocated for its count alone, a count must fit the
-bytes that are left, and all arrays of a message together hold at most MAX_ELEMENTS. Runs of fields
+bytes that are left, and all arrays of a message together hold at most so many elements. Runs of fields
 of fixed size are read by one `struct.Struct`. Records stay slices of the buffer.
 """
 
@@ -27,20 +27,22 @@ MAX_ELEMENTS = 1 << 20
 class Cursor:
     """Where a reader is in the bytes, and how many array elements it may still make."""
 
-    __slots__ = ("budget", "end", "position", "view")
+    __slots__ = ("budget", "elements_max", "end", "position", "view")
 
-    def __init__(self, view: memoryview, position: int, end: int) -> None:
+    def __init__(self, view: memoryview, position: int, end: int, elements_max: int) -> None:
         self.view = view
         self.position = position
         self.end = end
-        self.budget = MAX_ELEMENTS
+        self.budget = self.elements_max = elements_max
 
 
 Reader = Callable[[Cursor], Any]
 Convert = Callable[[Any], Any]
 
 
-def compile_reader(structure: Structure, *, exact: bool = True) -> Callable[[memoryview, int], Any]:
+def compile_reader(
+    structure: Structure, *, exact: bool = True, elements_max: int = MAX_ELEMENTS
+) -> Callable[[memoryview, int], Any]:
     """A function that reads the structure from an offset of a view.
 
     It raises InvalidFrame for anything malformed, and if `exact` for bytes left over.
@@ -48,7 +50,7 @@ def compile_reader(structure: Structure, *, exact: bool = True) -> Callable[[mem
     read = _entity_reader(structure)
 
     def read_whole(view: memoryview, offset: int = 0) -> Any:
-        cursor = Cursor(view, offset, len(view))
+        cursor = Cursor(view, offset, len(view), elements_max)
         try:
             entity = read(cursor)
         except (IndexError, struct.error):
@@ -286,7 +288,7 @@ def _array_reader(field: FieldPlan, flexible: bool) -> Reader:
             raise InvalidFrame(f"{name} has a count of {count}, more than there are bytes for")
         cursor.budget -= count
         if cursor.budget < 0:
-            raise InvalidFrame(f"more than {MAX_ELEMENTS} array elements")
+            raise InvalidFrame(f"more than {cursor.elements_max} array elements")
         return read_elements(cursor, count)
 
     return read

@@ -30,6 +30,7 @@ from odradek.protocol.codec.primitives import MAX_STRING_BYTES
 from odradek.protocol.codec.reading import MAX_ELEMENTS
 from odradek.protocol.codec.structure import Structure, kio_structure
 from odradek.protocol.errors import ErrorCode, InvalidFrame
+from odradek.protocol.messages import REQUEST_ELEMENTS_MAX
 from tests.protocol.generated import as_values, draw_entity
 
 READ = {"request": messages.read_request, "response": messages.read_response}
@@ -124,12 +125,25 @@ def test_bombs_are_refused_before_they_go_off(api: Api, version: int, raw: bytes
 
 
 def test_the_elements_of_a_message_are_limited() -> None:
-    """Each takes a byte on the wire and dozens in memory: a frame of 100 MB must not be gigabytes."""
-    raw = bytearray()
-    count = MAX_ELEMENTS + 1
-    raw += struct.pack(">i", count) + b"\0\0" * count
-    with pytest.raises(InvalidFrame, match="elements"):
-        messages.read_request(DELETE_GROUPS.key, 0, memoryview(raw))
+    """Each takes a byte on the wire and dozens in memory: a frame of 100 MB must not be gigabytes. Those of a
+    request are work, too, for which others wait."""
+
+    def groups(count: int) -> memoryview:
+        return memoryview(struct.pack(">i", count) + b"\0\0" * count)
+
+    def partitions(count: int) -> memoryview:
+        topic = struct.pack(">ih", 1, 1) + b"t" + struct.pack(">i", count)
+        return memoryview(topic + struct.pack(">ih", 0, 0) * count)
+
+    most = REQUEST_ELEMENTS_MAX
+    read = messages.read_request(DELETE_GROUPS.key, 0, groups(most))
+    assert len(read.groups_names) == most
+    with pytest.raises(InvalidFrame, match=f"more than {most} array elements"):
+        messages.read_request(DELETE_GROUPS.key, 0, groups(most + 1))
+    answer = messages.read_response(OFFSET_COMMIT.key, 2, partitions(most + 1))
+    assert len(answer.topics[0].partitions) == most + 1
+    with pytest.raises(InvalidFrame, match=f"more than {MAX_ELEMENTS} array elements"):
+        messages.read_response(OFFSET_COMMIT.key, 2, partitions(MAX_ELEMENTS))
 
 
 def test_a_string_is_no_longer_in_a_flexible_version() -> None:
