@@ -95,7 +95,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     min_bytes = min(request.min_bytes, limits.max_bytes)
     if request.max_wait_ms > 0 and size_of(found) < min_bytes and not limits.has_remote:
         waiting = _Waiting(found, plan, min_bytes, ctx, limits, quiet)
-        await waiting.wait(request.max_wait_ms)
+        await waiting.wait(_wait_ms_max(request, ctx))
         if waiting.is_answered:
             return None
         found = waiting.found
@@ -111,6 +111,13 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     if quiet is not None:
         quiet.settle(found)
     return _answer(plan, found, ctx)
+
+
+def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
+    """No longer than a connection may be idle, which is when Kafka closes it: a client may have gone long
+    before the weeks are over that it can say."""
+    idle_max_ms = ctx.broker.config.get_int("connections.max.idle.ms")
+    return request.max_wait_ms if idle_max_ms < 0 else min(request.max_wait_ms, idle_max_ms)
 
 
 def _leave_quiet(

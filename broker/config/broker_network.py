@@ -62,7 +62,7 @@ NETWORK: Rows = (
             "`listener.name.<name>.max.connection.creation.rate`."),
     row("connections.max.idle.ms", LONG, "600000", MEDIUM, effect=True,
         doc="A connection on which nothing was received for this many ms is closed, unless its client is "
-            "there and waits for an answer; negative never closes."),
+            "there and waits for an answer; so long a fetch waits at most; negative never closes."),
     row("connection.failed.authentication.delay.ms", INT, "100", LOW, at_least(0),
         doc="How long a connection whose login failed is kept before it is closed, in ms, to slow "
             "down guessing. Less than `connections.max.idle.ms`."),

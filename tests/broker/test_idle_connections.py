@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import trio
@@ -30,6 +31,7 @@ from tests.scale.raw_client import RawClient
 
 IDLE_SECONDS = 1.0
 PAUSE_SECONDS = 0.004
+GROUP = "of those that wait"
 
 
 @pytest.fixture(scope="module")
@@ -137,20 +139,43 @@ def test_one_that_waits_for_records_stays(broker: Broker) -> None:
         assert read_frame(sock) != b""
 
 
-def test_of_one_that_hung_up_while_it_waited_for_records_nothing_is_left(broker: Broker) -> None:
-    """Which may be for as long as it liked to say."""
+def test_records_are_waited_for_no_longer_than_one_may_be_idle(broker: Broker) -> None:
+    """Who goes meanwhile leaves nothing behind, then, though it may have said weeks."""
     weeks_ms = 2**31 - 1
-    server = broker.node.server
     with connect(broker) as sock:
         sock.sendall(fetch(1, 0, weeks_ms, topic="empty"))
-        time.sleep(2 * IDLE_SECONDS)
-        assert len(server._connections) == 1  # it is there
-        sock.sendall(produce(2, topic="small"))  # what comes behind does not hide that it goes
+        assert numbers(sock, 1) == [1]
+
+
+def test_of_one_that_hung_up_while_it_waited_nothing_is_left(broker: Broker) -> None:
+    """For another member, which may take as long as it liked to say."""
+    server = broker.node.server
+    with connect(broker) as first, connect(broker) as second:
+        find = {"key": GROUP, "key_type": 0}
+        first.sendall(request_frame(apis.FIND_COORDINATOR, 3, 1, find) + join(2))
+        assert numbers(first, 2) == [1, 2]
+        second.sendall(join(3))
+        time.sleep(2.5 * IDLE_SECONDS)
+        assert len(server._connections) == 1  # it is there, and the other one was idle
+        second.sendall(produce(4, topic="small"))  # what comes behind does not hide that it goes
     deadline = time.monotonic() + 10 * IDLE_SECONDS
     while server._connections:
         assert time.monotonic() < deadline
         time.sleep(PAUSE_SECONDS)
     assert not server._per_host
+
+
+def join(number: int) -> bytes:
+    long = timedelta(minutes=5)
+    values = {
+        "group_id": GROUP,
+        "session_timeout": long,
+        "rebalance_timeout": long,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    return request_frame(apis.JOIN_GROUP, 3, number, values)
 
 
 def test_who_is_silent_keeps_no_memory_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
