@@ -63,6 +63,7 @@ ACCEPT_BACKOFF_SECONDS = 0.1
 
 _SMALL_SLICES_BYTES = 256 << 10  # read into memory at once, per connection
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
+_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _PORT_TRIES = 16
 
@@ -171,7 +172,7 @@ class TcpConnection:
         if self._closed:
             return False
         poll = select.poll()
-        poll.register(self._sock, select.POLLRDHUP)  # hang-ups and errors are told in any case
+        poll.register(self._sock, _HALF_CLOSED)  # hang-ups and errors are told in any case
         return bool(poll.poll(0))
 
     def receive_nowait(self, view: memoryview) -> int | None:
