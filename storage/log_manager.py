@@ -38,12 +38,13 @@ import trio
 
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, OutOfDescriptors, Path
+from odradek.seams.files import Files, Path
 from odradek.seams.offload import Offload
 from odradek.seams.workers import Workers
 from odradek.storage import log_closing, log_housekeeping, log_loading
 from odradek.storage.compaction.cleaners import Cleaners
 from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.descriptors import run_to_its_end
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
@@ -60,7 +61,7 @@ from odradek.storage.log_creation import Creation
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
 from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
-from odradek.storage.log_removal import RETRY_SECONDS, Removals, TakingAway
+from odradek.storage.log_removal import Removals, TakingAway
 from odradek.storage.moving.leftovers import Leftovers
 from odradek.storage.moving.mover import Mover
 from odradek.storage.moving.settings import MoverSettings
@@ -360,20 +361,14 @@ class LogManager:
 
     async def _started_lower(self, which: PartitionLog, home: DirectoryLogs, before: int) -> None:
         """By the old checkpoint the next start would take for deleted what is appended from here on. A
-        directory that can't have the new one is offline, be it full: here nothing is undone. For want of a
-        descriptor it is waited."""
-        is_told = which.log_start_offset >= before
-        while not is_told:
-            try:
-                await self.offload.run(
-                    home.write_checkpoints, (Checkpoint.LOG_START,), lane=home.directory.lane
-                )
-                is_told = True
-            except OutOfDescriptors:
-                await self.clock.sleep(RETRY_SECONDS)
-            except OSError as error:
-                home.directory.report(error)
-                return
+        directory that can't have the new one is offline, be it full: here nothing is undone."""
+        if which.log_start_offset >= before:
+            return
+        write, lane = partial(home.write_checkpoints, (Checkpoint.LOG_START,)), home.directory.lane
+        try:
+            await run_to_its_end(self.clock, self.offload, write, lane=lane)
+        except OSError as error:
+            home.directory.report(error)
 
     # Configs
 

@@ -21,6 +21,7 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
+from odradek.storage.descriptors import RETRY_SECONDS, run_to_its_end
 from odradek.storage.directories import names
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.failure import NO_ROOM
@@ -33,7 +34,6 @@ from odradek.storage.log_registry import LogRegistry, offline_reason
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
-RETRY_SECONDS = 0.1
 REST_RATIO = 3
 REST_SECONDS_MAX = 0.02
 """After each directory there is a rest of so many times what it took, up to so long: the removal of a
@@ -182,21 +182,17 @@ class TakingAway:
             gone += [(home, each) for each in group]
 
     async def _rename(self, home: DirectoryLogs, group: Sequence[Leaving]) -> None:
-        """Rename all, make that durable, and write checkpoints without them, in this order.
-
-        Not given up half done because the process is out of descriptors. Raises OSError.
-        """
+        """Rename all, make that durable, and write checkpoints without them, in this order. Raises OSError."""
         async with home.maintenance:
-            while not await self._try_to_rename(home, group):
-                await self._clock.sleep(RETRY_SECONDS)
-
-    async def _try_to_rename(self, home: DirectoryLogs, group: Sequence[Leaving]) -> bool:
-        lane = home.directory.lane
-        try:
-            await self._offload.run(_rename_away, self._files, home, group, lane=lane)
-        except OutOfDescriptors:
-            return False
-        return True
+            await run_to_its_end(
+                self._clock,
+                self._offload,
+                _rename_away,
+                self._files,
+                home,
+                group,
+                lane=home.directory.lane,
+            )
 
 
 def _is_of(directory: str, name: TopicPartition) -> bool:

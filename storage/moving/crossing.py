@@ -41,13 +41,13 @@ import trio
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import state_class
+from odradek.storage.descriptors import run_to_its_end
 from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_removal import RETRY_SECONDS
 from odradek.storage.moving.blame import judge
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.states import Event
@@ -260,17 +260,13 @@ class Crossing:
     # Helpers
 
     async def _sync_names(self, home: DirectoryLogs) -> None:
-        """Of a log directory; it fails if they cannot be, but not for want of a descriptor."""
-        while True:
-            try:
-                await self._in_thread(home, self.manager.files.sync_directory, home.directory.path)
-            except OutOfDescriptors:
-                await self.manager.clock.sleep(RETRY_SECONDS)
-            except OSError as error:
-                home.directory.fail(error)
-                return
-            else:
-                return
+        """Of a log directory; it fails if they cannot be."""
+        manager, directory = self.manager, home.directory
+        sync = partial(manager.files.sync_directory, directory.path)
+        try:
+            await run_to_its_end(manager.clock, manager.offload, sync, lane=directory.lane)
+        except OSError as error:
+            directory.fail(error)
 
     async def _in_thread(self, home: DirectoryLogs, act: object, *args: object) -> None:
         await self.manager.offload.run(act, *args, lane=home.directory.lane)  # type: ignore[arg-type]

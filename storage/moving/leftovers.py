@@ -143,7 +143,7 @@ class Leftovers:
                 self._manager.mover.resume(name, home, path)
             else:
                 log.warning("%s is of no move that could go on, and is removed", path)
-                await self._discard(home, name, path)
+                await self._manager.mover.discard(name, home, path)
 
     def _decide(self, lone: Sequence[Left], *, is_elsewhere: bool = False) -> list[Decision]:
         any_bad = not self._manager.registry.are_all_online
@@ -161,15 +161,6 @@ class Leftovers:
                 offline = self._withheld[name] = Offline(reason, topic_id)
                 self._manager.registry.offline[name] = offline
             log.warning("%s", reason)
-
-    async def _discard(self, home: DirectoryLogs, name: TopicPartition, path: Path) -> None:
-        aside = home.directory.path / names.deleted_name(*name, self._entropy.uuid())
-        try:
-            await self._manager.offload.run(self._rename, path, aside, lane=home.directory.lane)
-        except OSError as error:
-            home.directory.report(error)
-        else:
-            self._manager.removals.schedule(home.directory, aside, 0)
 
     def _rename(self, old: Path, new: Path) -> None:
         self._manager.files.rename(old, new)

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import OutOfDescriptors, Path
+from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import state_class
+from odradek.storage.descriptors import RETRY_SECONDS, run_to_its_end
 from odradek.storage.directories import names
 from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
@@ -52,8 +54,6 @@ SLICES_PER_SECOND = 10
 """Where a rate is set: small slices keep it even."""
 CLOSE_BYTES = 4 << 20
 """With less than this to be copied, the swap is tried."""
-RETRY_SECONDS = 0.1
-"""After a swap that could not be done right now, or a lack of descriptors."""
 
 
 @state_class
@@ -170,7 +170,7 @@ class Mover:
         if refusal is None and (which.failure is not None or directory.failed):
             refusal = LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
         if refusal is not None:
-            await self._discard(name, home, mirror)
+            await self.discard(name, home, mirror.current)
             raise refusal
         self._add(Move(name, which, source, home, mirror))
 
@@ -310,7 +310,7 @@ class Mover:
         with trio.CancelScope(shield=True):
             try:
                 if move.action is Action.DISCARD:
-                    await self._discard(move.name, move.destination, move.mirror)
+                    await self.discard(move.name, move.destination, move.mirror.current)
                 elif move.action is Action.PARK:
                     await self._park(move)
             finally:
@@ -355,24 +355,19 @@ class Mover:
                 why = "an error of its own" if move.last_event is None else move.last_event.value
                 log.error("the move of %s failed (%s): the replica stays where it is", move, why)
 
-    async def _discard(self, name: TopicPartition, home: DirectoryLogs, mirror: Mirror) -> None:
-        """The copy is renamed, so that no start takes it for one, then removed. Not given up half done
-        because the process is out of descriptors."""
-        directory = home.directory
-        aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
-        while not directory.failed:
-            try:
-                await self._manager.offload.run(
-                    _set_aside, self._manager, mirror.current, aside, lane=directory.lane
-                )
-            except OutOfDescriptors:
-                await self._manager.clock.sleep(RETRY_SECONDS)
-                continue
-            except OSError as error:
-                directory.report(error, undone=True)
-            else:
-                self._manager.removals.schedule(directory, aside, 0)
+    async def discard(self, name: TopicPartition, home: DirectoryLogs, copy: Path) -> None:
+        """The copy is renamed, so that no start takes it for one, then removed."""
+        manager, directory = self._manager, home.directory
+        if directory.failed:
             return
+        aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
+        rename = partial(_rename_copy, manager.files, copy, aside)
+        try:
+            await run_to_its_end(manager.clock, manager.offload, rename, lane=directory.lane)
+        except OSError as error:
+            directory.report(error, undone=True)
+        else:
+            manager.removals.schedule(directory, aside, 0)
 
     async def park_all(self) -> None:
         """At a clean shutdown: copies become Kafka's `-future`, cleanly closed, and sources
@@ -432,8 +427,8 @@ def _slice(mirror: Mirror, size: int) -> tuple[int, int]:
     return mirror.advance(size), mirror.remaining_bytes
 
 
-def _set_aside(manager: LogManager, copy: Path, aside: Path) -> None:
+def _rename_copy(files: Files, copy: Path, aside: Path) -> None:
     """In a thread; it can be called again."""
-    if manager.files.exists(copy):  # else it was not even made
-        manager.files.rename(copy, aside)
-    manager.files.sync_directory(aside.parent)
+    if files.exists(copy):  # else it was not even made
+        files.rename(copy, aside)
+    files.sync_directory(aside.parent)

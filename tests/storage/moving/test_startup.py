@@ -214,6 +214,14 @@ async def test_a_copy_beside_its_source_leads_nowhere() -> None:
     assert left(world, A) == ["t-0"]
 
 
+async def test_which_waits_for_a_descriptor_to_go() -> None:
+    world = await disk_with((A, "t-0"), (A, "t-0.move"))
+    fault = world.disk.fail(f"{A}/t-0.move", errno.EMFILE, {"rename"}, times=1)
+    async with started(world):
+        assert fault.failed
+    assert left(world, A) == ["t-0"]
+
+
 async def test_of_two_copies_one_goes_on() -> None:
     world = await disk_with((A, "t-0"), (B, "t-0.move"), (C, "t-0.move"))
     async with started(world) as manager:
