@@ -71,8 +71,9 @@ class DirectoryLogs:
         """Whether every log in it was opened: without that there is no clean shutdown."""
         self.is_whole = True
         """False once a log in it could not be opened or closed: that costs the clean mark too."""
-        self.unserved: set[TopicPartition] = set()
-        """In here, but not in `logs`: the checkpoints keep what they said of them at start."""
+        self.unserved: dict[TopicPartition, set[str]] = {}
+        """What is in here of partitions that are not in `logs`, by the names of its directories. As long as
+        there is any the checkpoints keep what they said of the partition at start."""
         self.maintenance = trio.Lock()
         """Held by whoever flushes, deletes from or renames a log here: one at a time."""
         self._at_start: dict[Checkpoint, dict[TopicPartition, int]] = {}
@@ -114,10 +115,21 @@ class DirectoryLogs:
                 self.directory.remove_checkpoint(kind)
             self.directory.files.sync_directory(self.directory.path)
 
+    def withhold(self, name: TopicPartition, directory: str) -> None:
+        """It is in here, and not served."""
+        self.unserved.setdefault(name, set()).add(directory)
+
+    def release(self, name: TopicPartition, directory: str) -> None:
+        """It is served, or not in here any more. From any thread."""
+        there = self.unserved.get(name, set())
+        there.discard(directory)
+        if not there:
+            self.unserved.pop(name, None)
+
     def forget(self, name: TopicPartition) -> None:
         """Before a log of that name is made here: no checkpoint says anything of an earlier one, durably.
         A swap that was given up leaves such entries, or a full disk. From any thread. Raises OSError."""
-        self.unserved.discard(name)
+        self.unserved.pop(name, None)
         for kind in VALUES:
             with self._writing:
                 if name in self._written.get(kind, (name,)):

@@ -69,8 +69,8 @@ async def adopt(
 
 
 def _is_withheld(registry: LogRegistry, name: TopicPartition) -> bool:
-    """Whether there is one of that name in a directory that is online."""
-    return name in registry.offline and any(name in home.unserved for home in registry.homes())
+    """Whether there is a log of that name in a directory that is online."""
+    return any(str(name) in home.unserved.get(name, ()) for home in registry.homes())
 
 
 def _holds_nothing(found: PartitionLog, *, beside: PartitionLog) -> bool:
@@ -97,11 +97,11 @@ async def _withhold(
 ) -> None:
     """It is not served; nor are its copies."""
     copies = [] if found is None else [(home, found)]
-    home.unserved.add(name)
+    home.withhold(name, str(name))
     topic_id = None if found is None else found.topic_id
     if name in registry.logs:
         its_home, other = registry.remove(name)
-        its_home.unserved.add(name)
+        its_home.withhold(name, str(name))
         copies.append((its_home, other))
         topic_id = topic_id or other.topic_id
         reason += (

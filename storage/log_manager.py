@@ -132,13 +132,13 @@ class LogManager:
             producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
         )
         self.mover = Mover(self, entropy, mover_settings)
-        self._leftovers = Leftovers(self, entropy)
+        self._leftovers = Leftovers(self)
         self._marks: list[CleanMark | None] = []
         self._strays: list[tuple[DirectoryLogs, PartitionLog]] = []
         """Found at start beside the logs that have their names."""
         self._exhausted: Exception | None = None
         self._creation = Creation(self.registry, self._opener, clock, offload, config_for)
-        self._taking_away = TakingAway(
+        self.taking_away = TakingAway(
             self.registry, self.removals, files, clock, entropy, offload, self.mover.cancel
         )
         self._token: trio.lowlevel.TrioToken | None = None
@@ -214,7 +214,8 @@ class LogManager:
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
         for home, stray in self._strays:
-            await self._taking_away.set_aside_copy(home, stray)
+            name = TopicPartition(stray.topic, stray.partition)
+            await self.taking_away.set_aside_found(home, name, [str(name)], stray)
         await self._leftovers.see_to()
         log.info(
             "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
@@ -298,7 +299,7 @@ class LogManager:
         Those that are not here are skipped. After this returns the names can be used again. Raises
         LogFailed, after all others are done, if one is in a directory that is offline.
         """
-        await self._taking_away.delete(partitions)
+        await self.taking_away.delete(partitions)
 
     async def set_aside_strays(
         self, is_stray: Callable[[PartitionLog], bool]
@@ -309,13 +310,13 @@ class LogManager:
         looks the same as one that somebody put here by mistake.
         """
         strays = [name for name, each in self.registry.logs.items() if is_stray(each)]
-        await self._taking_away.set_aside(strays)
+        await self.taking_away.set_aside(strays)
         return strays
 
     async def set_aside_unserved(self, name: TopicPartition) -> None:
         """As `set_aside_strays`, what is here of a partition and is not served: its name is another
         topic's by now. What can't be renamed stays, and goes on being in the way."""
-        await self._taking_away.set_aside_unserved(name)
+        await self.taking_away.set_aside_unserved(name)
 
     # Flushing
 

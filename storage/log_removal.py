@@ -12,7 +12,6 @@ import heapq
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from uuid import UUID
 
 import trio
 
@@ -42,15 +41,15 @@ thousand topics has all the time there is, and leaves it to whoever has not."""
 
 @value_class
 class Leaving:
-    """A log on its way out, no longer in `DirectoryLogs.logs`, and its directory's new name."""
+    """A partition's directory on its way out, and its new name."""
 
-    log: PartitionLog
-    path: Path
+    name: TopicPartition
+    old: Path
+    new: Path
+    log: PartitionLog | None
+    """What is open of it, no longer in `DirectoryLogs.logs`."""
     keep: bool
     """Whether it is closed whole (a stray), or only let go of."""
-
-
-NewName = Callable[[str, int, UUID], str]
 
 
 class TakingAway:
@@ -77,28 +76,35 @@ class TakingAway:
     async def delete(self, partitions: Iterable[TopicPartition]) -> None:
         """As `LogManager.delete`."""
         wanted = tuple(partitions)
-        for home, each in await self._take_away(wanted, names.deleted_name, keep=False):
+        for home, each in await self._take_away(wanted, keep=False):
+            assert each.log is not None
             delay_ms = each.log.config.file_delete_delay_ms
-            self._removals.schedule(home.directory, each.path, delay_ms)
+            self._removals.schedule(home.directory, each.new, delay_ms)
         lost = [name for name in wanted if name in self._registry.offline]
         if lost:
             raise LogFailed(self._registry.offline[lost[0]].reason)
 
     async def set_aside(self, strays: Iterable[TopicPartition]) -> None:
         """Rename to `-stray`, and close."""
-        for _, each in await self._take_away(strays, names.stray_name, keep=True):
-            log.warning("%s is a stray by the cluster's state: kept as %s", each.log, each.path)
+        for _, each in await self._take_away(strays, keep=True):
+            _tell_kept(each)
 
-    async def set_aside_copy(self, home: DirectoryLogs, stray: PartitionLog) -> None:
-        """As `set_aside`, of one that is not served: another log has its name."""
-        name = names.stray_name(stray.topic, stray.partition, self._entropy.uuid())
-        leaving = Leaving(stray, home.directory.path / name, keep=True)
+    async def set_aside_found(
+        self,
+        home: DirectoryLogs,
+        name: TopicPartition,
+        directories: Iterable[str],
+        opened: PartitionLog | None = None,
+    ) -> None:
+        """As `set_aside`, of what is in `home` and not served, nor anybody's to work on."""
+        leaving = [self._leaving(home, name, each, opened, keep=True) for each in directories]
         try:
-            await self._rename(home, [leaving])
+            await self._rename(home, leaving)
         except OSError as error:
             home.directory.fail(error)
         else:
-            log.warning("%s is of a topic that is gone: kept as %s", stray, leaving.path)
+            for each in leaving:
+                _tell_kept(each)
 
     async def set_aside_unserved(self, name: TopicPartition) -> None:
         """As `LogManager.set_aside_unserved`."""
@@ -106,31 +112,10 @@ class TakingAway:
         with self._registry.claim(name), trio.CancelScope(shield=True):
             for home in self._registry.homes():
                 if name in home.unserved:
-                    await self._set_aside_in(home, name)
-
-    async def _set_aside_in(self, home: DirectoryLogs, name: TopicPartition) -> None:
-        def rename() -> list[str]:
-            found = [each for each in self._files.list(home.directory.path) if _is_of(each, name)]
-            for each in found:
-                aside = names.stray_name(*name, self._entropy.uuid())
-                self._files.rename(home.directory.path / each, home.directory.path / aside)
-            self._files.sync_directory(home.directory.path)
-            home.unserved.discard(name)
-            write_what_is_left(home)
-            return found
-
-        try:
-            async with home.maintenance:
-                found = await self._offload.run(rename, lane=home.directory.lane)
-        except OSError as error:
-            home.directory.report(error)
-        else:
-            for each in found:
-                path = home.directory.path / each
-                log.warning("%s is of a topic that is gone: kept as -stray", path)
+                    await self.set_aside_found(home, name, sorted(home.unserved[name]))
 
     async def _take_away(
-        self, partitions: Iterable[TopicPartition], new_name: NewName, *, keep: bool
+        self, partitions: Iterable[TopicPartition], *, keep: bool
     ) -> list[tuple[DirectoryLogs, Leaving]]:
         """Rename and forget; durable, and out of the checkpoints, when this returns.
 
@@ -145,7 +130,7 @@ class TakingAway:
         with registry.claim(*taken):
             await self._cancel_moves(*taken)
             taken = [name for name in taken if name in registry.logs]  # a directory may have failed
-            leaving = self._forget(taken, new_name, keep=keep)
+            leaving = self._forget(taken, keep=keep)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     for home, group in leaving.items():
@@ -153,16 +138,29 @@ class TakingAway:
         return gone
 
     def _forget(
-        self, partitions: Iterable[TopicPartition], new_name: NewName, *, keep: bool
+        self, partitions: Iterable[TopicPartition], *, keep: bool
     ) -> dict[DirectoryLogs, list[Leaving]]:
         leaving: dict[DirectoryLogs, list[Leaving]] = {}
         for name in partitions:
             home, which = self._registry.remove(name)
             if not keep:
                 which.fail(LogFailed(f"{name} is deleted"))
-            path = home.directory.path / new_name(*name, self._entropy.uuid())
-            leaving.setdefault(home, []).append(Leaving(which, path, keep))
+            leaves = self._leaving(home, name, str(name), which, keep=keep)
+            leaving.setdefault(home, []).append(leaves)
         return leaving
+
+    def _leaving(
+        self,
+        home: DirectoryLogs,
+        name: TopicPartition,
+        directory: str,
+        opened: PartitionLog | None,
+        *,
+        keep: bool,
+    ) -> Leaving:
+        new_name = names.stray_name if keep else names.deleted_name
+        aside = home.directory.path / new_name(*name, self._entropy.uuid())
+        return Leaving(name, home.directory.path / directory, aside, opened, keep)
 
     async def _rename_away(
         self,
@@ -176,8 +174,8 @@ class TakingAway:
         except OSError as error:
             home.directory.fail(error)
             for each in group:
-                name = TopicPartition(each.log.topic, each.log.partition)
-                self._registry.fence(name, each.log, offline_reason(home.directory))
+                assert each.log is not None
+                self._registry.fence(each.name, each.log, offline_reason(home.directory))
         else:
             gone += [(home, each) for each in group]
 
@@ -195,30 +193,26 @@ class TakingAway:
             )
 
 
-def _is_of(directory: str, name: TopicPartition) -> bool:
-    """Whether it is the partition, or a move's copy of it."""
-    try:
-        parsed = names.parse(directory)
-    except names.NotAPartition:
-        return False
-    is_kept = parsed.state in (names.State.LIVE, names.State.FUTURE, names.State.MOVING)
-    return is_kept and parsed.topic_partition == name
+def _tell_kept(stray: Leaving) -> None:
+    log.warning("%s is a stray by the cluster's state: kept as %s", stray.old, stray.new)
 
 
 def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) -> None:
     """In a thread; it can be called again."""
     for each in leaving:
-        if each.keep:
+        if each.keep and each.log is not None:
             _close(each.log, clean=True)
-        if files.exists(each.log.directory):
-            files.rename(each.log.directory, each.path)
-        if not each.keep:
+        if files.exists(each.old):
+            files.rename(each.old, each.new)
+        if not each.keep and each.log is not None:
             _close(each.log, clean=False)
     files.sync_directory(home.directory.path)
-    write_what_is_left(home)
+    for each in leaving:
+        home.release(each.name, each.old.name)
+    _write_what_is_left(home)
 
 
-def write_what_is_left(home: DirectoryLogs) -> None:
+def _write_what_is_left(home: DirectoryLogs) -> None:
     """In a thread: checkpoints without what was taken away. Raises OSError."""
     try:
         home.write_checkpoints()

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.protocol.errors import KafkaError
-from odradek.seams.entropy import Entropy
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories import names
@@ -35,7 +34,6 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
 from odradek.storage.log_loading import ODD, Loading
 from odradek.storage.log_registry import Offline, offline_reason
-from odradek.storage.log_removal import write_what_is_left
 from odradek.storage.moving.startup import Decision, Left, Verdict, decide
 
 if TYPE_CHECKING:
@@ -56,9 +54,8 @@ class _Copy:
 class Leftovers:
     """Of one start."""
 
-    def __init__(self, manager: LogManager, entropy: Entropy) -> None:
+    def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self._entropy = entropy
         self._loadings: dict[Path, Loading] = {}
         self._copies: dict[TopicPartition, list[_Copy]] = {}
         """Those that nothing was done about yet."""
@@ -81,7 +78,7 @@ class Leftovers:
             self._copies[name] = await self._sort_out(name, copies, live[name])
             for copy in self._copies[name]:
                 if not copy.has_log:
-                    self._home_of(copy.left).unserved.add(name)
+                    self._home_of(copy.left).withhold(name, copy.left.name)
 
     async def _sort_out(
         self, name: TopicPartition, left: Sequence[Left], live: Sequence[Path]
@@ -181,7 +178,7 @@ class Leftovers:
             strays = [copy for copy in copies if is_served or is_stray(name, copy.topic_id)]
             lone = [copy for copy in copies if copy not in strays and not copy.has_log]
             for copy in strays:
-                await self._set_aside(name, copy, lone)
+                await self._set_aside(name, copy.left)
             if not lone:
                 self._let_go(name)
                 continue
@@ -201,27 +198,10 @@ class Leftovers:
         if name in offline and offline[name] is self._withheld.get(name):
             del offline[name]
 
-    async def _set_aside(self, name: TopicPartition, copy: _Copy, lone: Sequence[_Copy]) -> None:
-        """What checkpoints say of that name goes, unless it may be of a log or one of `lone` beside it."""
-        left, home = copy.left, self._home_of(copy.left)
-        if home.directory.failed:
-            return
-        is_last = not copy.has_log and all(each.left.directory != left.directory for each in lone)
-        path = left.directory / left.name
-        aside = left.directory / names.stray_name(*name, self._entropy.uuid())
-
-        def rename() -> None:
-            self._rename(path, aside)
-            if is_last:
-                home.unserved.discard(name)
-                write_what_is_left(home)
-
-        try:
-            await self._manager.offload.run(rename, lane=home.directory.lane)
-        except OSError as error:
-            home.directory.report(error)
-        else:
-            log.warning("%s is a stray by the cluster's state: kept as %s", path, aside)
+    async def _set_aside(self, name: TopicPartition, left: Left) -> None:
+        home = self._home_of(left)
+        if not home.directory.failed:
+            await self._manager.taking_away.set_aside_found(home, name, [left.name])
 
     async def _promote(self, home: DirectoryLogs, name: TopicPartition, left: Left) -> None:
         loading, config = self._loadings[left.directory], self._manager.config_of(name.topic)
@@ -245,7 +225,7 @@ class Leftovers:
                 return
             self._manager.registry.offline.pop(name, None)
             self._manager.registry.add(home, name, opened)
-            home.unserved.discard(name)
+            home.release(name, left.name)
             log.info("%s was moved here when the last run ended: served from %s", name, left)
 
 

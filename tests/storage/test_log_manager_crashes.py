@@ -319,7 +319,7 @@ async def test_a_new_log_has_nothing_of_an_unserved_one_of_its_name() -> None:
     async with world.running() as manager:
         (home,) = manager.homes()
         await manager.delete(TopicPartition("t", 0))
-        home.unserved.add(TopicPartition("t", 0))
+        home.withhold(TopicPartition("t", 0), "t-0")
         home.write_checkpoints()
         assert world.read(A / Checkpoint.LOG_START.value) == "0\n1\nt 0 3\n"
         await manager.create("t", 0, TWO)
