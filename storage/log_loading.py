@@ -29,7 +29,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -114,6 +114,10 @@ class Survey:
     @property
     def clean(self) -> bool:
         return self.mark is not None
+
+    def without_checkpoints(self) -> Survey:
+        """For a log that they say nothing of: they are of another one that had its name."""
+        return replace(self, recovery_points={}, log_starts={}, high_watermarks={}, cleaned_to={})
 
     def gaps_to(self, name: TopicPartition, *, compact: bool) -> int:
         """Up to where gaps between segments are no loss to a log's recovery: what a cleaner has come to is

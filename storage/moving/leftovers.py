@@ -48,7 +48,7 @@ class _Copy:
     topic_id: UUID | None
     """As far as it says."""
     has_log: bool
-    """Whether a log of its topic was found, or one of that name beside it."""
+    """Whether a log of its topic was found."""
 
 
 class Leftovers:
@@ -77,20 +77,18 @@ class Leftovers:
         for name, copies in left.items():
             self._copies[name] = await self._sort_out(name, copies, live[name])
             for copy in self._copies[name]:
-                if not copy.has_log:
+                # With a log beside it the checkpoints are that one's.
+                if not copy.has_log and copy.left.directory not in live[name]:
                     self._home_of(copy.left).withhold(name, copy.left.name)
 
     async def _sort_out(
         self, name: TopicPartition, left: Sequence[Left], live: Sequence[Path]
     ) -> list[_Copy]:
-        logs = [(path, await self._topic_id(path / str(name))) for path in live]
+        logs = [await self._topic_id(path / str(name)) for path in live]
         copies = []
         for each in left:
             topic_id = await self._topic_id(each.directory / each.name)
-            has_log = any(
-                path == each.directory or None in (id, topic_id) or id == topic_id
-                for path, id in logs
-            )
+            has_log = any(None in (id, topic_id) or id == topic_id for id in logs)
             copies.append(_Copy(each, topic_id, has_log))
         return copies
 
@@ -205,11 +203,17 @@ class Leftovers:
 
     async def _promote(self, home: DirectoryLogs, name: TopicPartition, left: Left) -> None:
         loading, config = self._loadings[left.directory], self._manager.config_of(name.topic)
+        there = home.unserved.get(name, set())
+        if str(name) in there:  # of another topic, or it would be the copy's log
+            await self._manager.taking_away.set_aside_found(home, name, [str(name)])
+        known = loading.surveyed
+        assert known is not None
+        if left.name not in there:
+            known = known.without_checkpoints()
 
         def take() -> PartitionLog:
             self._rename(left.directory / left.name, home.directory.path_of(*name))
-            assert loading.surveyed is not None
-            return loading.opener.load(home, replace(loading.surveyed, mark=None), name, config)
+            return loading.opener.load(home, replace(known, mark=None), name, config)
 
         try:
             opened = await self._manager.offload.run(take, lane=home.directory.lane)

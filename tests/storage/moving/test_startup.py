@@ -16,7 +16,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
-from odradek.storage.log.names import METADATA
+from odradek.storage.log.names import EPOCHS, METADATA
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_loading import Opener
 from odradek.storage.log_manager import LogManager
@@ -273,6 +273,47 @@ async def test_nor_while_a_directory_is_bad() -> None:
         with pytest.raises(LogFailed):
             manager.get("t", 0)
         assert left(world, B) == ["t-0.move"]
+    world.disk.heal(fault)
+    world.files = VirtualFiles(world.disk)
+    async with started(world, known=ONE) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+async def test_a_log_of_another_topic_beside_a_copy_is_not_in_its_way() -> None:
+    """Nor do its checkpoints say anything of the copy: where it begins, for one."""
+    world = await disk_with((A, "t-0.delete"), (C, "t-0.move"))
+    await bring_back(world, "t-0")
+    VirtualFiles(world.disk).write_new(C / Checkpoint.LOG_START.value, b"0\n1\nt 0 1\n")
+    async with started(world, known=ONE) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert (log.directory, log.topic_id, contents(log)) == (C / "t-0", ONE, VALUES)
+    assert [name for name in left(world, C) if name.endswith("-stray")]
+
+
+async def test_nor_where_it_is_damaged() -> None:
+    world = await disk_with((A, "t-0.delete"), (C, "t-0.move"))
+    await bring_back(world, "t-0")
+    files = VirtualFiles(world.disk)
+    files.remove(C / "t-0" / EPOCHS)
+    files.make_directory(C / "t-0" / EPOCHS)
+    async with started(world, known=ONE) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert (log.directory, log.topic_id, contents(log)) == (C / "t-0", ONE, VALUES)
+    assert [name for name in left(world, C) if name.endswith("-stray")]
+
+
+async def test_it_is_withheld_while_a_directory_is_bad() -> None:
+    world = await disk_with((C, "t-0.move"))
+    await bring_back(world, "t-0")
+    fault = world.disk.fail(f"{A}/*")
+    async with started(world, known=ONE) as manager:
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
+        assert "t-0.move" in left(world, C)
     world.disk.heal(fault)
     world.files = VirtualFiles(world.disk)
     async with started(world, known=ONE) as manager:
