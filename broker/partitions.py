@@ -368,7 +368,7 @@ class PartitionTable:
         if found is None and (lost := self._logs.registry.offline.get(name)) is not None:
             was_here = (topic.id, index) in self._at_start
             if lost.topic_id not in (None, topic.id) and not was_here:
-                await self._logs.set_aside_unserved(name)
+                await self._logs.set_aside(name)
             is_here = any(name in home.unserved for home in self._logs.homes())
             if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
                 raise LogFailed(lost.reason)
@@ -377,7 +377,7 @@ class PartitionTable:
                 found.check_online()
                 self._refuse_leftover(found, topic, index)
             return found
-        await self._logs.set_aside_strays(lambda each: each is found)
+        await self._logs.set_aside(name)
         return None
 
     def _refuse_leftover(self, found: PartitionLog, topic: TopicImage, index: int) -> None:

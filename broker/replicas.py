@@ -169,7 +169,7 @@ class Replicas:
         await house.start(self._fetching.run)
         # Before: a log of a topic that is gone would be opened for the next one of that name.
         await self._set_aside_strays()
-        await self.logs.promote_moved(self._is_elsewhere, self._is_not_ours)
+        await self.logs.promote_moved(self._is_elsewhere, self._is_stray)
         await house.start(self.partitions.run)
         await self.partitions.open_all()
 
@@ -183,10 +183,7 @@ class Replicas:
         for stray in await self.logs.set_aside_strays(self._is_stray):
             log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
 
-    def _is_stray(self, found: PartitionLog) -> bool:
-        return self._is_not_ours(TopicPartition(found.topic, found.partition), found.topic_id)
-
-    def _is_not_ours(self, name: TopicPartition, topic_id: UUID | None) -> bool:
+    def _is_stray(self, name: TopicPartition, topic_id: UUID | None) -> bool:
         topic = self._broker.metadata.image.topics_by_name.get(name.topic)
         if topic is None or topic_id not in (None, topic.id):
             return True
@@ -306,7 +303,7 @@ class Replicas:
 
     def _is_elsewhere(self, name: TopicPartition, topic_id: UUID | None) -> bool:
         """Whether the cluster knows a replica of ours to be in a directory that is not here now."""
-        if self._is_not_ours(name, topic_id):
+        if self._is_stray(name, topic_id):
             return False
         image, node_id = self._broker.metadata.image, self._broker.node_id
         assigned = image.topics_by_name[name.topic].partitions[name.partition].directory_of(node_id)

@@ -14,7 +14,6 @@ shutdown where it could not be closed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from odradek.seams.offload import Offload
 from odradek.storage import log_closing
@@ -23,7 +22,7 @@ from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_loading import Damaged
-from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
+from odradek.storage.log_registry import IsStray, LogRegistry, Offline, offline_reason
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 async def adopt(
     registry: LogRegistry,
     offload: Offload,
-    is_stray: Callable[[PartitionLog], bool],
+    is_stray: IsStray,
     strays: list[tuple[DirectoryLogs, PartitionLog]],
     home: DirectoryLogs,
     name: TopicPartition,
@@ -55,9 +54,9 @@ async def adopt(
         its_home, _ = registry.remove(name)
         registry.add(home, name, found)
         await _remove(offload, its_home, other)
-    elif other is not None and is_stray(found):
+    elif other is not None and is_stray(name, found.topic_id):
         strays.append((home, found))
-    elif other is not None and is_stray(other):
+    elif other is not None and is_stray(name, other.topic_id):
         strays.append(registry.remove(name))
         registry.add(home, name, found)
     elif other is not None or _is_withheld(registry, name):

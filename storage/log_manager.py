@@ -60,7 +60,13 @@ from odradek.storage.log_adoption import adopt
 from odradek.storage.log_creation import Creation
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
-from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
+from odradek.storage.log_registry import (
+    IsStray,
+    LogRegistry,
+    Offline,
+    nothing_is_stray,
+    offline_reason,
+)
 from odradek.storage.log_removal import Removals, TakingAway
 from odradek.storage.moving.leftovers import Leftovers
 from odradek.storage.moving.mover import Mover
@@ -194,7 +200,7 @@ class LogManager:
 
     # Start
 
-    async def load(self, is_stray: Callable[[PartitionLog], bool] = lambda log: False) -> None:
+    async def load(self, is_stray: IsStray = nothing_is_stray) -> None:
         """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
 
         Of a partition that is in several directories, those that the cluster does not have here are set
@@ -226,7 +232,7 @@ class LogManager:
     async def promote_moved(
         self,
         is_elsewhere: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False,
-        is_stray: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False,
+        is_stray: IsStray = nothing_is_stray,
     ) -> None:
         """After `load`, once the cluster's metadata is known and strays were set aside: replicas whose swap
         a crash cut short are served from where they were moved to (J-14), unless `is_elsewhere(replica,
@@ -242,9 +248,7 @@ class LogManager:
             self.intervals().recovery_threads_per_directory,
         )
 
-    async def _load(
-        self, loading: log_loading.Loading, is_stray: Callable[[PartitionLog], bool]
-    ) -> None:
+    async def _load(self, loading: log_loading.Loading, is_stray: IsStray) -> None:
         home = loading.home
         await loading.open(partial(adopt, self.registry, self.offload, is_stray, self._strays))
         self._marks.append(loading.mark)
@@ -301,21 +305,21 @@ class LogManager:
         """
         await self.taking_away.delete(partitions)
 
-    async def set_aside_strays(
-        self, is_stray: Callable[[PartitionLog], bool]
-    ) -> list[TopicPartition]:
+    async def set_aside_strays(self, is_stray: IsStray) -> list[TopicPartition]:
         """Rename to `-stray`, and close, the logs that the cluster does not assign to this node.
 
         They are kept: a directory that was offline while its topics were deleted and created anew
         looks the same as one that somebody put here by mistake.
         """
-        strays = [name for name, each in self.registry.logs.items() if is_stray(each)]
+        logs = self.registry.logs
+        strays = [name for name, each in logs.items() if is_stray(name, each.topic_id)]
         await self.taking_away.set_aside(strays)
         return strays
 
-    async def set_aside_unserved(self, name: TopicPartition) -> None:
-        """As `set_aside_strays`, what is here of a partition and is not served: its name is another
+    async def set_aside(self, name: TopicPartition) -> None:
+        """As `set_aside_strays`, all that is here of a partition, served or not: its name is another
         topic's by now. What can't be renamed stays, and goes on being in the way."""
+        await self.taking_away.set_aside([name])
         await self.taking_away.set_aside_unserved(name)
 
     # Flushing

@@ -10,7 +10,7 @@ the manager change it together with the disk. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 from uuid import UUID
@@ -30,6 +30,15 @@ class Offline(NamedTuple):
 
     reason: str
     topic_id: UUID | None
+
+
+IsStray = Callable[[TopicPartition, UUID | None], bool]
+"""Whether the cluster does not have that partition here, of the topic of that id; None: it does not say whose
+it is."""
+
+
+def nothing_is_stray(name: TopicPartition, topic_id: UUID | None) -> bool:
+    return False
 
 
 class LogRegistry:

@@ -85,7 +85,7 @@ class TakingAway:
             raise LogFailed(self._registry.offline[lost[0]].reason)
 
     async def set_aside(self, strays: Iterable[TopicPartition]) -> None:
-        """Rename to `-stray`, and close."""
+        """Rename to `-stray`, and close, those that are served."""
         for _, each in await self._take_away(strays, keep=True):
             _tell_kept(each)
 
@@ -107,7 +107,7 @@ class TakingAway:
                 _tell_kept(each)
 
     async def set_aside_unserved(self, name: TopicPartition) -> None:
-        """As `LogManager.set_aside_unserved`."""
+        """As `set_aside`, what is here of a partition and is not served."""
         await self._registry.wait_until_free(name)
         with self._registry.claim(name), trio.CancelScope(shield=True):
             for home in self._registry.homes():

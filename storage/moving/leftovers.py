@@ -33,7 +33,7 @@ from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
 from odradek.storage.log_loading import ODD, Loading
-from odradek.storage.log_registry import Offline, offline_reason
+from odradek.storage.log_registry import IsStray, Offline, offline_reason
 from odradek.storage.moving.startup import Decision, Left, Verdict, decide
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Leftovers:
     async def promote(
         self,
         is_elsewhere: Callable[[TopicPartition, UUID | None], bool],
-        is_stray: Callable[[TopicPartition, UUID | None], bool],
+        is_stray: IsStray,
     ) -> None:
         """Make the lone copies the logs that they are, unless `is_elsewhere(name, topic id)`: by the
         cluster's metadata the replica is in a directory that is none of this node's. Those that the cluster

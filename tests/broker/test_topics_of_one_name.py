@@ -93,9 +93,9 @@ async def test_a_directory_that_comes_back_with_the_old_topic_has_a_stray(
         append((await cluster.table.get("t", None, 0)).log, "new")
     world.paths = (A, B)
     logs = world.manager()
-    await logs.load(lambda found: found.topic_id != known)
+    await logs.load(lambda name, topic_id: topic_id != known)
     assert len(logs.logs()) == 1
-    await logs.set_aside_strays(lambda found: found.topic_id != known)
+    await logs.set_aside_strays(lambda name, topic_id: topic_id != known)
     served = {ONE: [["old"]], TWO: [["new"]], THREE: []}[known]
     assert [contents(each) for each in logs.logs()] == served
     strays = [name for path in (A, B) for name in world.names(path) if name.endswith("-stray")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -20,6 +20,7 @@ from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log_manager import Intervals, LogManager
+from odradek.storage.log_registry import IsStray, nothing_is_stray
 from odradek.storage.moving.settings import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
@@ -85,7 +86,7 @@ class World:
         self,
         *,
         housekeeping: bool = False,
-        is_stray: Callable[[PartitionLog], bool] = lambda log: False,
+        is_stray: IsStray = nothing_is_stray,
     ) -> AsyncIterator[LogManager]:
         """Started, and closed at the end."""
         manager = self.manager()

@@ -508,7 +508,7 @@ async def test_strays_are_closed_and_kept(world: World) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "mine")
         append(await manager.create("u", 0, TWO), "whose?")
-        assert await manager.set_aside_strays(lambda log: log.topic_id == TWO) == [("u", 0)]
+        assert await manager.set_aside_strays(lambda name, topic_id: topic_id == TWO) == [("u", 0)]
         assert manager.get("u", 0) is None
         await manager.create("u", 0, THREE)
     assert any(name.startswith("u-0.") and name.endswith("-stray") for name in world.names(B))

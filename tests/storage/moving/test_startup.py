@@ -67,15 +67,12 @@ async def started(
 ) -> AsyncIterator[LogManager]:
     """`known`: the topic that the cluster has here; None: whatever is asked for."""
 
-    def is_stray(found: PartitionLog) -> bool:
-        return known is not None and found.topic_id != known
+    def is_stray(name: TopicPartition, topic_id: UUID | None) -> bool:
+        return known is not None and topic_id != known
 
     async with world.running(housekeeping=True, is_stray=is_stray) as manager:
         await manager.set_aside_strays(is_stray)
-        await manager.promote_moved(
-            lambda name, topic_id: elsewhere,
-            lambda name, topic_id: known is not None and topic_id != known,
-        )
+        await manager.promote_moved(lambda name, topic_id: elsewhere, is_stray)
         with trio.fail_after(20):
             while manager.mover.moves():
                 await trio.lowlevel.checkpoint()
