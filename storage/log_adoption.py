@@ -27,94 +27,102 @@ from odradek.storage.log_registry import IsStray, LogRegistry, Offline, offline_
 log = logging.getLogger(__name__)
 
 
-async def adopt(
-    registry: LogRegistry,
-    offload: Offload,
-    is_stray: IsStray,
-    strays: list[tuple[DirectoryLogs, PartitionLog]],
-    home: DirectoryLogs,
-    name: TopicPartition,
-    found: PartitionLog | Damaged,
-) -> None:
-    """A log was found: it is served if it is whole, and in no other directory, but for one without a record
-    or a stray. Where it is in several, what is a stray is put into `strays`."""
-    opened = found if isinstance(found, PartitionLog) else None
-    if home.directory.failed:
-        reason = offline_reason(home.directory)
-        if opened is not None:
-            opened.fail(LogFailed(reason))
-        if name not in registry.logs:
-            registry.offline[name] = Offline(reason, None if opened is None else opened.topic_id)
-    elif isinstance(found, Damaged):
-        home.is_whole = False
-        await _withhold(registry, offload, home, name, None, found.reason)
-    elif (other := registry.logs.get(name)) is not None and _holds_nothing(found, beside=other):
-        await _remove(offload, home, found)
-    elif other is not None and _holds_nothing(other, beside=found):
-        its_home, _ = registry.remove(name)
-        registry.add(home, name, found)
-        await _remove(offload, its_home, other)
-    elif other is not None and is_stray(name, found.topic_id):
-        strays.append((home, found))
-    elif other is not None and is_stray(name, other.topic_id):
-        strays.append(registry.remove(name))
-        registry.add(home, name, found)
-    elif other is not None or _is_withheld(registry, name):
-        reason = f"{name} is in {found.directory}"
-        await _withhold(registry, offload, home, name, found, reason)
-    else:
-        registry.offline.pop(name, None)  # it is in a directory that failed meanwhile, too
-        registry.add(home, name, found)
+class Adoption:
+    """Of logs that a start has found. On the loop."""
 
+    def __init__(self, registry: LogRegistry, offload: Offload, is_stray: IsStray) -> None:
+        self.strays: list[tuple[DirectoryLogs, PartitionLog]] = []
+        """Not served, for another log has their name: to be set aside."""
+        self._registry = registry
+        self._offload = offload
+        self._is_stray = is_stray
 
-def _is_withheld(registry: LogRegistry, name: TopicPartition) -> bool:
-    """Whether there is a log of that name in a directory that is online."""
-    return any(str(name) in home.unserved.get(name, ()) for home in registry.homes())
+    async def adopt(
+        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | Damaged
+    ) -> None:
+        """A log was found: it is served if it is whole, and in no other directory, but for one without a
+        record or a stray."""
+        registry = self._registry
+        opened = found if isinstance(found, PartitionLog) else None
+        if home.directory.failed:
+            reason = offline_reason(home.directory)
+            if opened is not None:
+                opened.fail(LogFailed(reason))
+            if name not in registry.logs:
+                registry.offline[name] = Offline(
+                    reason, None if opened is None else opened.topic_id
+                )
+        elif isinstance(found, Damaged):
+            home.is_whole = False
+            await self._withhold(home, name, None, found.reason)
+        elif (other := registry.logs.get(name)) is not None:
+            await self._adopt_beside(other, home, name, found)
+        elif self._is_withheld(name):
+            await self._withhold(home, name, found, f"{name} is in {found.directory}")
+        else:
+            registry.offline.pop(name, None)  # it is in a directory that failed meanwhile, too
+            registry.add(home, name, found)
+
+    async def _adopt_beside(
+        self, other: PartitionLog, home: DirectoryLogs, name: TopicPartition, found: PartitionLog
+    ) -> None:
+        registry = self._registry
+        if _holds_nothing(found, beside=other):
+            await self._remove(home, found)
+        elif _holds_nothing(other, beside=found):
+            its_home, _ = registry.remove(name)
+            registry.add(home, name, found)
+            await self._remove(its_home, other)
+        elif self._is_stray(name, found.topic_id):
+            self.strays.append((home, found))
+        elif self._is_stray(name, other.topic_id):
+            self.strays.append(registry.remove(name))
+            registry.add(home, name, found)
+        else:
+            await self._withhold(home, name, found, f"{name} is in {found.directory}")
+
+    def _is_withheld(self, name: TopicPartition) -> bool:
+        """Whether there is a log of that name in a directory that is online."""
+        return any(str(name) in home.unserved.get(name, ()) for home in self._registry.homes())
+
+    async def _remove(self, home: DirectoryLogs, copy: PartitionLog) -> None:
+        """A crash in the midst: it is found again, and as empty."""
+        log.warning("%s is empty, and in another log directory, too: it is removed", copy.directory)
+        try:
+            await self._offload.run(copy.delete, lane=home.directory.lane)
+        except OSError as error:
+            home.directory.report(error)
+
+    async def _withhold(
+        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | None, reason: str
+    ) -> None:
+        """It is not served; nor are its copies."""
+        registry = self._registry
+        copies = [] if found is None else [(home, found)]
+        home.withhold(name, str(name))
+        topic_id = None if found is None else found.topic_id
+        if name in registry.logs:
+            its_home, other = registry.remove(name)
+            its_home.withhold(name, str(name))
+            copies.append((its_home, other))
+            topic_id = topic_id or other.topic_id
+            reason += (
+                f" and in {other.directory}: stop the broker and remove the older one "
+                f"(a move between directories was cut short)"
+            )
+        lost = registry.offline.get(name)
+        if lost is not None:
+            topic_id = topic_id or lost.topic_id
+            reason += f"; {lost.reason}"
+        if copies:
+            log.error("%s", reason)
+        registry.offline[name] = Offline(reason, topic_id)
+        for its_home, copy in copies:
+            lane = its_home.directory.lane
+            if not await self._offload.run(log_closing.close_logs, (copy,), lane=lane):
+                its_home.is_whole = False
 
 
 def _holds_nothing(found: PartitionLog, *, beside: PartitionLog) -> bool:
     """Whether no record is in it, nor was before it, and it is of the topic whose log `beside` is, or does not say."""
     return found.end_offset == 0 and found.topic_id in (None, beside.topic_id)
-
-
-async def _remove(offload: Offload, home: DirectoryLogs, copy: PartitionLog) -> None:
-    """A crash in the midst: it is found again, and as empty."""
-    log.warning("%s is empty, and in another log directory, too: it is removed", copy.directory)
-    try:
-        await offload.run(copy.delete, lane=home.directory.lane)
-    except OSError as error:
-        home.directory.report(error)
-
-
-async def _withhold(
-    registry: LogRegistry,
-    offload: Offload,
-    home: DirectoryLogs,
-    name: TopicPartition,
-    found: PartitionLog | None,
-    reason: str,
-) -> None:
-    """It is not served; nor are its copies."""
-    copies = [] if found is None else [(home, found)]
-    home.withhold(name, str(name))
-    topic_id = None if found is None else found.topic_id
-    if name in registry.logs:
-        its_home, other = registry.remove(name)
-        its_home.withhold(name, str(name))
-        copies.append((its_home, other))
-        topic_id = topic_id or other.topic_id
-        reason += (
-            f" and in {other.directory}: stop the broker and remove the older one "
-            f"(a move between directories was cut short)"
-        )
-    lost = registry.offline.get(name)
-    if lost is not None:
-        topic_id = topic_id or lost.topic_id
-        reason += f"; {lost.reason}"
-    if copies:
-        log.error("%s", reason)
-    registry.offline[name] = Offline(reason, topic_id)
-    for its_home, copy in copies:
-        lane = its_home.directory.lane
-        if not await offload.run(log_closing.close_logs, (copy,), lane=lane):
-            its_home.is_whole = False

@@ -30,6 +30,7 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -41,6 +42,7 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import state_class, value_class
+from odradek.storage.descriptors import RETRY_SECONDS
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
@@ -323,6 +325,35 @@ class Loading:
         except OSError as error:
             directory.report(error, undone=True)
 
+    async def promote(
+        self, name: TopicPartition, copy: str, adopt: Adopt, *, is_checkpointed: bool
+    ) -> None:
+        """Give a move's copy the partition's name, durably, then open it: as after a crash, whatever mark the
+        directory had, and by the checkpoints if they are its own. Waits for a descriptor; else as `open`."""
+        assert self.surveyed is not None
+        home, files = self.home, self.opener.files
+        known = self.surveyed if is_checkpointed else self.surveyed.without_checkpoints()
+        known, config = replace(known, mark=None), self._config_for(name.topic)
+        old, new = home.directory.path / copy, home.directory.path_of(*name)
+
+        def load() -> PartitionLog:
+            if files.exists(old) or not files.exists(
+                new
+            ):  # else it has its name since the last try
+                files.rename(old, new)
+            files.sync_directory(home.directory.path)
+            return self.opener.load(home, known, name, config)
+
+        home.loaded = False  # a stop meanwhile is no clean end of it
+        lane = home.directory.lane
+        while (opened := await self._offload.run(self._try, name, load, lane=lane)) is None:
+            if self.exhausted is None:
+                return
+            self.exhausted = None
+            await self.opener.clock.sleep(RETRY_SECONDS)
+        await adopt(home, name, opened)
+        home.loaded = True
+
     async def _open_all(self, found: Survey, adopt: Adopt) -> None:
         # A log to be scanned is a call of its own; cleanly closed ones cost less than a call does.
         size = CHUNK if found.clean else 1
@@ -347,20 +378,28 @@ class Loading:
     def _open(
         self, found: Survey, wanted: Sequence[tuple[TopicPartition, LogConfig]]
     ) -> list[tuple[TopicPartition, PartitionLog | Damaged]]:
-        """In a thread: as many as can be opened. What went wrong with the disk is told to the
-        directory."""
-        directory = self.home.directory
+        """In a thread: as many as can be opened."""
         opened: list[tuple[TopicPartition, PartitionLog | Damaged]] = []
         for name, config in wanted:
-            try:
-                opened.append((name, self.opener.load(self.home, found, name, config)))
-            except (OutOfDescriptors, NoDescriptors) as error:
-                self.exhausted = error
-            except Exception as error:
-                if isinstance(error, OSError) and error.errno not in ODD:
-                    directory.report(error)
-                else:
-                    opened.append((name, _damaged(directory.path_of(*name), error)))
-            if directory.failed or self.exhausted is not None:
+            each = self._try(name, partial(self.opener.load, self.home, found, name, config))
+            if each is not None:
+                opened.append((name, each))
+            if self.home.directory.failed or self.exhausted is not None:
                 break
         return opened
+
+    def _try(
+        self, name: TopicPartition, load: Callable[[], PartitionLog]
+    ) -> PartitionLog | Damaged | None:
+        """In a thread. None: what went wrong with the disk is told to the directory, or the process is
+        `exhausted`."""
+        directory = self.home.directory
+        try:
+            return load()
+        except (OutOfDescriptors, NoDescriptors) as error:
+            self.exhausted = error
+        except Exception as error:
+            if not isinstance(error, OSError) or error.errno in ODD:
+                return _damaged(directory.path_of(*name), error)
+            directory.report(error)
+        return None

@@ -56,7 +56,7 @@ from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import Beginning
-from odradek.storage.log_adoption import adopt
+from odradek.storage.log_adoption import Adoption
 from odradek.storage.log_creation import Creation
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
@@ -140,8 +140,6 @@ class LogManager:
         self.mover = Mover(self, entropy, mover_settings)
         self._leftovers = Leftovers(self)
         self._marks: list[CleanMark | None] = []
-        self._strays: list[tuple[DirectoryLogs, PartitionLog]] = []
-        """Found at start beside the logs that have their names."""
         self._exhausted: Exception | None = None
         self._creation = Creation(self.registry, self._opener, clock, offload, config_for)
         self.taking_away = TakingAway(
@@ -214,12 +212,13 @@ class LogManager:
             for loading in loadings:
                 nursery.start_soon(loading.survey)
         await self._leftovers.judge(loadings)
+        adoption = Adoption(self.registry, self.offload, is_stray)
         async with trio.open_nursery() as nursery:
             for loading in loadings:
-                nursery.start_soon(self._load, loading, is_stray)
+                nursery.start_soon(self._load, loading, adoption)
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
-        for home, stray in self._strays:
+        for home, stray in adoption.strays:
             name = TopicPartition(stray.topic, stray.partition)
             await self.taking_away.set_aside_found(home, name, [str(name)], stray)
         await self._leftovers.see_to()
@@ -248,9 +247,9 @@ class LogManager:
             self.intervals().recovery_threads_per_directory,
         )
 
-    async def _load(self, loading: log_loading.Loading, is_stray: IsStray) -> None:
+    async def _load(self, loading: log_loading.Loading, adoption: Adoption) -> None:
         home = loading.home
-        await loading.open(partial(adopt, self.registry, self.offload, is_stray, self._strays))
+        await loading.open(adoption.adopt)
         self._marks.append(loading.mark)
         self._exhausted = self._exhausted or loading.exhausted
         if home.directory.failed:

@@ -19,21 +19,19 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from odradek.protocol.errors import KafkaError
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.names import State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
-from odradek.storage.log_loading import ODD, Loading
-from odradek.storage.log_registry import IsStray, Offline, offline_reason
+from odradek.storage.log_adoption import Adoption
+from odradek.storage.log_loading import ODD, Adopt, Loading
+from odradek.storage.log_registry import IsStray, Offline
 from odradek.storage.moving.startup import Decision, Left, Verdict, decide
 
 if TYPE_CHECKING:
@@ -157,10 +155,6 @@ class Leftovers:
                 self._manager.registry.offline[name] = offline
             log.warning("%s", reason)
 
-    def _rename(self, old: Path, new: Path) -> None:
-        self._manager.files.rename(old, new)
-        self._manager.files.sync_directory(new.parent)
-
     # J-14
 
     async def promote(
@@ -171,6 +165,7 @@ class Leftovers:
         """Make the lone copies the logs that they are, unless `is_elsewhere(name, topic id)`: by the
         cluster's metadata the replica is in a directory that is none of this node's. Those that the cluster
         does not have here are set aside."""
+        adoption = Adoption(self._manager.registry, self._manager.offload, is_stray)
         for name, copies in self._copies.items():
             is_served = name in self._manager.registry.logs
             strays = [copy for copy in copies if is_served or is_stray(name, copy.topic_id)]
@@ -186,7 +181,7 @@ class Leftovers:
             for left, verdict in self._decide([copy.left for copy in lone], is_elsewhere=elsewhere):
                 home = self._home_of(left)
                 if verdict is Verdict.PROMOTE and not home.directory.failed:
-                    await self._promote(home, name, left)
+                    await self._promote(home, name, left, adoption.adopt)
                 else:
                     log.error("%s is offline: its directory is not here", name)
 
@@ -201,34 +196,17 @@ class Leftovers:
         if not home.directory.failed:
             await self._manager.taking_away.set_aside_found(home, name, [left.name])
 
-    async def _promote(self, home: DirectoryLogs, name: TopicPartition, left: Left) -> None:
-        loading, config = self._loadings[left.directory], self._manager.config_of(name.topic)
-        there = home.unserved.get(name, set())
+    async def _promote(
+        self, home: DirectoryLogs, name: TopicPartition, left: Left, adopt: Adopt
+    ) -> None:
+        there = frozenset(home.unserved.get(name, ()))
         if str(name) in there:  # of another topic, or it would be the copy's log
             await self._manager.taking_away.set_aside_found(home, name, [str(name)])
-        known = loading.surveyed
-        assert known is not None
-        if left.name not in there:
-            known = known.without_checkpoints()
-
-        def take() -> PartitionLog:
-            self._rename(left.directory / left.name, home.directory.path_of(*name))
-            return loading.opener.load(home, replace(known, mark=None), name, config)
-
-        try:
-            opened = await self._manager.offload.run(take, lane=home.directory.lane)
-        except (OSError, KafkaError, CorruptMetadata) as error:
-            home.is_whole = False  # it may have its name, and nobody has recovered it
-            if isinstance(error, OSError) and error.errno not in ODD:
-                home.directory.report(error)
-            else:
-                log.error("%s is offline: %s", name, error)
-        else:
-            if home.directory.failed:  # meanwhile; what withholds it stays
-                opened.fail(LogFailed(offline_reason(home.directory)))
+            if home.directory.failed:
                 return
-            self._manager.registry.offline.pop(name, None)
-            self._manager.registry.add(home, name, opened)
+        loading = self._loadings[left.directory]
+        await loading.promote(name, left.name, adopt, is_checkpointed=left.name in there)
+        if name in self._manager.registry.logs:
             home.release(name, left.name)
             log.info("%s was moved here when the last run ended: served from %s", name, left)
 

@@ -13,6 +13,7 @@ import trio
 
 from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.clean_shutdown import FILE_NAME
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
@@ -374,7 +375,7 @@ async def test_j14_a_copy_that_could_not_be_opened_is_recovered_by_the_next_star
     file = files.open(B / "t-0.move" / last, write=True)
     file.write_at(file.size - 1, b"?")
     file.sync()
-    fault = world.disk.fail(f"{B}/t-0/*", errno.EMFILE, times=1)
+    fault = world.disk.fail(f"{B}/t-0/*", errno.ELOOP, times=1)
     async with started(world) as manager:
         assert fault.failed
         assert manager.offline == (T0,)
@@ -382,6 +383,68 @@ async def test_j14_a_copy_that_could_not_be_opened_is_recovered_by_the_next_star
         log = manager.get("t", 0)
         assert log is not None
         assert contents(log) == VALUES[:-1]
+
+
+@pytest.mark.parametrize("where", ["t-0.move", "t-0/*.log"])
+async def test_j14_it_waits_for_a_descriptor(where: str) -> None:
+    world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
+    fault = world.disk.fail(f"{B}/{where}", errno.EMFILE, {"rename", "open"}, times=1)
+    async with started(world) as manager:
+        assert fault.failed
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+async def test_j14_a_stop_meanwhile_is_no_clean_end_of_the_copys() -> None:
+    world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
+    fault = world.disk.fail(f"{B}/t-0/*.log", errno.EMFILE)
+    async with world.running(housekeeping=True) as manager:
+        with trio.move_on_after(0.5) as waiting:
+            await manager.promote_moved()
+        assert waiting.cancelled_caught
+        assert manager.offline == (T0,)
+    assert left(world, B) == ["t-0"]
+    assert FILE_NAME in world.names(A)
+    assert FILE_NAME not in world.names(B)
+    world.disk.heal(fault)
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+async def test_j14_a_copy_that_breaks_our_code_takes_nothing_else_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
+
+    def break_down(*args: Any) -> PartitionLog:
+        raise ZeroDivisionError
+
+    async with world.running() as manager:
+        with monkeypatch.context() as patch:
+            patch.setattr(Opener, "load", break_down)
+            await manager.promote_moved()
+        assert manager.offline == (T0,)
+        assert manager.registry.are_all_online
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+async def test_j14_a_file_in_the_copys_way_costs_no_more_than_that() -> None:
+    world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
+    VirtualFiles(world.disk).write_new(B / "t-0", b"a note")
+    async with started(world) as manager:
+        assert manager.offline == (T0,)
+        assert manager.registry.are_all_online
+    VirtualFiles(world.disk).remove(B / "t-0")
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
 
 
 async def test_j14_a_copy_with_an_odd_file_costs_no_more_than_itself() -> None:
