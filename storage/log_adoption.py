@@ -86,12 +86,19 @@ class Adoption:
         return any(str(name) in home.unserved.get(name, ()) for home in self._registry.homes())
 
     async def _remove(self, home: DirectoryLogs, copy: PartitionLog) -> None:
-        """A crash in the midst: it is found again, and as empty."""
+        """Durably: should it come back beside a move's copy that has all the records, the copy would be made
+        to follow it. A crash in the midst: it is found again, and as empty."""
         log.warning("%s is empty, and in another log directory, too: it is removed", copy.directory)
+        directory = home.directory
+
+        def remove() -> None:
+            copy.delete()
+            directory.files.sync_directory(directory.path)
+
         try:
-            await self._offload.run(copy.delete, lane=home.directory.lane)
+            await self._offload.run(remove, lane=directory.lane)
         except OSError as error:
-            home.directory.report(error)
+            directory.report(error)
 
     async def _withhold(
         self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | None, reason: str

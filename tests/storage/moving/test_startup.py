@@ -352,6 +352,38 @@ async def test_a_copy_goes_on_whose_log_was_in_two_directories() -> None:
         assert (log.directory, contents(log)) == (B / "t-0", VALUES)
 
 
+@pytest.mark.parametrize("seed", range(8))
+async def test_an_empty_log_that_was_removed_does_not_come_back_beside_a_copy(seed: int) -> None:
+    """By a power cut in the swap: the copy, which is all there is of the log by then, would follow it."""
+    world = await disk_with((A, "t-0"))
+    files = VirtualFiles(world.disk)
+    files.make_directory(C / "t-0")
+    files.write_new(C / "t-0" / METADATA, files.read(A / "t-0" / METADATA))
+    files.sync_directory(C)
+    manager = world.manager()
+    await manager.load()
+    assert left(world, C) == []
+    crashed: list[World] = []
+    sync = world.files.sync_directory
+
+    def and_crash(path: Path) -> None:
+        sync(path)
+        if path == A and "t-0.delete" in world.names(A) and not crashed:
+            crashed.append(world.crashed(seed))
+
+    world.files.sync_directory = and_crash  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(manager.run)
+        await manager.mover.move(T0, B)
+        while manager.mover.moves():
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    async with started(crashed[0]) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
 @pytest.mark.parametrize("is_copy", [False, True])
 async def test_a_stray_copy_takes_no_checkpoint_with_it_of_what_is_beside_it(is_copy: bool) -> None:
     """Of a log that is in two directories, or a copy that is withheld: where it begins, for one."""
