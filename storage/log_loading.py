@@ -25,7 +25,6 @@ has answered, and is well.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -239,7 +238,7 @@ class Opener:
     ) -> PartitionLog:
         """Make a log, durable under its name when this returns. What fails is taken back.
 
-        Raises OSError, and what PartitionLog.open does.
+        Raises OSError, of what can't be taken back, too, and what PartitionLog.open does.
         """
         path = home.directory.path_of(*name)
         fresh = not self.files.exists(path)
@@ -264,9 +263,15 @@ class Opener:
             )
         except OSError:
             if fresh:
-                with contextlib.suppress(OSError):
-                    self.files.remove_tree(path)
+                self._take_back(path)
             raise
+
+    def _take_back(self, path: Path) -> None:
+        """Durably: the log is made in another directory, and an empty one that comes back would be taken for
+        it, where a power cut in the swap of a move leaves nothing else of its name."""
+        if self.files.exists(path):
+            self.files.remove_tree(path)
+        self.files.sync_directory(path.parent)
 
 
 class Loading:

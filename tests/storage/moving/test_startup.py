@@ -352,17 +352,8 @@ async def test_a_copy_goes_on_whose_log_was_in_two_directories() -> None:
         assert (log.directory, contents(log)) == (B / "t-0", VALUES)
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_an_empty_log_that_was_removed_does_not_come_back_beside_a_copy(seed: int) -> None:
-    """By a power cut in the swap: the copy, which is all there is of the log by then, would follow it."""
-    world = await disk_with((A, "t-0"))
-    files = VirtualFiles(world.disk)
-    files.make_directory(C / "t-0")
-    files.write_new(C / "t-0" / METADATA, files.read(A / "t-0" / METADATA))
-    files.sync_directory(C)
-    manager = world.manager()
-    await manager.load()
-    assert left(world, C) == []
+async def crash_in_the_swap(world: World, manager: LogManager, seed: int) -> World:
+    """What a power cut leaves as soon as the log is `t-0.delete` in /a, and its copy `t-0.move` in /b."""
     crashed: list[World] = []
     sync = world.files.sync_directory
 
@@ -378,7 +369,37 @@ async def test_an_empty_log_that_was_removed_does_not_come_back_beside_a_copy(se
         while manager.mover.moves():
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    async with started(crashed[0]) as manager:
+    return crashed[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_an_empty_log_that_was_removed_does_not_come_back_beside_a_copy(seed: int) -> None:
+    """By a power cut in the swap: the copy, which is all there is of the log by then, would follow it."""
+    world = await disk_with((A, "t-0"))
+    files = VirtualFiles(world.disk)
+    files.make_directory(C / "t-0")
+    files.write_new(C / "t-0" / METADATA, files.read(A / "t-0" / METADATA))
+    files.sync_directory(C)
+    manager = world.manager()
+    await manager.load()
+    assert left(world, C) == []
+    async with started(await crash_in_the_swap(world, manager, seed)) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_nor_does_one_that_could_not_be_made(seed: int) -> None:
+    world = World(paths=(M, A, B, C), seed=seed)
+    manager = world.manager()
+    await manager.load()
+    fault = world.disk.fail(f"{M}/t-0/*", errno.ENOSPC, times=1)
+    log = await manager.create("t", 0, ONE)
+    assert (fault.failed, log.directory) == (1, A / "t-0")
+    for value in VALUES:
+        append(log, value)
+    async with started(await crash_in_the_swap(world, manager, seed)) as manager:
         log = manager.get("t", 0)
         assert log is not None
         assert contents(log) == VALUES
