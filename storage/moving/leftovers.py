@@ -182,7 +182,7 @@ class Leftovers:
                 home = self._home_of(left)
                 if verdict is Verdict.PROMOTE and not home.directory.failed:
                     await self._promote(home, name, left, adoption.adopt)
-                else:
+                elif elsewhere:
                     log.error("%s is offline: its directory is not here", name)
 
     def _let_go(self, name: TopicPartition) -> None:

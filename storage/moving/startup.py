@@ -21,6 +21,10 @@ J-14 is what a crash in the middle of the swap leaves: the source is renamed to 
 before `.move` gets the name, and by then `.move` has everything. But an unmounted disk is an empty,
 healthy directory with a new id: so where the metadata names a directory for the replica that is none
 of ours any more, a lone `.move` is not taken for the whole replica.
+
+A `tp` without a record is a log like any other, which its copy follows: it may have been truncated. No
+swap leaves one beside a copy that has more, neither this one nor Kafka's, which leaves two whole ones; and
+one that a failed creation has left is removed durably before a move can begin.
 """
 
 from __future__ import annotations

@@ -229,10 +229,12 @@ async def test_of_two_copies_one_goes_on() -> None:
     assert (left(world, A), left(world, B), left(world, C)) == ([], ["t-0"], [])
 
 
-async def test_two_lone_copies_are_left_alone() -> None:
+async def test_two_lone_copies_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     world = await disk_with((B, "t-0.move"), (C, "t-0.move"))
     async with started(world) as manager:
         assert manager.offline == (T0,)
+    assert f"of t-0 there is only {B}/t-0.move, and it may not be all of it" in caplog.text
+    assert "its directory is not here" not in caplog.text
     assert (left(world, B), left(world, C)) == (["t-0.move"], ["t-0.move"])
 
 
