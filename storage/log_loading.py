@@ -342,9 +342,8 @@ class Loading:
         old, new = home.directory.path / copy, home.directory.path_of(*name)
 
         def load() -> PartitionLog:
-            if files.exists(old) or not files.exists(
-                new
-            ):  # else it has its name since the last try
+            has_name = files.exists(new) and not files.exists(old)  # since the last try
+            if not has_name:
                 files.rename(old, new)
             files.sync_directory(home.directory.path)
             return self.opener.load(home, known, name, config)
