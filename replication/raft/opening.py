@@ -14,6 +14,7 @@ from uuid import UUID
 import trio
 
 from odradek.protocol.records.batch import Batch
+from odradek.protocol.uuids import uuid_to_text
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
 from odradek.replication.raft.bootstrap import format_directory, is_formatted
@@ -93,9 +94,11 @@ class Opened:
         member, voters = self.member, self.history.voters
         if voters.ids == (member.node_id,):
             (voter,) = voters
+            ours, theirs = uuid_to_text(member.directory_id), uuid_to_text(voter.directory_id)
             return InvalidQuorum(
-                f"the voter in {self.directory} is directory {voter.directory_id}, but "
-                f"meta.properties says that this is {member.directory_id}"
+                f"the voter in {self.directory} is directory {theirs}, but meta.properties beside "
+                f"says that this is {ours}: if it was damaged or lost its directory.id, put "
+                f"directory.id={theirs} in it"
             )
         return _belongs_to_others(self.directory, member, voters.ids)
 
