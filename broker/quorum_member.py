@@ -69,4 +69,5 @@ def new_metadata(
         max_idle_ms=config.get_int("metadata.max.idle.interval.ms"),
         min_insync_replicas=config.get_int("min.insync.replicas"),
         on_full=directory.shortage.met,
+        partitions_are_in=directories.partitions_are_in,
     )

@@ -97,6 +97,7 @@ class Metadata:
         max_idle_ms: int = 500,
         min_insync_replicas: int = 1,
         on_full: Callable[[OSError], None] = lambda error: None,
+        partitions_are_in: Callable[[], Path | None] = lambda: None,
     ) -> None:
         """`controller_listeners` are where other voters reach this one, `controller_listener` is the
         name of the one that controllers are asked on.
@@ -107,6 +108,8 @@ class Metadata:
         `min_insync_replicas` is the static config, which a new cluster makes its own (KIP-966).
         `max_idle_ms`: an active controller that others follow writes something that often; 0: never.
         `on_full` is called, from any thread, when a commit is refused because the disk is full.
+        `partitions_are_in` is a directory that has partitions of this node, if any has: a quorum of its
+        own is not begun beside them. From any thread, too.
         """
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -121,6 +124,7 @@ class Metadata:
             quorum_settings or QuorumSettings(), cluster_id=cluster_id, can_become_voter=may_vote
         )
         self._min_insync_replicas = min_insync_replicas
+        self._partitions_are_in = partitions_are_in
         self._max_idle_ms = max_idle_ms
         self._controller_listener = controller_listener
         self._transport = transport
@@ -204,7 +208,12 @@ class Metadata:
         with, OSError or LogFailed if it cannot be read or written.
         """
         opened = await open_quorum(
-            self._seams, self._directory, self._log, self._member, self._blocking
+            self._seams,
+            self._directory,
+            self._log,
+            self._member,
+            self._blocking,
+            self._partitions_are_in,
         )
         self._state.load(opened.image, opened.transactions, opened.applied_bytes)
         if not opened.is_alone and self._transport is None:

@@ -121,9 +121,13 @@ async def open_quorum(
     metadata_log: MetadataLog,
     member: Member,
     blocking: Callable[..., Awaitable[Any]],
+    partitions_are_in: Callable[[], Path | None] = lambda: None,
 ) -> Opened:
-    """Recover the log and read it. Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed."""
-    election: Election = await blocking(_open, seams, directory, metadata_log, member)
+    """Recover the log and read it. `partitions_are_in` is a directory with this node's, if one has any;
+    it may block. Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed."""
+    election: Election = await blocking(
+        _open, seams, directory, metadata_log, member, partitions_are_in
+    )
     newest = metadata_log.snapshots.newest
     replay, start = Replay(), 0
     if newest is not None:
@@ -155,8 +159,18 @@ async def _replay_log(
     return size_bytes
 
 
-def _open(seams: Seams, directory: Path, metadata_log: MetadataLog, member: Member) -> Election:
-    """Blocks: everything that the disk is asked before the log is read."""
+def _open(
+    seams: Seams,
+    directory: Path,
+    metadata_log: MetadataLog,
+    member: Member,
+    partitions_are_in: Callable[[], Path | None],
+) -> Election:
+    """Blocks: everything that the disk is asked before the log is read.
+
+    A partition is made once its topic is in the log, on the disk. So where there is one, and a log without
+    a record that no other node has either, the log is lost: who began anew would set all aside.
+    """
     files = seams.files
     if member.is_alone and not is_formatted(files, directory):
         format_directory(files, directory, member.voter, now_ms=seams.clock.wall_ms())
@@ -164,4 +178,11 @@ def _open(seams: Seams, directory: Path, metadata_log: MetadataLog, member: Memb
         files.make_directory(metadata_log.directory)
         files.sync_directory(directory)
     metadata_log.open()
+    if member.is_alone and metadata_log.end_offset == 0:
+        home = partitions_are_in()
+        if home is not None:
+            raise InvalidQuorum(
+                f"{metadata_log.directory} has no record, though {home} has partitions, which would all "
+                f"be set aside: bring it back, or move them away to begin anew"
+            )
     return metadata_log.quorum_state.read() or Election()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, Lock, OutOfDescriptors, Path
 from odradek.seams.values import value_class
-from odradek.storage.directories import meta_properties
+from odradek.storage.directories import meta_properties, names
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import (
     DirectoryInUse,
@@ -52,6 +52,21 @@ class Directories:
     def every(self) -> tuple[LogDirectory, ...]:
         """`all`, and the metadata directory where it is one of its own."""
         return self.all if self.metadata in self.all else (*self.all, self.metadata)
+
+    def partitions_are_in(self) -> Path | None:
+        """One that has partitions by the names in it, if any has. Blocks. One that can't be read is not
+        looked at: nothing of it will be served. Raises OutOfDescriptors."""
+        for directory in self.live:
+            try:
+                if any(
+                    _is_partition(directory, name) for name in directory.files.list(directory.path)
+                ):
+                    return directory.path
+            except OutOfDescriptors:
+                raise
+            except OSError:
+                continue
+        return None
 
     def close(self) -> None:
         """Give all locks back. Idempotent."""
@@ -104,6 +119,17 @@ def open_directories(
     return Directories(
         node_id, identity_cluster, tuple(opened[path] for path in paths), opened[metadata_path]
     )
+
+
+def _is_partition(directory: LogDirectory, name: str) -> bool:
+    try:
+        found = names.parse(name)
+    except names.NotAPartition:
+        return False
+    is_live = (
+        found.state is names.State.LIVE and found.topic_partition.topic != names.METADATA_TOPIC
+    )
+    return is_live and directory.files.is_directory(directory.path / name)
 
 
 def _open(files: Files, path: Path) -> LogDirectory:

@@ -41,6 +41,7 @@ def metadata_on(
     settings: MetadataLogSettings | None = None,
     controller_listeners: Sequence[Endpoint] = (),
     on_full: Callable[[OSError], None] = lambda error: None,
+    partitions_are_in: Callable[[], Path | None] = lambda: None,
 ) -> Metadata:
     return Metadata(
         seams,
@@ -51,6 +52,7 @@ def metadata_on(
         settings=settings,
         controller_listeners=controller_listeners,
         on_full=on_full,
+        partitions_are_in=partitions_are_in,
     )
 
 

@@ -33,6 +33,7 @@ from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 from tests.replication.raft.nodes import (
     DIRECTORY_ID,
+    FIRST_SEGMENT,
     LOG_DIRECTORY,
     ROOT,
     configs,
@@ -131,6 +132,24 @@ async def test_a_damaged_id_of_the_metadata_log_is_named_and_can_be_removed() ->
     node.files.remove(path)
     await (await started(node)).close()
     assert node.files.read(path) == was
+
+
+@pytest.mark.parametrize("loss", ["gone", "empty", "garbage"])
+async def test_a_log_without_a_record_is_not_begun_anew_beside_partitions(loss: str) -> None:
+    """All of them would be set aside as no topic's of this cluster."""
+    node = new_node()
+    await (await started(node)).close()
+    whole = node.files.read(FIRST_SEGMENT)
+    if loss == "gone":
+        node.files.remove(FIRST_SEGMENT)
+    else:
+        node.files.write_new(FIRST_SEGMENT, b"" if loss == "empty" else b"?" * len(whole))
+    for _ in range(2):
+        with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
+            await started(again(node), partitions_are_in=lambda: ROOT)
+    node = again(node)
+    node.files.write_new(FIRST_SEGMENT, whole)
+    await (await started(node, partitions_are_in=lambda: ROOT)).close()
 
 
 async def test_a_lost_quorum_state_file_does_not_bring_an_epoch_back() -> None:

@@ -203,6 +203,19 @@ def test_a_metadata_directory_of_its_own_is_no_place_for_partitions(tmp_path: Re
     holder.close()
 
 
+def test_where_partitions_are_is_told_by_the_names(tmp_path: RealPath) -> None:
+    directories = opened(tmp_path / "a", tmp_path / "b")
+    for name in ("__cluster_metadata-0", "lost+found", "t-0.delete", f"t-0.{'0' * 32}-stray"):
+        (tmp_path / "b" / name).mkdir()
+    (tmp_path / "b" / "a_file-0").touch()
+    assert directories.partitions_are_in() is None
+    (tmp_path / "b" / "t-0").mkdir()
+    assert directories.partitions_are_in() == Path(tmp_path / "b")
+    directories.all[1].fail(OSError("gone"))
+    assert directories.partitions_are_in() is None
+    directories.close()
+
+
 def test_the_clean_mark_is_taken_once(tmp_path: RealPath) -> None:
     directories = opened(tmp_path / "a")
     directory = directories.all[0]
