@@ -26,7 +26,6 @@ HINTS = {
     ErrorCode.unknown_topic_or_partition: "`odradek topics list` shows the topics there are",
     ErrorCode.topic_already_exists: "`odradek topics describe` shows it; "
     "--if-not-exists makes this no error",
-    ErrorCode.invalid_topic_exception: "a name has 1 to 249 letters, digits, '.', '_' or '-'",
     ErrorCode.group_id_not_found: "`odradek groups list` shows the groups there are",
     ErrorCode.non_empty_group: "stop its members first, or wait until they have timed out",
     ErrorCode.unknown_member_id: "if the group has members, stop them first",
