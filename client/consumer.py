@@ -2,8 +2,9 @@
 
 `Reader` reads what it was given with `assign`; it knows nothing of groups (see `group.py`). A poll of
 several leaders first asks them all for what is there already, and only where nobody has anything does it
-wait, so that one idle leader does not hold up a busy one. The partitions that gave something go to the
-end of the next request: a broker fills its answer from the front.
+wait, so that one idle leader does not hold up a busy one. Nor does one that is silent: it is asked nothing
+more until it has answered, or its time is up, and later polls take what it says. The partitions that gave
+something go to the end of the next request: a broker fills its answer from the front.
 
 Control batches are passed over, and under read_committed so are the records of aborted transactions. What
 comes before a batch that is damaged is read; at the batch itself a poll raises DamagedBatch, unless other
@@ -36,6 +37,8 @@ from odradek.seams.values import value_class
 
 NAMED_TOPICS = 12
 """The last version of Fetch that names topics; later ones have ids."""
+PATIENCE_S = 1.0
+"""How much longer than it lets a leader wait a poll itself waits for the answer."""
 
 
 class Isolation(IntEnum):
@@ -102,21 +105,40 @@ class _Position:
     """How far a partition was read."""
 
     offset: int
-    reached: int = -1
-    """How far the poll got that is under way: no further than before, should it be cancelled."""
     end: int | None = None
     """The offset a reader gets to: high watermark, or last stable offset under read_committed."""
     log_start: int = -1
     failing_since: float | None = None
 
 
+class _Fetch:
+    """What a leader was asked, and what came of it."""
+
+    __slots__ = ("answer", "asked", "failure", "is_done", "max_wait_s", "node_id", "scope")
+
+    def __init__(
+        self, node_id: int, asked: Mapping[TopicPartition, int], max_wait_s: float
+    ) -> None:
+        self.node_id = node_id
+        self.asked = asked
+        self.max_wait_s = max_wait_s
+        self.scope = trio.CancelScope()
+        self.is_done = False
+        self.answer: Any = None
+        self.failure: KafkaError | ClientError | None = None
+
+
 class Reader:
-    """Reads the partitions it was assigned; everything happens in `poll`."""
+    """Reads the partitions it was assigned. Positions move in `poll` alone."""
 
     def __init__(self, cluster: Cluster, options: ReaderOptions | None = None) -> None:
         self._cluster = cluster
         self._options = options or ReaderOptions()
         self._positions: dict[TopicPartition, _Position] = {}
+        self._fetches: dict[int, _Fetch] = {}
+        """By leader, until a poll has taken what came of it."""
+        self._done = trio.Event()
+        """Set when another one of them is done."""
         self.damaged: list[DamagedBatch] = []
         """What the last poll met of these, also beside records that it returned."""
         self.out_of_range: list[OutOfRange] = []
@@ -124,11 +146,13 @@ class Reader:
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions, each from its offset, and no others."""
+        self._forget_fetches(self._positions)
         self._positions = {where: _Position(offset) for where, offset in positions.items()}
         self.damaged, self.out_of_range = [], []
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         """Read a partition that was assigned from this offset."""
+        self._forget_fetches([where])
         self._positions[where] = _Position(offset)
 
     @property
@@ -157,7 +181,7 @@ class Reader:
         return all(self.remaining(where) == 0 for where in self._positions)
 
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
-        """The next records; empty if none come in about `max_wait_s`. Cancelled, it has read none.
+        """The next records; empty if none come in about `max_wait_s` (and PATIENCE_S). Cancelled, it has read none.
 
         Raises OutOfRange if a position is not in the log, DamagedBatch, and other errors once a partition
         has failed for `unavailable_s`.
@@ -191,58 +215,100 @@ class Reader:
     async def _fetch_all(
         self, by_leader: Mapping[int, list[TopicPartition]], max_wait_s: float
     ) -> list[ConsumedRecord]:
-        records: list[ConsumedRecord] = []
-        failures: list[Exception] = []
-        for position in self._positions.values():
-            position.reached = position.offset
+        """Ask those that are not asked yet, and take what is there by the time that they have answered; where
+        all are, by the time that one has."""
+        begun = [
+            self._begin(node_id, wanted, max_wait_s)
+            for node_id, wanted in by_leader.items()
+            if node_id not in self._fetches
+        ]
+        with trio.move_on_after(max_wait_s + PATIENCE_S):
+            while not (
+                all(fetch.is_done for fetch in begun)
+                if begun
+                else any(fetch.is_done for fetch in self._fetches.values())
+            ):
+                await self._done.wait()
+        return self._take_all()
 
-        async def fetch(node_id: int, wanted: list[TopicPartition]) -> None:
-            try:
-                records.extend(await self._fetch(node_id, wanted, max_wait_s))
-            except (KafkaError, ClientError) as error:
-                failures.append(error)
+    def _forget_fetches(self, partitions: Iterable[TopicPartition]) -> None:
+        """Those that asked for one of these: it is read from elsewhere now."""
+        for fetch in list(self._fetches.values()):
+            if not fetch.asked.keys().isdisjoint(partitions):
+                fetch.scope.cancel()
+                del self._fetches[fetch.node_id]
 
-        async with trio.open_nursery() as nursery:
-            for node_id, wanted in by_leader.items():
-                nursery.start_soon(fetch, node_id, wanted)
-        for position in self._positions.values():  # with the records, from here on nothing waits
-            position.offset = position.reached
-        if failures and not records:
-            raise failures[0]
-        return records
+    def _begin(self, node_id: int, wanted: list[TopicPartition], max_wait_s: float) -> _Fetch:
+        asked = {where: self._positions[where].offset for where in wanted}
+        fetch = self._fetches[node_id] = _Fetch(node_id, asked, max_wait_s)
+        self._cluster.start_soon(self._exchange, fetch)
+        return fetch
 
-    async def _fetch(
-        self, node_id: int, wanted: list[TopicPartition], max_wait_s: float
-    ) -> list[ConsumedRecord]:
+    async def _exchange(self, fetch: _Fetch) -> None:
+        """Have the answer; the cluster's task."""
         options = self._options
         values = {
             "replica_id": -1,
-            "max_wait": int(max_wait_s * 1000),
+            "max_wait": int(fetch.max_wait_s * 1000),
             "min_bytes": options.min_bytes,
             "max_bytes": options.max_bytes,
             "isolation_level": int(options.isolation),
             "session_id": 0,
             "session_epoch": -1,
-            "topics": self._wanted(wanted),
+            "topics": self._wanted(fetch),
             "forgotten_topics_data": [],
         }
-        try:
-            node = await self._cluster.node(node_id)
-            answer = await node.request(
-                FETCH, values, timeout_s=max_wait_s + self._cluster.timeout_s, at_most=NAMED_TOPICS
-            )
-            check(getattr(answer, "error_code", 0), about="fetch")
-        except (KafkaError, ClientError) as error:
-            for where in wanted:
-                self._failed(where, self._positions[where], error)
-            await trio.sleep(BACKOFF_S)
+        with fetch.scope:
+            try:
+                node = await self._cluster.node(fetch.node_id)
+                fetch.answer = await node.request(
+                    FETCH,
+                    values,
+                    timeout_s=fetch.max_wait_s + self._cluster.timeout_s,
+                    at_most=NAMED_TOPICS,
+                )
+                check(getattr(fetch.answer, "error_code", 0), about="fetch")
+            except (KafkaError, ClientError) as error:
+                fetch.failure = error
+                await trio.sleep(BACKOFF_S)
+            fetch.is_done = True
+            self._done.set()
+            self._done = trio.Event()
+
+    def _take_all(self) -> list[ConsumedRecord]:
+        """What has come."""
+        records: list[ConsumedRecord] = []
+        failures: list[Exception] = []
+        for fetch in [each for each in self._fetches.values() if each.is_done]:
+            del self._fetches[fetch.node_id]
+            try:
+                records += self._take_fetch(fetch)
+            except (KafkaError, ClientError) as error:
+                failures.append(error)
+        if failures and not records:
+            raise failures[0]  # beside records it waits for the next poll, which meets it again
+        return records
+
+    def _take_fetch(self, fetch: _Fetch) -> list[ConsumedRecord]:
+        """Of the partitions that no other leader has given records of since."""
+        asked = {
+            where: self._positions[where]
+            for where, offset in fetch.asked.items()
+            if self._positions[where].offset == offset
+        }
+        if fetch.failure is not None:
+            for where, position in asked.items():
+                self._failed(where, position, fetch.failure)
             return []
         records: list[ConsumedRecord] = []
         failure: Exception | None = None
-        for topic in answer.responses:
+        for topic in fetch.answer.responses:
             for row in topic.partitions:
+                where = TopicPartition(topic.topic, row.partition_index)
+                if where not in asked:
+                    continue
                 try:
-                    records += self._take(TopicPartition(topic.topic, row.partition_index), row)
+                    records += self._take(where, asked[where], row)
                 except (KafkaError, ClientError) as error:
                     failure = failure or error
                     if isinstance(error, DamagedBatch):
@@ -250,16 +316,16 @@ class Reader:
                     elif isinstance(error, OutOfRange):
                         self.out_of_range.append(error)
         if failure is not None and not records:
-            raise failure  # beside records it waits for the next poll, which meets it again
+            raise failure
         return records
 
-    def _wanted(self, wanted: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    def _wanted(self, fetch: _Fetch) -> list[dict[str, Any]]:
         topics: dict[str, list[dict[str, Any]]] = {}
-        for where in wanted:
+        for where, offset in fetch.asked.items():
             row = {
                 "partition": where.partition,
                 "current_leader_epoch": self._cluster.leader_epoch(*where),
-                "fetch_offset": self._positions[where].offset,
+                "fetch_offset": offset,
                 "last_fetched_epoch": -1,
                 "log_start_offset": -1,
                 "partition_max_bytes": self._options.partition_bytes,
@@ -267,11 +333,8 @@ class Reader:
             topics.setdefault(where.topic, []).append(row)
         return [{"topic": name, "partitions": rows} for name, rows in topics.items()]
 
-    def _take(self, where: TopicPartition, row: Any) -> list[ConsumedRecord]:
-        """What one partition answered: its records; the position is to be moved behind them."""
-        position = self._positions.get(where)
-        if position is None:  # not asked for
-            return []
+    def _take(self, where: TopicPartition, position: _Position, row: Any) -> list[ConsumedRecord]:
+        """What one partition answered: its records; the position moves behind them."""
         if row.error_code:
             code = ErrorCode(row.error_code)
             text = code.name.replace("_", " ")
@@ -302,7 +365,7 @@ class Reader:
         except CorruptBatch as error:
             if offset == begun_at:
                 raise DamagedBatch(where, offset, error.message) from error
-        position.reached = offset
+        position.offset = offset
         return records
 
     def _failed(self, where: TopicPartition, position: _Position, error: Exception) -> None:

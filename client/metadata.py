@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 from uuid import UUID
 
 import trio
@@ -32,6 +32,7 @@ from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
@@ -102,6 +103,10 @@ class Cluster:
         self._asked_at: dict[Address, int] = {}
         """Who was asked for metadata, the last one likewise. The next one to be asked is another: a broker that
         is cut off from the others says for ever what it knew before."""
+
+    def start_soon(self, act: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """A task beside the connections, which ends with them at the latest."""
+        self._nursery.start_soon(act, *args)
 
     async def any_node(self) -> BrokerConnection:
         """A connection to whichever node answers: one that is open already, of several the one that was not

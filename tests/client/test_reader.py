@@ -485,12 +485,47 @@ async def test_a_poll_that_is_cancelled_loses_no_records() -> None:
         with trio.move_on_after(60) as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reader.poll)
-                while (
-                    not (first.asked(FETCH) and second.asked(FETCH)) or reader.remaining(T0) is None
-                ):
+                while not (first.asked(FETCH) and second.asked(FETCH)):
                     await trio.sleep(0.01)
                 scope.cancel()
         assert reader.positions[T0] == 0
         is_silent[0] = False
         assert [record.value for record in await reader.poll()] == [b"near"]
         assert reader.positions[T0] == 1
+
+
+async def test_a_silent_leader_holds_up_nobody_elses_records_until_it_is_not_it_any_more() -> None:
+    moved = [False]
+
+    def near(asked: Asked) -> Any:
+        if asked.api is METADATA:
+            answer = first.metadata(asked)
+            there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
+            answer["brokers"].append({**there, "rack": None})
+            for topic in answer["topics"]:
+                topic["partitions"][1] |= {"leader_id": 1 if moved[0] else 2}
+            return answer
+        if asked.api is not FETCH:
+            return None
+        rows = [
+            fetched(batch(row.fetch_offset, b"x"), end=99, index=row.partition)
+            for row in asked.body.topics[0].partitions
+        ]
+        return {"error_code": 0, "responses": [each["responses"][0] for each in rows]}
+
+    def silent(asked: Asked) -> Any:
+        return SILENCE if asked.api is FETCH else None
+
+    async with (
+        scripted_broker(near, topics={"t": 2}) as first,
+        scripted_broker(silent) as second,
+        open_cluster(TcpNetwork(), [first.address], timeout_s=2) as cluster,
+    ):
+        reader, there = Reader(cluster), TopicPartition("t", 1)
+        reader.assign({T0: 0, there: 0})
+        for _ in range(5):
+            assert [record.partition for record in await reader.poll(10)] == [0]
+        assert len(second.asked(FETCH)) == 1
+        moved[0] = True
+        while not reader.positions[there]:
+            await reader.poll(0)
