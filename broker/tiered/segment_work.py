@@ -336,13 +336,21 @@ class SegmentWork:
         return segment
 
     async def _publish(self, segment: RemoteLogSegmentMetadata, state: SegmentState) -> None:
+        """A copy that is not finished is given up unless it is by the time that others hear so: what an
+        earlier life of this node has published may still be on its way, and whoever leads by now deletes
+        what is copied from its disk."""
+        is_given_up = (
+            state is SegmentState.DELETE_SEGMENT_STARTED
+            and segment.state is SegmentState.COPY_SEGMENT_STARTED
+        )
         await self._metadata.update_segment(
             RemoteLogSegmentMetadataUpdate(
                 segment.id,
                 self._node_id,
                 self._seams.clock.wall_ms(),
                 state,
-                segment.custom_metadata,
+                segment.custom_metadata if state is SegmentState.COPY_SEGMENT_FINISHED else None,
+                unless_finished=is_given_up,
             )
         )
 

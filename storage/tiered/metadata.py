@@ -169,6 +169,9 @@ class RemoteLogSegmentMetadataUpdate:
     event_timestamp_ms: int
     state: SegmentState
     custom_metadata: bytes | None = None
+    unless_finished: bool = False
+    """Of DELETE_SEGMENT_STARTED: it gives up a copy that never counted. Where that is finished by now, as a
+    broker has published before it went down, others rely on it: then this is refused."""
 
     @property
     def partition(self) -> TopicIdPartition:

@@ -29,6 +29,8 @@ from odradek.storage.tiered.metadata import (
 METADATA_TOPIC = "__remote_log_metadata"
 VERSION = 0
 """Of every record that there is so far."""
+_UNLESS_FINISHED = b""
+"""The custom metadata of a DELETE_SEGMENT_STARTED that is `unless_finished`: Kafka looks at none there."""
 
 
 class UnknownRemoteRecord(RemoteStorageError):
@@ -76,7 +78,7 @@ def to_record(event: RemoteEvent) -> Any:
             remote_log_segment_id=_segment_id(event.id),
             broker_id=event.broker_id,
             event_timestamp_ms=event.event_timestamp_ms,
-            custom_metadata=event.custom_metadata,
+            custom_metadata=_UNLESS_FINISHED if event.unless_finished else event.custom_metadata,
             remote_log_segment_state=int(event.state),
         )
     return wire.RemotePartitionDeleteMetadataRecord(
@@ -92,12 +94,15 @@ def from_record(record: Any) -> RemoteEvent:
     if isinstance(record, wire.RemoteLogSegmentMetadataRecord):
         return _metadata(record)
     if isinstance(record, wire.RemoteLogSegmentMetadataUpdateRecord):
+        state, custom = SegmentState(record.remote_log_segment_state), _kept(record.custom_metadata)
+        gives_up = state is SegmentState.DELETE_SEGMENT_STARTED and custom == _UNLESS_FINISHED
         return RemoteLogSegmentMetadataUpdate(
             _known_segment(record.remote_log_segment_id),
             record.broker_id,
             record.event_timestamp_ms,
-            SegmentState(record.remote_log_segment_state),
-            _kept(record.custom_metadata),
+            state,
+            None if gives_up else custom,
+            unless_finished=gives_up,
         )
     if isinstance(record, wire.RemotePartitionDeleteMetadataRecord):
         return RemotePartitionDeleteMetadata(

@@ -114,7 +114,10 @@ class PartitionMetadata:
         handle = self._table.find(update.id.id.bytes)
         if handle is None:
             raise RemoteResourceNotFound(f"no remote segment {update.id} is known")
-        self._check_step(update, segment_row.state_of(*self._table.at(handle)))
+        before = segment_row.state_of(*self._table.at(handle))
+        self._check_step(update, before)
+        if update.unless_finished and before is _FINISHED:
+            raise InvalidRemoteState(f"{update.id} is finished, so it cannot be given up")
         return handle
 
     def _check_step(self, event: SegmentEvent, before: SegmentState) -> None:

@@ -17,13 +17,14 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
 )
 from odradek.storage.tiered.remote_storage import IndexType
-from odradek.testing.memory_metadata import MemoryMetadataTopic
+from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (
     DELETED,
     DELETING,
     FINISHED,
     ID,
+    ME,
     OTHER,
     STARTED,
     TIERED,
@@ -160,6 +161,30 @@ async def test_what_was_removed_while_it_was_copied_is_deleted(clock: VirtualClo
         await world.pass_time(0.3)
         assert world.storage.calls == ["copy 0", "delete 0"]
         assert world.storage.kept == {}
+
+
+async def test_what_an_earlier_life_has_published_is_not_given_up(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes to be known while the deletion of what seemed to be unfinished is on its way: by then another
+    leads, and may have nothing of it on its disk any more."""
+    async with tiered_world(clock) as world:
+        update_segment = MemoryMetadataManager.update_segment
+
+        async def update(
+            metadata: MemoryMetadataManager, event: RemoteLogSegmentMetadataUpdate
+        ) -> None:
+            if event.state is DELETING:
+                before = RemoteLogSegmentMetadataUpdate(event.id, ME, clock.wall_ms(), FINISHED)
+                world.metadata.topic.publish(before)
+            await update_segment(metadata, event)
+
+        monkeypatch.setattr(MemoryMetadataManager, "update_segment", update)
+        world.follow(1)
+        await world.publish_copy(0, 2, state=STARTED)
+        await world.pass_time()
+        assert world.states() == [(0, FINISHED)]
+        assert world.storage.calls == []
 
 
 async def test_what_is_copied_is_published_though_another_leads(clock: VirtualClock) -> None:

@@ -98,6 +98,21 @@ def test_a_failed_copy_is_deleted_without_ever_being_read() -> None:
     assert (metadata.unfinished(), metadata.epochs(), len(metadata)) == ([], [], 0)
 
 
+def test_a_copy_is_given_up_unless_it_is_finished() -> None:
+    metadata, copy = PartitionMetadata(FOO_0), segment(1, 0, 9)
+    given_up = replace(becomes(copy, DELETING), unless_finished=True)
+    metadata.apply(copy)
+    metadata.apply(becomes(copy, FINISHED))
+    with pytest.raises(InvalidRemoteState, match="is finished, so it cannot be given up"):
+        metadata.apply(given_up)
+    assert number_of(metadata.find(0, 5)) == 1
+    metadata = PartitionMetadata(FOO_0)
+    metadata.apply(copy)
+    metadata.apply(given_up)
+    with pytest.raises(InvalidRemoteState):
+        metadata.apply(becomes(copy, FINISHED))
+
+
 def test_the_deletion_of_a_partition() -> None:
     """T-27."""
     metadata = PartitionMetadata(FOO_0)
