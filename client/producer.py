@@ -98,7 +98,6 @@ class Producer:
         self._lines: dict[int, _Line] = {}
         self._leaderless: list[Queue] = []
         self._is_looking = False
-        self._has_ended = False
         self._identity: Identity | None = None
         self._buffered_bytes = 0
         self._unfinished = 0
@@ -122,7 +121,7 @@ class Producer:
         while self._buffered_bytes >= self._options.buffer_bytes:
             await self._progress.wait()
         chosen = await self._choose_partition(topic, key, partition)
-        if self._has_ended:
+        if self._nursery.cancel_scope.cancel_called:
             raise ClientError(f"{topic}-{chosen}: the producer has ended")
         stamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
         delivery = Delivery(topic, chosen, Record(0, stamp, key, value, tuple(headers)))
@@ -170,8 +169,8 @@ class Producer:
         raise self._first_failure
 
     def end(self) -> None:
-        """Whatever is not acknowledged yet fails: the producer is left."""
-        self._has_ended = True
+        """Whatever is not acknowledged yet fails: the producer was left, and none of its tasks is there
+        any more, which would have it still to be sent, or just acknowledged."""
         for queue in self._queues.values():
             self._give_up(
                 queue, ClientError(f"{queue}: not acknowledged before the producer ended")
@@ -429,14 +428,16 @@ async def open_producer(
     """A producer over `cluster`. Flush before leaving: what is still queued then is dropped, and fails."""
     options = options or ProducerOptions()
     failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        producer = Producer(cluster, clock, entropy, options, nursery)
-        try:
-            yield producer
-        except Exception as error:  # out of the nursery as it is, not as a group of one
-            failure = error
-        finally:
-            producer.end()
-        nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            producer = Producer(cluster, clock, entropy, options, nursery)
+            try:
+                yield producer
+            except Exception as error:  # out of the nursery as it is, not as a group of one
+                failure = error
+            finally:
+                nursery.cancel_scope.cancel()
+    finally:
+        producer.end()
     if failure is not None:
         raise failure

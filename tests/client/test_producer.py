@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import trio
 
+from odradek.client.connection import BrokerConnection
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.client.metadata import open_cluster
 from odradek.client.producer import PRODUCE_ANSWER_S, Producer, ProducerOptions, open_producer
@@ -365,6 +366,38 @@ async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> Non
             await delivery.wait()
     with pytest.raises(ClientError, match="t-0: the producer has ended"):
         await producer.send("t", b"late")
+
+
+async def test_a_record_that_is_left_behind_at_once_fails_and_nothing_else() -> None:
+    """Before its leader's task has run."""
+    async with producing(Log()) as (_, producer):
+        await producer.send("t", b"x")
+        left = await producer.enqueue("t", b"y")
+    with pytest.raises(ClientError, match="t-0: not acknowledged before the producer ended"):
+        await left.wait()
+
+
+@pytest.mark.parametrize("number", range(8))  # who of the two runs first is trio's dice
+@pytest.mark.parametrize("refusal", [None, ErrorCode.message_too_large])
+async def test_an_answer_that_comes_as_the_producer_is_left_counts_once(
+    refusal: ErrorCode | None, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, has_come = Log(), trio.Event()
+    deliver = BrokerConnection._deliver
+
+    def tell(connection: BrokerConnection, body: memoryview) -> None:
+        deliver(connection, body)
+        has_come.set()
+
+    async with producing(log) as (_, producer):
+        await producer.send("t", b"x")
+        log.refusals = [refusal]
+        monkeypatch.setattr(BrokerConnection, "_deliver", tell)
+        deliveries = [await producer.enqueue("t", value) for value in (b"y", b"z")]
+        await has_come.wait()
+    with trio.fail_after(2), suppress(ClientError):
+        await producer.flush()
+    assert [each.failure is None for each in deliveries] == [refusal is None] * 2
 
 
 class Unreading(ScriptedBroker):
