@@ -234,6 +234,9 @@ class Producer:
         """As far as is known, once there is a producer id to send with."""
         if self._options.idempotent and self._identity is None:
             return None
+        return self._known_leader(queue)
+
+    def _known_leader(self, queue: Queue) -> int | None:
         topic = self._cluster.topics.get(queue.topic)
         found = None if topic is None else topic.partitions.get(queue.partition)
         return None if found is None or found.leader < 0 else found.leader
@@ -275,30 +278,38 @@ class Producer:
         self._is_looking = False
 
     async def _look_for_leaders(self, queues: Sequence[Queue]) -> None:
+        """Each topic is asked about once. What is known of those of its partitions that have a leader stays,
+        though others have none: those are asked for again, and these need not wait for them."""
         try:
             await self._identify()
         except (KafkaError, ClientError) as error:
             for queue in queues:
                 self._blocked(queue, error)
             return
+        by_topic: dict[str, list[Queue]] = {}
         for queue in queues:
-            try:
-                await self._cluster.leader(queue.topic, queue.partition)
-            except (KafkaError, ClientError) as error:
-                self._blocked(queue, error)
-            else:
-                queue.blocked_since = None
+            by_topic.setdefault(queue.topic, []).append(queue)
+        for topic, its_queues in by_topic.items():
+            failure: Exception | None = None
+            if any(self._known_leader(queue) is None for queue in its_queues):
+                try:
+                    await self._cluster.topic(topic)
+                except (KafkaError, ClientError) as error:
+                    failure = error
+            for queue in its_queues:
+                if self._known_leader(queue) is None:
+                    self._blocked(queue, failure or _no_leader(queue))
+                else:
+                    queue.blocked_since = None
 
     def _blocked(self, queue: Queue, error: Exception) -> None:
         """A queue's front can't be sent now; give up everything in it if that lasts too long."""
         now = self._clock.monotonic()
         if queue.blocked_since is None:
             queue.blocked_since = now
-        if retriable(error) and now < queue.blocked_since + self._options.delivery_timeout_s:
-            self._cluster.forget(queue.topic)
-            return
-        queue.blocked_since = None  # whoever comes next has all of that time
-        self._give_up(queue, error)
+        if not retriable(error) or now >= queue.blocked_since + self._options.delivery_timeout_s:
+            queue.blocked_since = None  # whoever comes next has all of that time
+            self._give_up(queue, error)
 
     def _give_up(self, queue: Queue, error: Exception) -> None:
         if queue.front is not None:
@@ -411,6 +422,10 @@ class Producer:
             delivery.finish(base_offset + number if base_offset >= 0 else -1, failure)
         self._progress.set()
         self._progress = trio.Event()
+
+
+def _no_leader(queue: Queue) -> KafkaError:
+    return KafkaError(ErrorCode.leader_not_available, f"{queue} has no leader")
 
 
 def _by_topic(batches: list[Batch]) -> list[dict[str, Any]]:

@@ -190,6 +190,30 @@ async def test_who_comes_after_one_that_was_given_up_for_no_leader_is_waited_for
     assert [values for _, _, values in log.appended] == [[b"next"]]
 
 
+async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
+    """Nor is the topic asked about for each of many."""
+    log = Log()
+
+    def script(asked: Asked) -> Answer:
+        if asked.api is not METADATA:
+            return log(asked)
+        answer = broker.metadata(asked)
+        for topic in answer["topics"]:
+            for partition in topic["partitions"][1:]:
+                partition["leader_id"] = -1
+        return answer
+
+    patient = ProducerOptions(delivery_timeout_s=20)
+    async with producing(log, patient, {"t": 100}) as (broker, producer):
+        broker.script = script
+        for partition in range(100):
+            await producer.enqueue("t", b"early", partition=partition)
+        with trio.fail_after(2):
+            for _ in range(100):
+                await producer.send("t", b"x", partition=0)
+        assert len(broker.asked(METADATA)) < 20
+
+
 async def test_what_patience_does_not_mend_fails_at_once() -> None:
     log = Log([ErrorCode.topic_authorization_failed])
     async with producing(log, ProducerOptions()) as (_, producer):
