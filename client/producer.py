@@ -323,20 +323,22 @@ class Producer:
         """Send what is in line for this leader, until nothing is."""
         while line.queues:
             queues, line.queues = line.queues, []
-            batches = [
-                queue.front or self._take(queue)
-                for queue in queues
-                if self._leader_of(queue) == node_id
-            ]
-            if batches:
-                await self._send(node_id, batches)
-                if any(batch.is_settled for batch in batches):
-                    line.pause_s = BACKOFF_S
-                else:
-                    await trio.sleep(line.pause_s)
-                    line.pause_s = min(line.pause_s * 2, BACKOFF_MAX_S)
+            batches: list[Batch] = []
             for queue in queues:
-                self._line_up(queue)
+                if self._leader_of(queue) == node_id:
+                    batches.append(queue.front or self._take(queue))
+                else:
+                    self._line_up(queue)
+            if not batches:
+                continue
+            await self._send(node_id, batches)
+            if any(batch.is_settled for batch in batches):
+                line.pause_s = BACKOFF_S
+            else:
+                await trio.sleep(line.pause_s)
+                line.pause_s = min(line.pause_s * 2, BACKOFF_MAX_S)
+            for batch in batches:
+                self._line_up(batch.queue)
         line.is_served = False
 
     # Batches

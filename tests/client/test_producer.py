@@ -374,6 +374,45 @@ async def test_a_silent_leader_holds_up_nobody_elses_records() -> None:
                 assert await producer.send("t", b"x", partition=0) == n
 
 
+async def test_nor_those_of_who_stood_in_its_line_and_has_another_leader_by_now() -> None:
+    log, leaders = Log(), {"a": 2, "b": 2, "c": 2}
+    held: list[tuple[Connection, Asked, Answer]] = []
+
+    class Silent(ScriptedBroker):
+        @staticmethod
+        async def answer(connection: Connection, asked: Asked, answer: Any) -> None:
+            if asked.api is PRODUCE:
+                held.append((connection, asked, answer))
+            else:
+                await ScriptedBroker.answer(connection, asked, answer)
+
+    def script(asked: Asked) -> Answer:
+        if asked.api is not METADATA:
+            return log(asked)
+        answer = broker.metadata(asked)
+        host, port = silent.address.host, silent.address.port
+        answer["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
+        for topic in answer["topics"]:
+            topic["partitions"][0]["leader_id"] = leaders[topic["name"]]
+        return answer
+
+    async with (
+        scripted_broker(script, kind=Silent) as silent,
+        producing(log, ProducerOptions(), dict.fromkeys(leaders, 1)) as (broker, producer),
+    ):
+        broker.script = script
+        await producer.enqueue("a", b"under way")
+        while not held:
+            await trio.sleep(0.01)
+        moved = await producer.enqueue("b", b"moved")
+        await producer.enqueue("c", b"held up")
+        leaders["b"] = 1
+        await producer._cluster.topic("b")
+        await ScriptedBroker.answer(*held[0])
+        with trio.fail_after(5):
+            await moved.wait()
+
+
 async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> None:
     def script(asked: Asked) -> Answer:
         return SILENCE if asked.api is PRODUCE else log(asked)
