@@ -332,14 +332,27 @@ class Producer:
             if not batches:
                 continue
             await self._send(node_id, batches)
-            if any(batch.is_settled for batch in batches):
+            settled = [batch.queue for batch in batches if batch.is_settled]
+            again = [batch.queue for batch in batches if not batch.is_settled]
+            if settled:
                 line.pause_s = BACKOFF_S
+                for queue in settled:
+                    self._line_up(queue)
+                if again:
+                    self._nursery.start_soon(self._line_up_later, again)
             else:
                 await trio.sleep(line.pause_s)
                 line.pause_s = min(line.pause_s * 2, BACKOFF_MAX_S)
-            for batch in batches:
-                self._line_up(batch.queue)
+                for queue in again:
+                    self._line_up(queue)
         line.is_served = False
+
+    async def _line_up_later(self, queues: Sequence[Queue]) -> None:
+        """Others are acknowledged by that leader meanwhile, as fast as they come: not as often is asked
+        again what it refuses."""
+        await trio.sleep(BACKOFF_S)
+        for queue in queues:
+            self._line_up(queue)
 
     # Batches
 

@@ -12,7 +12,7 @@ import trio
 
 from odradek.client.connection import BrokerConnection
 from odradek.client.errors import ClientError, TimedOut, Unreachable
-from odradek.client.metadata import open_cluster
+from odradek.client.metadata import BACKOFF_S, open_cluster
 from odradek.client.producer import PRODUCE_ANSWER_S, Producer, ProducerOptions, open_producer
 from odradek.protocol.apis import INIT_PRODUCER_ID, METADATA, PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -149,6 +149,22 @@ async def test_a_repeated_batch_that_was_there_counts_as_delivered() -> None:
     async with producing(log) as (_, producer):
         assert await producer.send("t", b"x") == -1  # the broker does not say where
     assert log.sent[0] == log.sent[1]
+
+
+async def test_who_is_refused_beside_others_is_not_repeated_as_often_as_they_come() -> None:
+    class Refusing(Log):
+        def _take(self, part: Any, refusal: Any) -> dict[str, Any]:
+            return super()._take(part, ErrorCode.not_enough_replicas if part.index else None)
+
+    log = Refusing()
+    async with producing(log, ProducerOptions(), {"t": 2}) as (broker, producer):
+        await producer.enqueue("t", b"refused", partition=1)
+        began = trio.current_time()
+        for _ in range(300):
+            await producer.send("t", b"x", partition=0)
+        refused = len(log.sent) - len(log.appended)
+        assert 0 < refused <= (trio.current_time() - began) / BACKOFF_S + 1
+        assert len(broker.asked(METADATA)) <= 2 * refused + 1
 
 
 async def test_after_giving_up_the_producer_is_somebody_else() -> None:
