@@ -199,13 +199,15 @@ class Leftovers:
     async def _promote(
         self, home: DirectoryLogs, name: TopicPartition, left: Left, adopt: Adopt
     ) -> None:
-        there = frozenset(home.unserved.get(name, ()))
-        if str(name) in there:  # of another topic, or it would be the copy's log
-            await self._manager.taking_away.set_aside_found(home, name, [str(name)])
-            if home.directory.failed:
-                return
+        is_checkpointed = left.name in home.unserved.get(name, ())
+        for each in self._manager.registry.homes():
+            # Of another topic, or it would be the copy's log
+            if str(name) in each.unserved.get(name, ()):
+                await self._manager.taking_away.set_aside_found(each, name, [str(name)])
+        if home.directory.failed:
+            return
         loading = self._loadings[left.directory]
-        await loading.promote(name, left.name, adopt, is_checkpointed=left.name in there)
+        await loading.promote(name, left.name, adopt, is_checkpointed=is_checkpointed)
         if name in self._manager.registry.logs:
             home.release(name, left.name)
             log.info("%s was moved here when the last run ended: served from %s", name, left)

@@ -293,8 +293,9 @@ async def test_a_log_of_another_topic_beside_a_copy_is_not_in_its_way() -> None:
     assert [name for name in left(world, C) if name.endswith("-stray")]
 
 
-async def test_nor_where_it_is_damaged() -> None:
-    world = await disk_with((A, "t-0.delete"), (C, "t-0.move"))
+@pytest.mark.parametrize("where", [B, C], ids=["in another directory", "beside it"])
+async def test_nor_where_it_is_damaged(where: Path) -> None:
+    world = await disk_with((A, "t-0.delete"), (where, "t-0.move"))
     await bring_back(world, "t-0")
     files = VirtualFiles(world.disk)
     files.remove(C / "t-0" / EPOCHS)
@@ -302,7 +303,7 @@ async def test_nor_where_it_is_damaged() -> None:
     async with started(world, known=ONE) as manager:
         log = manager.get("t", 0)
         assert log is not None
-        assert (log.directory, log.topic_id, contents(log)) == (C / "t-0", ONE, VALUES)
+        assert (log.directory, log.topic_id, contents(log)) == (where / "t-0", ONE, VALUES)
     assert [name for name in left(world, C) if name.endswith("-stray")]
 
 
