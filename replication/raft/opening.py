@@ -173,16 +173,23 @@ def _open(
     """
     files = seams.files
     if member.is_alone and not is_formatted(files, directory):
+        _refuse_beside_partitions(metadata_log, partitions_are_in)
         format_directory(files, directory, member.voter, now_ms=seams.clock.wall_ms())
     if not files.is_directory(metadata_log.directory):
         files.make_directory(metadata_log.directory)
         files.sync_directory(directory)
     metadata_log.open()
     if member.is_alone and metadata_log.end_offset == 0:
-        home = partitions_are_in()
-        if home is not None:
-            raise InvalidQuorum(
-                f"{metadata_log.directory} has no record, though {home} has partitions, which would all "
-                f"be set aside: bring it back, or move them away to begin anew"
-            )
+        _refuse_beside_partitions(metadata_log, partitions_are_in)
     return metadata_log.quorum_state.read() or Election()
+
+
+def _refuse_beside_partitions(
+    metadata_log: MetadataLog, partitions_are_in: Callable[[], Path | None]
+) -> None:
+    home = partitions_are_in()
+    if home is not None:
+        raise InvalidQuorum(
+            f"{metadata_log.directory} has no record, though {home} has partitions, which would all "
+            f"be set aside: bring it back, or move them away to begin anew"
+        )

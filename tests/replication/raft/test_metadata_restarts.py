@@ -152,6 +152,16 @@ async def test_a_log_without_a_record_is_not_begun_anew_beside_partitions(loss: 
     await (await started(node, partitions_are_in=lambda: ROOT)).close()
 
 
+async def test_nor_is_anything_written_where_all_of_it_is_gone() -> None:
+    """A snapshot of a new quorum would be among the files that are put back."""
+    node = new_node()
+    await (await started(node)).close()
+    node.files.remove_tree(LOG_DIRECTORY)
+    with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
+        await started(again(node), partitions_are_in=lambda: ROOT)
+    assert not node.files.exists(LOG_DIRECTORY)
+
+
 async def test_a_lost_quorum_state_file_does_not_bring_an_epoch_back() -> None:
     node = new_node()
     for _ in range(3):
