@@ -31,19 +31,22 @@ from odradek.seams.network import Address, Connection, ConnectionLost, Connectio
 
 CLIENT_ID = "odradek"
 
+SILENT_S = 1.0
+"""For longer than this no answer is waited for on most connections, but to a broker that hangs."""
 _CORRELATION = struct.Struct(">i")
 
 
 class _Waiter:
     """Somebody who waits for an answer."""
 
-    __slots__ = ("api", "arrived", "body", "due_at", "failure", "timeout_s", "version")
+    __slots__ = ("api", "arrived", "asked_at", "body", "due_at", "failure", "timeout_s", "version")
 
     def __init__(self, api: Api, version: int, timeout_s: float) -> None:
         self.api = api
         self.version = version
         self.timeout_s = timeout_s
-        self.due_at = trio.current_time() + timeout_s
+        self.asked_at = trio.current_time()
+        self.due_at = self.asked_at + timeout_s
         self.arrived = trio.Event()
         self.body: memoryview | None = None
         self.failure: ClientError | None = None
@@ -78,6 +81,13 @@ class BrokerConnection:
     @property
     def broken(self) -> bool:
         return self._broken is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Somebody has waited for so long that another broker had better be asked, if there is one: answers
+        come in order."""
+        limit = trio.current_time() - SILENT_S
+        return any(each.asked_at < limit for each in self._waiters.values())
 
     def version_of(self, api: Api, at_most: int | None = None) -> int:
         """The newest version that both sides have, not above `at_most`; Unsupported if none."""

@@ -109,16 +109,18 @@ class Cluster:
         self._nursery.start_soon(act, *args)
 
     async def any_node(self) -> BrokerConnection:
-        """A connection to whichever node answers: one that is open already, of several the one that was not
-        asked for metadata last, or to one that has not failed lately. They share `timeout_s`: one that is
-        silent leaves time for the others."""
+        """A connection to whichever node answers: one that is open already, of several one that is not silent
+        and was not asked for metadata last, or to one that has not failed lately. They share `timeout_s`: one
+        that is silent leaves time for the others."""
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()
             if owner is None and not connection.broken
         ]
         if open_ones:
-            return min(open_ones, key=lambda each: self._asked_at.get(each.address, 0))
+            return min(
+                open_ones, key=lambda each: (each.is_silent, self._asked_at.get(each.address, 0))
+            )
         known = [node.address for node in self.nodes.values()]
         failures: list[ClientError] = []
         addresses = sorted(

@@ -81,6 +81,29 @@ async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -
                 await cluster.any_node()
 
 
+async def test_nor_is_one_on_whose_answer_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.client.connection.SILENT_S", 0.0)
+
+    def script(asked: Asked) -> Any:
+        return SILENCE if asked.api in (METADATA, FIND_COORDINATOR) else None
+
+    async with (
+        scripted_broker(script) as hanging,
+        scripted_broker(lambda asked: None, topics={"t": 1}) as broker,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=60) as cluster,
+        trio.open_nursery() as nursery,
+    ):
+        await cluster.any_node()
+        asked = await cluster.connect(hanging.address)
+        nursery.start_soon(asked.request, FIND_COORDINATOR, {"key": "g", "key_type": 0})
+        while not hanging.asked(FIND_COORDINATOR):
+            await trio.sleep(0.01)
+        with trio.fail_after(5):
+            for _ in range(3):
+                await cluster.topic("t")
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("how", ["gone", "silent"])
 async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is(how: str) -> None:
     def script(asked: Asked) -> Any:
