@@ -25,7 +25,6 @@ has answered, and is well.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import field, replace
@@ -46,6 +45,7 @@ from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import TRIAL_NAME
+from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import NotAPartition, State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import NoDescriptors
@@ -60,8 +60,6 @@ CHUNK = 32
 ANYWHERE = 1 << 63
 """Past every offset."""
 KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
-ODD = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
-"""What a disk says of a name that is not what it should be."""
 
 
 @state_class

@@ -50,6 +50,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import NoDirectory
+from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories
 from odradek.storage.directory_logs import DirectoryLogs
@@ -406,6 +407,9 @@ class LogManager:
 
     def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:
         """An operation on a log met an I/O error. From any thread."""
+        if error.errno in ODD:
+            which.io_failed(error)
+            return
         home = self.registry.every_home.get(which.directory.parent)
         if home is not None:
             home.directory.report(error, undone=undone)

@@ -19,7 +19,7 @@ from uuid import UUID
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
-from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.failure import ODD, takes_offline
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors, StorageError
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.deletion import PendingDeletions
@@ -268,7 +268,8 @@ class LogState:
     def io_failed(self, error: OSError, *, undone: bool = False) -> StorageError:
         """What to raise for `error`; `undone` says that the files are as they were before.
 
-        DiskFull or NoDescriptors if the log can go on; else it is offline from here on.
+        DiskFull or NoDescriptors if the log can go on; else it is offline from here on: by itself where
+        a name in its directory is not what it should be.
         """
         if not takes_offline(error, undone=undone):
             if isinstance(error, OutOfDescriptors):
@@ -277,10 +278,13 @@ class LogState:
                 self.on_full(error)
             return DiskFull(f"{self.directory}: {error}")
         if self.failure is None:
-            self.failure = error
             _log.error("%s is offline: %s", self.directory, error)
-            if self.on_failure is not None:
-                self.on_failure(error)
+            if error.errno in ODD:
+                self.fail_alone(error)
+            else:
+                self.failure = error
+                if self.on_failure is not None:
+                    self.on_failure(error)
         return self.offline()
 
     @contextmanager

@@ -25,12 +25,13 @@ from uuid import UUID
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories import names
+from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
 from odradek.storage.log_adoption import Adoption
-from odradek.storage.log_loading import ODD, Adopt, Loading
+from odradek.storage.log_loading import Adopt, Loading
 from odradek.storage.log_registry import IsStray, Offline
 from odradek.storage.moving.startup import Decision, Left, Verdict, decide
 

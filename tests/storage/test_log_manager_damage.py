@@ -15,6 +15,7 @@ from odradek.storage.directories import clean_shutdown
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import DirectoryError, WrongDirectory
 from odradek.storage.errors import LogFailed, StorageError
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.virtual_disk import FileNode
 from tests.storage.log_manager_world import ONE, A, B, World, append, contents
 
@@ -102,6 +103,33 @@ async def test_a_directory_in_the_place_of_a_file_is_one_logs_affair(name: str) 
         assert {log.partition for log in manager.logs()} >= {1, 2, 3}
         with pytest.raises(LogFailed):
             manager.get("t", 0)
+    assert not world.failures
+
+
+def use(log: PartitionLog) -> None:
+    append(log, "new")
+    contents(log)
+    log.find_timestamp(0)
+    log.check_online()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "place"),
+    [(".log", 0), (".log", -1), (".index", 0), (".timeindex", 0), (".snapshot", -1)],
+)
+async def test_so_it_is_when_it_is_come_upon_after_a_clean_start(suffix: str, place: int) -> None:
+    world = World()
+    await one_life(world)
+    home = home_of(world, 0) / "t-0"
+    odd = home / [name for name in world.names(home) if name.endswith(suffix)][place]
+    world.files.remove(odd)
+    world.files.make_directory(odd)
+    async with world.running() as manager:
+        with pytest.raises(LogFailed):
+            use(manager.get("t", 0))
+        assert len(manager.homes()) == 2
+        for number in range(1, 4):
+            append(manager.get("t", number), "new")
     assert not world.failures
 
 
