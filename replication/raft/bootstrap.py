@@ -15,6 +15,7 @@ from odradek.protocol.records.control import ControlType
 from odradek.protocol.records.records import decode
 from odradek.protocol.schemas.control_records import KRaftVersionRecord
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
+from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import (
     DEFAULT_FEATURES,
     METADATA_VERSION,
@@ -35,6 +36,10 @@ from odradek.replication.raft.voters import Voter, voters_record
 from odradek.seams.files import Files, Path
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
+BOOTSTRAP_REMEDY = (
+    "put another controller's in its place, or remove it to begin with the default features and nothing "
+    "else that was formatted"
+)
 FIRST_SNAPSHOT = SnapshotId(0, 0)
 KRAFT_VERSION = 1
 
@@ -119,13 +124,16 @@ def read_bootstrap_records(files: Files, directory: Path) -> list[Any]:
     path = directory / BOOTSTRAP_FILE
     if not files.exists(path):
         return feature_records(DEFAULT_FEATURES)
-    return [
-        decode_metadata_record(record.value)
-        for batch in SnapshotContents(path, files.read(path)).batches()
-        if not batch.is_control
-        for record in decode(batch)
-        if record.value is not None
-    ]
+    try:
+        return [
+            decode_metadata_record(record.value)
+            for batch in SnapshotContents(path, files.read(path)).batches()
+            if not batch.is_control
+            for record in decode(batch)
+            if record.value is not None
+        ]
+    except InvalidMetadata as error:
+        raise InvalidMetadata(f"{error}: {BOOTSTRAP_REMEDY}") from None
 
 
 def activation_records(

@@ -38,6 +38,7 @@ from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import (
     CONTROLLER_REGISTRATION,
     KRAFT_VERSION,
+    METADATA_VERSION,
     metadata_version,
     record_version,
 )
@@ -364,7 +365,11 @@ class Metadata:
         """Write what a new controller begins with; from then on operations are decided here."""
         driver, state = self._running(), self._state
         epoch = driver.quorum.epoch
-        bootstrap = await self._blocking(read_bootstrap_records, self._seams.files, self._directory)
+        bootstrap: Sequence[Any] = ()
+        if METADATA_VERSION not in state.image.features:  # else the log has begun with them
+            bootstrap = await self._blocking(
+                read_bootstrap_records, self._seams.files, self._directory
+            )
         if not driver.leads or driver.quorum.epoch != epoch:
             return
         state.take_over(self._log.end_offset, epoch)

@@ -7,27 +7,37 @@ takes the newest snapshot, and what came after it once it hears that it is commi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import trio
 
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.uuids import uuid_to_text
+from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
-from odradek.replication.raft.bootstrap import format_directory, is_formatted
+from odradek.replication.raft.bootstrap import FIRST_SNAPSHOT, format_directory, is_formatted
 from odradek.replication.raft.catching_up import read_snapshot
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.replay import Replay, Transactions
+from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voter_history import VoterHistory
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.seams.values import value_class
+
+log = logging.getLogger("odradek.metadata")
+
+SNAPSHOT_REMEDY: Final = (
+    "the log lacks what was in it: bring it back, or, where other controllers have it, begin anew with an "
+    "empty directory, as another voter"
+)
 
 
 @value_class
@@ -128,10 +138,7 @@ async def open_quorum(
     election: Election = await blocking(
         _open, seams, directory, metadata_log, member, partitions_are_in
     )
-    newest = metadata_log.snapshots.newest
-    replay, start = Replay(), 0
-    if newest is not None:
-        replay, start = await read_snapshot(metadata_log, newest, blocking), newest.end_offset
+    replay, start = await _read_newest(metadata_log, blocking)
     quorum = Replay()
     await _replay_log(metadata_log, start, quorum, lambda batch: batch.is_control)
     changes = [*replay.changes, *quorum.changes]
@@ -144,6 +151,36 @@ async def open_quorum(
         size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
     image = replay.finish().image
     return Opened(directory, member, election, history, image, replay.transactions, size_bytes)
+
+
+async def _read_newest(
+    metadata_log: MetadataLog, blocking: Callable[..., Awaitable[Any]]
+) -> tuple[Replay, int]:
+    """The newest snapshot and where it ends. A damaged one goes, if nothing is lost by that: nobody is to
+    be sent it, and nothing of the log to be deleted for it. Raises InvalidMetadata."""
+    snapshots = metadata_log.snapshots
+    while (newest := snapshots.newest) is not None:
+        try:
+            return await read_snapshot(metadata_log, newest, blocking), newest.end_offset
+        except InvalidMetadata as error:
+            if not await _is_in_the_log(metadata_log, newest):
+                raise InvalidMetadata(f"{error}: {SNAPSHOT_REMEDY}") from None
+            log.warning("%s: it is removed, the log has what was in it", error)
+        await blocking(snapshots.remove, newest)
+    return Replay(), 0
+
+
+async def _is_in_the_log(metadata_log: MetadataLog, snapshot: SnapshotId) -> bool:
+    """Whether the log has all of the newest snapshot that none before has. The first one's voters are
+    there once somebody has led."""
+    *_, before = (None, *metadata_log.snapshots.ids[:-1])
+    if metadata_log.start_offset > (0 if before is None else before.end_offset):
+        return False
+    if snapshot != FIRST_SNAPSHOT:
+        return True
+    control = Replay()
+    await _replay_log(metadata_log, 0, control, lambda batch: batch.is_control)
+    return any(change.voters for change in control.changes)
 
 
 async def _replay_log(

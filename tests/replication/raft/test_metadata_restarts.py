@@ -22,7 +22,7 @@ from odradek.protocol.schemas.serde import InvalidRecord, encode_metadata_record
 from odradek.protocol.uuids import uuid_to_text
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import Endpoint, MetadataImage
-from odradek.replication.raft.bootstrap import quorum_records
+from odradek.replication.raft.bootstrap import BOOTSTRAP_FILE, FIRST_SNAPSHOT, quorum_records
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
@@ -269,15 +269,72 @@ async def test_a_damaged_snapshot_is_not_believed() -> None:
     await metadata.commit([set_config("a")])
     snapshot = await metadata.take_snapshot()
     assert snapshot is not None
+    await metadata.commit([set_config("b")])
     await metadata.close()
+    _blank_log_below(node, snapshot)
     path = LOG_DIRECTORY / snapshot.file_name
     whole = node.files.read(path)
-    for damaged in (whole[:-75], whole[75:], whole + whole[-75:], b"", whole[:200] + whole[201:]):
+    for damaged in _damaged(whole):
         node.files.write_new(path, damaged)
-        with pytest.raises(InvalidMetadata, match=snapshot.file_name):
+        with pytest.raises(InvalidMetadata, match=f"{snapshot.file_name}.*: bring it back"):
             await started(again(node))
     node.files.write_new(path, whole)
-    assert configs((await started(again(node))).image) == {"a": "1"}
+    assert configs((await started(again(node))).image) == {"a": "1", "b": "1"}
+
+
+def _damaged(whole: bytes) -> tuple[bytes, ...]:
+    return whole[:-75], whole[75:], whole + whole[-75:], b"", whole[:200] + whole[201:]
+
+
+async def test_a_damaged_snapshot_goes_if_the_log_has_what_was_in_it() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    await metadata.commit([set_config("b")])
+    await metadata.close()
+    path = LOG_DIRECTORY / snapshot.file_name
+    for damaged in _damaged(node.files.read(path)):
+        node.files.write_new(path, damaged)
+        restarted = await started(again(node))
+        assert configs(restarted.image) == {"a": "1", "b": "1"}
+        assert snapshot.file_name not in names(node.files, ".checkpoint")
+        await restarted.close()
+
+
+async def test_a_damaged_first_snapshot_goes_once_the_log_names_voters() -> None:
+    node = new_node()
+    metadata = await started(node)
+    voters = metadata.quorum.voters
+    await metadata.close()
+    path = LOG_DIRECTORY / FIRST_SNAPSHOT.file_name
+    node.files.write_new(path, b"")
+    restarted = await started(again(node))
+    assert restarted.quorum.voters == voters
+    await restarted.close()
+    assert not names(node.files, ".checkpoint")
+
+    node = new_node()
+    raw_log(node.disk, formatted=False).close()
+    node.files.write_new(path, b"")
+    with pytest.raises(InvalidMetadata, match=f"{FIRST_SNAPSHOT.file_name}.*: bring it back"):
+        await started(again(node))
+
+
+async def test_bootstrap_records_are_wanted_once() -> None:
+    node = new_node()
+    path = ROOT / BOOTSTRAP_FILE
+    metadata = await started(node)
+    await metadata.close()
+    node.files.write_new(path, b"")
+    await (await started(again(node))).close()
+
+    node = new_node()
+    raw_log(node.disk, formatted=False).close()
+    node.files.write_new(path, b"")
+    with pytest.raises(InvalidMetadata, match=f"{path}.*: put another controller's in its place"):
+        await started(again(node))
 
 
 async def test_what_a_crash_left_of_a_snapshot_is_removed() -> None:
