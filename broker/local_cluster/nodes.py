@@ -259,6 +259,19 @@ class Nodes:
         except (ClientError, KafkaError, OSError):
             return False
 
+    async def silent(self) -> set[int]:
+        """The nodes that run and do not answer now; takes `ANSWER_S` at most."""
+        running = {each for each, node in self._nodes.items() if node.state is State.RUNNING}
+        answering: set[int] = set()
+
+        async def ask(node_id: int) -> None:
+            if await self._is_ready(self._nodes[node_id].plan, {node_id}):
+                answering.add(node_id)
+
+        with trio.move_on_after(ANSWER_S):
+            await self.every(ask, running)
+        return running - answering
+
     async def every(self, act: Callable[[int], Awaitable[object]], node_ids: Iterable[int]) -> None:
         """Do the same to several nodes at the same time; raises what failed first, once all are done."""
         failures: list[Exception] = []

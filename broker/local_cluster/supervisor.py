@@ -8,7 +8,7 @@ way to ask (`control.py`).
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import trio
@@ -25,6 +25,9 @@ PLAN_FILE = "cluster.json"
 LOCK_FILE = ".lock"
 LAST_RUN_S = 60.0
 """How long nodes whose cluster was killed may take to end: a session, and what is to be closed."""
+
+SILENT = "silent"
+"""What a running node is shown as that does not answer: it stands still, or is too busy."""
 
 Values = Mapping[str, Any]
 
@@ -160,7 +163,7 @@ class _Answers:
         if asked.get("do") == "restart":
             return await self._restart(asked.get("node"))
         if asked.get("do") == "status":
-            return status(self._nodes.plan, self._nodes)
+            return status(self._nodes.plan, self._nodes, await self._nodes.silent())
         raise control.Refused(f"what is {asked.get('do')!r}?")
 
     async def _restart(self, node_id: object) -> Values:
@@ -176,23 +179,24 @@ class _Answers:
         return {"node": row(self._nodes.plan.node(node_id), self._nodes)}
 
 
-def status(plan: ClusterPlan, nodes: Nodes | None) -> Values:
+def status(plan: ClusterPlan, nodes: Nodes | None, silent: Collection[int] = ()) -> Values:
     """Every node's row; without `nodes` nobody runs them. Controllers of their own are apart."""
     apart = [node for node in plan.controllers if not node.is_broker]
     return {
-        "brokers": [row(node, nodes) for node in plan.brokers],
-        **({"controllers": [row(node, nodes) for node in apart]} if apart else {}),
+        "brokers": [row(node, nodes, silent) for node in plan.brokers],
+        **({"controllers": [row(node, nodes, silent) for node in apart]} if apart else {}),
     }
 
 
-def row(node: NodePlan, nodes: Nodes | None) -> Values:
-    """A node's id, process, address and state."""
+def row(node: NodePlan, nodes: Nodes | None, silent: Collection[int] = ()) -> Values:
+    """A node's id, process, address and state; those that are `silent` do not answer."""
     state = State.STOPPED if nodes is None else nodes.state(node.node_id)
+    is_silent = state is State.RUNNING and node.node_id in silent
     return {
         "id": node.node_id,
         "pid": None if nodes is None else nodes.pid(node.node_id),
         "address": str(node.doors[0][1].advertised),
-        "state": state.value,
+        "state": SILENT if is_silent else state.value,
     }
 
 

@@ -93,6 +93,11 @@ def test_a_cluster_is_run_looked_at_broken_mended_and_comes_back(command: Comman
     create_topic(address, "t")
     produce(address, "t", [b"kept"])
 
+    os.kill(running["pid"], signal.SIGSTOP)
+    assert command.status()["state"] == "silent"
+    os.kill(running["pid"], signal.SIGCONT)
+    assert command.status()["state"] == "running"
+
     os.kill(running["pid"], signal.SIGKILL)
     with deadline(PATIENCE_S, "the node's death") as check:
         while command.status()["state"] != "dead":
