@@ -14,7 +14,7 @@ partitions gave something, and the position stays there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from odradek.protocol.errors import CorruptBatch, ErrorCode, KafkaError
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import Headers, Record, decode
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 NAMED_TOPICS = 12
 """The last version of Fetch that names topics; later ones have ids."""
@@ -111,21 +111,18 @@ class _Position:
     failing_since: float | None = None
 
 
+@state_class
 class _Fetch:
     """What a leader was asked, and what came of it."""
 
-    __slots__ = ("answer", "asked", "failure", "is_done", "max_wait_s", "node_id", "scope")
-
-    def __init__(
-        self, node_id: int, asked: Mapping[TopicPartition, int], max_wait_s: float
-    ) -> None:
-        self.node_id = node_id
-        self.asked = asked
-        self.max_wait_s = max_wait_s
-        self.scope = trio.CancelScope()
-        self.is_done = False
-        self.answer: Any = None
-        self.failure: KafkaError | ClientError | None = None
+    node_id: int
+    asked: Mapping[TopicPartition, int]
+    """From which offsets."""
+    max_wait_s: float
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_done: bool = False
+    answer: Any = None
+    failure: KafkaError | ClientError | None = None
 
 
 class Reader:

@@ -176,16 +176,24 @@ class Cluster:
             )
         if found.leader < 0:
             self.forget(topic)
-            raise KafkaError(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
+            raise no_leader(topic, partition)
         return found.leader
+
+    def known_leader(self, topic: str, partition: int) -> int | None:
+        """The node that leads a partition by what is known; None where that is nobody, or nothing is."""
+        found = self._known(topic, partition)
+        return None if found is None or found.leader < 0 else found.leader
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Of the leader that is known, -1 if none is. Who is asked in an epoch and is not its leader says so
         (KIP-320): since KIP-392 followers answer consumers, and one that lacks records takes their offsets for
         out of range."""
-        known = self.topics.get(topic)
-        found = None if known is None else known.partitions.get(partition)
+        found = self._known(topic, partition)
         return -1 if found is None else found.leader_epoch
+
+    def _known(self, topic: str, partition: int) -> Partition | None:
+        known = self.topics.get(topic)
+        return None if known is None else known.partitions.get(partition)
 
     async def topic(self, name: str, *, create: bool = False) -> Topic:
         """Ask for one topic; `create` lets the broker make it where auto creation is on. Raises its
@@ -344,6 +352,10 @@ class Cluster:
         internal = bool(getattr(row, "is_internal", False))
         self.topics[row.name] = Topic(row.name, topic_id, internal, partitions)
         return None
+
+
+def no_leader(topic: str, partition: int) -> KafkaError:
+    return KafkaError(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
 
 
 @asynccontextmanager

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import field
+from functools import partial
 from typing import Any, NoReturn
 
 import trio
 
 from odradek.client.errors import ClientError, TimedOut, check, retriable
-from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster, Topic
+from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster, Topic, no_leader
 from odradek.client.partitioner import StickyPartitions, partition_for_key
 from odradek.client.producer_queue import Batch, Delivery, Identity, Queue
 from odradek.protocol.apis import INIT_PRODUCER_ID, PRODUCE
@@ -29,7 +31,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 Header = tuple[str, bytes | None]
 
@@ -66,16 +68,14 @@ class ProducerOptions:
             raise ValueError("an idempotent producer needs acks=-1 (all)")
 
 
+@state_class
 class _Line:
     """The queues that wait for one leader; a task serves it while there are any."""
 
-    __slots__ = ("is_served", "pause_s", "queues")
-
-    def __init__(self) -> None:
-        self.queues: list[Queue] = []
-        self.is_served = False
-        self.pause_s = BACKOFF_S
-        """After the next request that comes to nothing."""
+    queues: list[Queue] = field(default_factory=list)
+    is_served: bool = False
+    pause_s: float = BACKOFF_S
+    """After the next request that comes to nothing."""
 
 
 class Producer:
@@ -234,12 +234,7 @@ class Producer:
         """As far as is known, once there is a producer id to send with."""
         if self._options.idempotent and self._identity is None:
             return None
-        return self._known_leader(queue)
-
-    def _known_leader(self, queue: Queue) -> int | None:
-        topic = self._cluster.topics.get(queue.topic)
-        found = None if topic is None else topic.partitions.get(queue.partition)
-        return None if found is None or found.leader < 0 else found.leader
+        return self._cluster.known_leader(queue.topic, queue.partition)
 
     def _line_up(self, queue: Queue) -> None:
         """See that a task has this queue, unless it is empty."""
@@ -291,14 +286,15 @@ class Producer:
             by_topic.setdefault(queue.topic, []).append(queue)
         for topic, its_queues in by_topic.items():
             failure: Exception | None = None
-            if any(self._known_leader(queue) is None for queue in its_queues):
+            known_leader = partial(self._cluster.known_leader, topic)
+            if any(known_leader(queue.partition) is None for queue in its_queues):
                 try:
                     await self._cluster.topic(topic)
                 except (KafkaError, ClientError) as error:
                     failure = error
             for queue in its_queues:
-                if self._known_leader(queue) is None:
-                    self._blocked(queue, failure or _no_leader(queue))
+                if known_leader(queue.partition) is None:
+                    self._blocked(queue, failure or no_leader(topic, queue.partition))
                 else:
                     queue.blocked_since = None
 
@@ -437,10 +433,6 @@ class Producer:
             delivery.finish(base_offset + number if base_offset >= 0 else -1, failure)
         self._progress.set()
         self._progress = trio.Event()
-
-
-def _no_leader(queue: Queue) -> KafkaError:
-    return KafkaError(ErrorCode.leader_not_available, f"{queue} has no leader")
 
 
 def _by_topic(batches: list[Batch]) -> list[dict[str, Any]]:

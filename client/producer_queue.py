@@ -7,12 +7,12 @@ No I/O. A batch is built once, with its sequence number in it, and stays what it
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
 
 from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.values import state_class
 
 RECORD_OVERHEAD = 32
 """Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
@@ -68,7 +68,7 @@ class Identity(NamedTuple):
     epoch: int
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Batch:
     queue: Queue
     deliveries: list[Delivery]
