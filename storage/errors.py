@@ -70,6 +70,15 @@ class RecordListTooLarge(StorageError):
     code = ErrorCode.record_list_too_large
 
 
+class DamagedLog(StorageError):
+    """What is whole of a log ends below what is known to have been synced."""
+
+    code = ErrorCode.corrupt_message
+
+    def __init__(self, end_offset: int, synced_to: int, why: str) -> None:
+        super().__init__(f"{why}: offsets {end_offset} to {synced_to - 1} were there, and are lost")
+
+
 class UnsupportedCompression(StorageError):
     """A batch names a codec that does not exist."""
 

@@ -7,13 +7,15 @@ that each epoch begins with a control batch that names its leader. Everything he
 
 What is on the disk after recovery is what counts: a torn tail is cut by the log's own recovery, and the rest
 is synced, with its names, before anybody is told of it. For the process before may have been killed with it in
-memory: what this one said in votes and fetches, or counted as the leader, a power cut would take back. If
+memory: what this one said in votes and fetches, or counted as the leader, a power cut would take back. What
+was durable before and is not whole now is damage (`recovery_point.py`): the only copy of a log is not cut. If
 the newest snapshot ends past the log, or in a later epoch than any in it, the log is emptied and goes
 on from there: the snapshot came from a leader, and a crash kept the log from following.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -27,20 +29,30 @@ from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.raft.errors import BatchTooLarge
 from odradek.replication.raft.messages import EpochEnd
 from odradek.replication.raft.quorum_state import QuorumStateFile
+from odradek.replication.raft.recovery_point import RecoveryPointFile
 from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId, SnapshotStore
 from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
-from odradek.storage.errors import DiskFull
+from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import DamagedLog, DiskFull
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.partition_log import Origin, PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
+
+log = logging.getLogger("odradek.metadata")
 
 TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 DIRECTORY: Final = f"{TOPIC}-0"
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 ID_REMEDY: Final = "remove the file, which is the same everywhere and will be written anew"
+DAMAGE_REMEDY: Final = (
+    "bring the files back from a copy, or remove {} to go on with what is before the damage"
+)
+CHECKPOINT_S: Final = 10.0
+"""How often it is written down, while the node runs, what is on the disk."""
 READ_BYTES: Final = 1024 * 1024
 READ_ON_LOOP_BYTES: Final = 64 * 1024
 """They are parsed there, too, and others wait."""
@@ -89,11 +101,18 @@ class MetadataLog:
         self.directory = directory / DIRECTORY
         self.snapshots = SnapshotStore(files, self.directory)
         self.quorum_state = QuorumStateFile(files, self.directory)
+        self._recovery_point = RecoveryPointFile(files, self.directory, TopicPartition(TOPIC, 0))
+        self._checkpoint_due_s = 0.0
 
-    def open(self) -> None:
-        """Recover the log and find the snapshots; durable when it returns. Raises InvalidMetadata, OSError,
-        LogFailed."""
+    def open(self, *, is_only_copy: bool = False) -> None:
+        """Recover the log and find the snapshots; durable when it returns. What is damaged below what was
+        synced is cut off, too, and fetched again, unless this is the only copy. Raises InvalidMetadata,
+        OSError, LogFailed."""
         self.snapshots.load()
+        self._recovery_point.load()
+        synced, newest = self._recovery_point.offset, self.snapshots.newest
+        if newest is not None and newest.end_offset >= synced:
+            synced = 0  # the snapshot has it all
         try:
             self._log = PartitionLog.open(
                 self._files,
@@ -105,11 +124,18 @@ class MetadataLog:
                 clock=self._clock,
                 clean=False,
                 on_full=lambda _, error: self._on_full(error),
+                on_checkpoint_due=lambda log: self._recovery_point.write(log.recovery_point),
+                whole_to=synced if is_only_copy else 0,
             )
         except CorruptMetadata as error:
             raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
+        except DamagedLog as error:
+            remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
+            raise InvalidMetadata(f"{error.message}: {remedy}") from None
+        if self._log.end_offset < synced:
+            lost = DamagedLog(self._log.end_offset, synced, f"{self.directory} was damaged")
+            log.error("%s; they are fetched again", lost.message)
         self._sync()
-        newest = self.snapshots.newest
         start = self._log.log_start_offset
         if start > 0 and (newest is None or newest.end_offset < start):
             raise InvalidMetadata(
@@ -122,6 +148,7 @@ class MetadataLog:
         ):
             self._log.truncate_fully_and_start_at(newest.end_offset)
         self._log.advance_high_watermark(self._log.end_offset)
+        self._checkpoint()
 
     def _sync(self) -> None:
         """All that is here, whoever has written it."""
@@ -129,6 +156,15 @@ class MetadataLog:
             self._log.flush()
         for directory in (self.directory, self.directory.parent):
             self._files.sync_directory(directory)
+
+    def _checkpoint(self) -> None:
+        """Where there is no room, later."""
+        self._checkpoint_due_s = self._clock.monotonic() + CHECKPOINT_S
+        try:
+            self._recovery_point.write(self._log.recovery_point)
+        except OSError as error:
+            if takes_offline(error, undone=True):
+                raise
 
     @property
     def end_offset(self) -> int:
@@ -276,6 +312,8 @@ class MetadataLog:
     def flush(self) -> None:
         """All that was appended before this call is durable when it returns; blocks."""
         self._log.flush()
+        if self._clock.monotonic() >= self._checkpoint_due_s:
+            self._checkpoint()
 
     def committed(self, high_watermark: int) -> None:
         self._log.advance_high_watermark(high_watermark)
@@ -314,6 +352,7 @@ class MetadataLog:
 
     def close(self) -> None:
         self._log.close(clean=True)
+        self._checkpoint()
 
 
 def snapshots_to_drop(

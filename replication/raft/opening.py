@@ -215,7 +215,7 @@ def _open(
     if not files.is_directory(metadata_log.directory):
         files.make_directory(metadata_log.directory)
         files.sync_directory(directory)
-    metadata_log.open()
+    metadata_log.open(is_only_copy=member.is_alone)
     if member.is_alone and metadata_log.end_offset == 0:
         _refuse_beside_partitions(metadata_log, partitions_are_in)
     return metadata_log.quorum_state.read() or Election()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from odradek.protocol.errors import KafkaError
 from odradek.seams.files import Files, Path
 from odradek.seams.values import state_class, value_class
+from odradek.storage.errors import DamagedLog
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import CorruptEpochs, LeaderEpochCache
 from odradek.storage.log.leftovers import clear_leftovers
@@ -52,11 +53,13 @@ class Loader:
     end_offset: Callable[[], int]
     gaps_to: int = 0
     """See Recovery."""
+    whole_to: int = 0
+    """See Recovery."""
     is_tiered: bool = False
     """Whether the log may begin below its first segment: only the checkpoint knows where."""
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> Loaded:
-        """Raises OSError."""
+        """Raises OSError, DamagedLog."""
         names = clear_leftovers(self.files, self.directory)
         segments = self._find_segments(names)
         gaps_to = max(self.gaps_to, recovery_point)  # as it was, whatever is scanned below
@@ -85,6 +88,7 @@ class Loader:
                     log_start_offset,
                     self.now_ms,
                     gaps_to,
+                    self.whole_to,
                     epochs,
                     producers,
                     snapshots,
@@ -95,6 +99,8 @@ class Loader:
                 recovery_point = end
                 snapshots.keep_only(segment.base_offset for segment in segments)
         assert end is not None
+        if end < self.whole_to:
+            raise DamagedLog(end, self.whole_to, f"{self.directory} ends too soon")
         if segments and end < log_start_offset:
             self._drop_all(segments, snapshots)
             producers = None

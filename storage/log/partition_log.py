@@ -113,12 +113,13 @@ class PartitionLog(LogReads):
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
         producer_id_expiration_ms: Callable[[], int] = lambda: PRODUCER_ID_EXPIRATION_MS,
         gaps_to: int = 0,
+        whole_to: int = 0,
     ) -> PartitionLog:
         """Create the directory if there is none, load a cleanly closed log, or recover one.
 
         `clean` says that the directory was shut down cleanly: nothing is scanned. Otherwise all
         past `recovery_point` is read and checked; gaps between segments are no loss up to there, or up to
-        `gaps_to`. One that `config` puts into the remote tier, too, may begin below its first segment.
+        `gaps_to`. Below `whole_to` nothing is cut off. One that `config` puts into the remote tier, too, may begin below its first segment.
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
         thread that was, `on_failed_alone` where it does so for an error that says nothing of the disk;
@@ -129,7 +130,7 @@ class PartitionLog(LogReads):
         roll, and by an append that makes `is_flush_due` true: `flush` up to there is to be run
         through offload, and `flushed` called on the loop after that.
 
-        Raises OSError, InconsistentTopicId, CorruptMetadata.
+        Raises OSError, InconsistentTopicId, CorruptMetadata, DamagedLog.
         """
         log = cls(
             files,
@@ -164,6 +165,7 @@ class PartitionLog(LogReads):
             log.new_segment,
             lambda: log.end_offset,
             gaps_to,
+            whole_to,
             log.is_tiered,
         )
         log.use(loader.load(recovery_point, log_start_offset, clean=clean))

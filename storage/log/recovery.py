@@ -50,8 +50,10 @@ from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Files
 from odradek.seams.values import state_class
 from odradek.storage.directories.failure import takes_offline
+from odradek.storage.errors import DamagedLog
 from odradek.storage.log.epochs import LeaderEpochCache
 from odradek.storage.log.index_builder import IndexBuilder
+from odradek.storage.log.names import LOG
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.producer_replay import apply_leniently, replay
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
@@ -76,6 +78,8 @@ class Recovery:
     now_ms: int
     gaps_to: int
     """A segment that begins at or below it may begin past the end of the one before."""
+    whole_to: int
+    """Nothing below it is cut off: that is damage, for whoever has the log to decide about."""
     epochs: LeaderEpochCache
     producers: ProducerStates
     snapshots: ProducerSnapshots
@@ -86,7 +90,7 @@ class Recovery:
     """Where the last gap between segments was let be, past the recovery point."""
 
     def run(self) -> int:
-        """Recover; the log's end offset. Raises OSError."""
+        """Recover; the log's end offset. Raises OSError, and DamagedLog before anything is cut."""
         if not self.segments:
             return self.log_start_offset
         first = self._first_to_scan()
@@ -97,6 +101,7 @@ class Recovery:
             segment = self.segments[number]
             if number > first:
                 if self._is_lost(segment, end_offset):
+                    self._refuse_loss(end_offset, f"{segment.path(LOG)} does not follow")
                     self._remove_from(number)
                     break
                 start = untrusted(segment)
@@ -144,6 +149,10 @@ class Recovery:
             self.gaps_found_to = begins_at
         return False
 
+    def _refuse_loss(self, end_offset: int, why: str) -> None:
+        if end_offset < self.whole_to:
+            raise DamagedLog(end_offset, self.whole_to, why)
+
     def _remove_from(self, number: int) -> None:
         """The newest first, so that what is left is whole whenever this is cut short."""
         for segment in reversed(self.segments[number:]):
@@ -164,6 +173,7 @@ class Recovery:
         end, end_offset = self._scan(segment, start.position, offset, start.builder)
         cut_bytes = segment.size - end
         if cut_bytes:
+            self._refuse_loss(end_offset, f"{segment.path(LOG)} is damaged at byte {end}")
             _log.warning("recovery cuts %d bytes off %s at %d", cut_bytes, segment, end)
             segment.cut_file(end)
             segment.file.sync()

@@ -23,6 +23,7 @@ from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 ROOT = Path("/data")
 LOG_DIRECTORY = ROOT / "__cluster_metadata-0"
 FIRST_SEGMENT = LOG_DIRECTORY / "00000000000000000000.log"
+RECOVERY_POINT = LOG_DIRECTORY / "recovery-point-offset-checkpoint"
 DIRECTORY_ID = UUID(int=(1 << 127) + 7)
 
 

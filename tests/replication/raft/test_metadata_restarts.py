@@ -35,6 +35,7 @@ from tests.replication.raft.nodes import (
     DIRECTORY_ID,
     FIRST_SEGMENT,
     LOG_DIRECTORY,
+    RECOVERY_POINT,
     ROOT,
     configs,
     log_of,
@@ -134,16 +135,17 @@ async def test_a_damaged_id_of_the_metadata_log_is_named_and_can_be_removed() ->
     assert node.files.read(path) == was
 
 
-@pytest.mark.parametrize("loss", ["gone", "empty", "garbage"])
+@pytest.mark.parametrize("loss", ["gone", "empty"])
 async def test_a_log_without_a_record_is_not_begun_anew_beside_partitions(loss: str) -> None:
     """All of them would be set aside as no topic's of this cluster."""
     node = new_node()
     await (await started(node)).close()
+    node.files.remove(RECOVERY_POINT)  # else the loss is known before anything is read
     whole = node.files.read(FIRST_SEGMENT)
     if loss == "gone":
         node.files.remove(FIRST_SEGMENT)
     else:
-        node.files.write_new(FIRST_SEGMENT, b"" if loss == "empty" else b"?" * len(whole))
+        node.files.write_new(FIRST_SEGMENT, b"")
     for _ in range(2):
         with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
             await started(again(node), partitions_are_in=lambda: ROOT)

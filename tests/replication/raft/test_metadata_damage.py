@@ -1,0 +1,186 @@
+"""Damage below what was synced: the recovery point of the metadata log tells it from what a crash has torn."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import pytest
+
+from odradek.protocol.records.batch import batches
+from odradek.protocol.schemas.serde import encode_metadata_record
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.raft.metadata_log import CHECKPOINT_S, MetadataLog, MetadataLogSettings
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+from tests.replication.raft.nodes import (
+    FIRST_SEGMENT,
+    RECOVERY_POINT,
+    ROOT,
+    configs,
+    names,
+    new_node,
+    set_config,
+    started,
+)
+
+
+def again(node: VirtualNode) -> VirtualNode:
+    return VirtualWorld(1).node("again", node.disk)
+
+
+def opened(node: VirtualNode, *, is_only_copy: bool) -> MetadataLog:
+    files, clock = again(node).files, node.seams.clock
+    log = MetadataLog(files, ROOT, clock, MetadataLogSettings())
+    log.open(is_only_copy=is_only_copy)
+    return log
+
+
+def append(log: MetadataLog, name: str) -> None:
+    log.append([encode_metadata_record(set_config(name), 0)], epoch=9)
+
+
+async def ended_node() -> tuple[VirtualNode, bytes]:
+    """A lone controller that has stopped, and its log."""
+    node = new_node()
+    await (await started(node)).close()
+    metadata = await started(again(node))
+    for number in range(3):
+        await metadata.commit([set_config(f"{number}")])
+    await metadata.close()
+    return node, node.files.read(FIRST_SEGMENT)
+
+
+async def test_nothing_is_cut_where_nobody_else_has_it() -> None:
+    node, whole = await ended_node()
+    ends = accumulate((batch.size for batch in batches(memoryview(whole))), initial=0)
+    for start, end in pairwise(ends):
+        flipped = bytearray(whole)
+        flipped[end - 1] ^= 1
+        for damaged in (bytes(flipped), whole[:start] + bytes(len(whole) - start), whole[:start]):
+            node.files.write_new(FIRST_SEGMENT, damaged)
+            for _ in range(2):
+                with pytest.raises(InvalidMetadata, match=r"are lost: bring .*, or remove /data/"):
+                    await started(again(node))
+                assert node.files.read(FIRST_SEGMENT) == damaged
+    node.files.write_new(FIRST_SEGMENT, whole)
+    assert configs((await started(again(node))).image) == dict.fromkeys("012", "1")
+
+
+async def test_a_segment_that_is_gone_is_missed() -> None:
+    node, _ = await ended_node()
+    node.files.remove(FIRST_SEGMENT)
+    for _ in range(2):
+        with pytest.raises(InvalidMetadata, match=r"ends too soon: offsets 0 to .* are lost"):
+            await started(again(node))
+
+
+async def test_a_segment_that_lost_its_end_is_missed() -> None:
+    node = new_node()
+    metadata = await started(node, settings=MetadataLogSettings(segment_bytes=2000))
+    for number in range(30):
+        await metadata.commit([set_config(f"{number}")])
+    await metadata.close()
+    second = names(node.files, ".log")[1]
+    *_, last = batches(memoryview(node.files.read(FIRST_SEGMENT)))
+    node.files.write_new(FIRST_SEGMENT, node.files.read(FIRST_SEGMENT)[: -last.size])
+    for _ in range(2):
+        lost = f"{second} does not follow: offsets {last.base_offset} to .* are lost"
+        with pytest.raises(InvalidMetadata, match=lost):
+            await started(again(node))
+    assert second in names(node.files, ".log")
+
+
+async def test_what_is_lost_is_given_up_where_the_operator_says_so() -> None:
+    node, whole = await ended_node()
+    node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
+    node.files.remove(RECOVERY_POINT)
+    for _ in range(2):
+        metadata = await started(again(node))
+        assert configs(metadata.image) == {"0": "1", "1": "1"}
+        await metadata.close()
+
+
+async def test_it_is_cut_and_told_where_others_have_the_rest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node, whole = await ended_node()
+    end = opened(node, is_only_copy=False).end_offset
+    node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
+    for _ in range(2):
+        assert opened(node, is_only_copy=False).end_offset == end - 1
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    lost = f"offsets {end - 1} to {end - 1} were there, and are lost; they are fetched again"
+    assert told.endswith(lost)
+
+
+async def test_what_a_quorum_took_back_is_not_missed() -> None:
+    node, _ = await ended_node()
+    log = opened(node, is_only_copy=False)
+    cut_to = log.end_offset - 2
+    log.truncate(cut_to)
+    assert opened(node, is_only_copy=True).end_offset == cut_to
+
+
+async def test_what_was_not_synced_may_be_torn() -> None:
+    """A power cut leaves holes in it, and whole batches behind them."""
+    node, _ = await ended_node()
+    log = opened(node, is_only_copy=True)
+    synced = log.end_offset
+    for name in ("torn", "whole"):
+        append(log, name)
+    data = node.files.read(FIRST_SEGMENT)
+    node.files.write_new(FIRST_SEGMENT, data.replace(b"torn", bytes(4)))
+    assert opened(node, is_only_copy=True).end_offset == synced
+
+
+async def test_what_a_running_node_has_synced_is_written_down() -> None:
+    node, _ = await ended_node()
+    log = opened(node, is_only_copy=True)
+    append(log, "soon")
+    log.flush()
+    assert written(node) == log.end_offset - 1, "that was at the start"
+    append(log, "later")
+    node.seams.clock.advance(CHECKPOINT_S)
+    log.flush()
+    assert written(node) == log.end_offset
+
+
+def written(node: VirtualNode) -> int:
+    version, count, line = node.files.read(RECOVERY_POINT).decode().splitlines()
+    assert (version, count) == ("0", "1")
+    topic, partition, offset = line.split()
+    assert (topic, partition) == ("__cluster_metadata", "0")
+    return int(offset)
+
+
+async def test_a_snapshot_has_what_is_damaged_below_its_end() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    await metadata.close()
+    whole = node.files.read(FIRST_SEGMENT)
+    node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
+    assert configs((await started(again(node))).image) == {"a": "1"}
+
+
+@pytest.mark.parametrize("content", [b"", b"?", b"0\n1\n__cluster_metadata 0 x\n", b"\xff"])
+async def test_a_recovery_point_that_makes_no_sense_says_nothing(content: bytes) -> None:
+    node, whole = await ended_node()
+    node.files.write_new(RECOVERY_POINT, content)
+    node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
+    log = opened(node, is_only_copy=True)
+    assert written(node) == log.end_offset
+
+
+async def test_a_full_disk_keeps_no_node_from_starting() -> None:
+    node, whole = await ended_node()
+    node.files.remove(RECOVERY_POINT)
+    mount = node.disk.mount_of(ROOT)
+    room, mount.capacity_bytes = mount.capacity_bytes, 0
+    log = opened(node, is_only_copy=True)
+    assert node.files.read(FIRST_SEGMENT) == whole
+    assert not node.files.exists(RECOVERY_POINT)
+    mount.capacity_bytes = room
+    log.close()
+    assert written(node) == log.end_offset
