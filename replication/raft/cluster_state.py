@@ -55,16 +55,18 @@ class ClusterState:
 
     # On the active controller
 
-    def take_over(self, end_offset: int, epoch: int) -> None:
+    def take_over(self, end_offset: int, epoch: int, timestamp_ms: int) -> None:
         """From here on records are appended by this node, the next one at `end_offset`; all that is
         between `image` and there are control records."""
         self._uncommitted.clear()
         self.newest = self.image
-        self.control_appended(end_offset - 1, epoch)
+        self.control_appended(end_offset - 1, epoch, timestamp_ms)
 
-    def control_appended(self, last_offset: int, epoch: int) -> None:
+    def control_appended(self, last_offset: int, epoch: int, timestamp_ms: int) -> None:
         """Control records: the same state, further on."""
-        self.newest = replace(self.newest, offset=last_offset, epoch=epoch)
+        self.newest = replace(
+            self.newest, offset=last_offset, epoch=epoch, timestamp_ms=timestamp_ms
+        )
         self._uncommitted.append((None, self.newest, 0))
 
     def appended(self, delta: MetadataDelta, size_bytes: int) -> None:

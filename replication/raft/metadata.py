@@ -330,7 +330,7 @@ class Metadata:
             self._running().fail(error)
             raise
         replay.offset, replay.epoch = last, self.leader_epoch
-        replay.timestamp_ms = self._seams.clock.wall_ms()
+        replay.timestamp_ms = self._log.appended_ms
         self._state.appended(replay.finish(), size)
 
     async def _commit(self, offset: int) -> None:
@@ -372,7 +372,7 @@ class Metadata:
             )
         if not driver.leads or driver.quorum.epoch != epoch:
             return
-        state.take_over(self._log.end_offset, epoch)
+        state.take_over(self._log.end_offset, epoch, self._log.appended_ms)
         self._activity.begin(epoch)
         in_transaction = state.transactions.open
         records = activation_records(
@@ -403,7 +403,8 @@ class Metadata:
 
     def control_appended(self) -> None:
         if self.is_active:
-            self._state.control_appended(self._log.end_offset - 1, self.leader_epoch)
+            log = self._log
+            self._state.control_appended(log.end_offset - 1, self.leader_epoch, log.appended_ms)
 
     def quorum_changed(self) -> None:
         if self._activity.ends():

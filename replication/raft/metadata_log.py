@@ -103,6 +103,8 @@ class MetadataLog:
         self.quorum_state = QuorumStateFile(files, self.directory)
         self._recovery_point = RecoveryPointFile(files, self.directory, TopicPartition(TOPIC, 0))
         self._checkpoint_due_s = 0.0
+        self.appended_ms = -1
+        """The timestamp of the last batch that this node appended as the leader."""
 
     def open(self, *, is_only_copy: bool = False) -> None:
         """Recover the log and find the snapshots; durable when it returns. What is damaged below what was
@@ -258,6 +260,7 @@ class MetadataLog:
         appended = self._log.append_as_leader(
             memoryview(batch), leader_epoch=epoch, now_ms=now_ms, origin=Origin.RAFT
         )
+        self.appended_ms = now_ms
         return appended.last_offset
 
     def append_fetched(self, records: Buffer, epoch: int) -> list[Batch]:

@@ -49,6 +49,8 @@ def test_a_voter_is_added_and_others_are_removed() -> None:
         assert (await asked(quorum, AddVoterRequest(voter=voter_of(4)))).error == 0
         await quorum.level()
         assert voters(quorum) == [(1, 2, 3, 4)] * 4
+        first, *others = (life.metadata.image for life in quorum.up())
+        assert all(each == first for each in others), "at a control record, too"
         for each in (1, 2):
             answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
             assert answer.error == 0
