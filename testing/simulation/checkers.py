@@ -170,17 +170,32 @@ class Checkers:
     # In the end
 
     def is_whole(self) -> bool:
-        """Whether every node serves, and every replica is in sync as all of them know."""
+        """Whether every node serves and votes, and every replica is in sync as all of them know."""
         running = self._cluster.running()
         if len(running) < len(self._cluster.nodes):
             return False
         offsets = {broker.metadata.image.offset for _, broker in running}
         image = running[0][1].metadata.image
-        return len(offsets) == 1 and all(
-            _is_whole(partition)
-            for topic in image.topics_by_name.values()
-            for partition in topic.partitions.values()
+        return (
+            len(offsets) == 1
+            and all(
+                _is_whole(partition)
+                for topic in image.topics_by_name.values()
+                for partition in topic.partitions.values()
+            )
+            and not self._without_vote()
         )
+
+    def _without_vote(self) -> set[int]:
+        """Which nodes are no voters, as any that runs knows."""
+        if not self._cluster.has_dynamic_quorum:
+            return set()
+        return {
+            node.number
+            for _, broker in self._cluster.running()
+            for node in self._cluster
+            if node.key not in {voter.key for voter in broker.metadata.quorum.voters}
+        }
 
     def is_settled(self) -> bool:
         """Whether every replica ends where the others do, knows that all of it is committed, and is in the
@@ -228,7 +243,10 @@ class Checkers:
             for node, broker in self._cluster.running()
             if (moves := broker.logs.mover.moves())
         }
-        return f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}, moves are {moves}"
+        return (
+            f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}, moves are {moves}, "
+            f"nodes {self._without_vote() or 'none'} do not vote"
+        )
 
     def final(self) -> None:
         """All is healed, and nobody writes any more."""

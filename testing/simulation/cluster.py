@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from uuid import UUID
 
 import trio
 
@@ -19,7 +20,9 @@ from odradek.broker.endings import CannotStart, Stopped, StorageLost
 from odradek.broker.node import Broker
 from odradek.replication.controller.releases import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
+from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterEndpoint
 from odradek.seams.network import Address
+from odradek.storage.directories import meta_properties
 from odradek.testing.power import NodeCrashed
 from odradek.testing.simulation.log_watch import LIFE, Cause
 from odradek.testing.simulation.plan import DATA, OTHER_DATA
@@ -87,15 +90,25 @@ def host(number: int) -> str:
 
 
 def config_of(
-    number: int, nodes: int, *, tiered: bool = False, more: Mapping[str, str] = MappingProxyType({})
+    number: int,
+    nodes: int,
+    *,
+    tiered: bool = False,
+    dynamic_quorum: bool = False,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> ServerConfig:
     listeners = f"PLAINTEXT://{host(number)}:{PORT}"
     configs = {**COMMON, "node.id": str(number), "listeners": listeners}
     if nodes > 1:
-        voters = ",".join(f"{each}@{host(each)}:{CONTROLLER_PORT}" for each in range(1, nodes + 1))
+        controllers = {each: f"{host(each)}:{CONTROLLER_PORT}" for each in range(1, nodes + 1)}
         configs |= OF_MANY
         configs["listeners"] += f",CONTROLLER://{host(number)}:{CONTROLLER_PORT}"
-        configs["controller.quorum.voters"] = voters
+        if dynamic_quorum:
+            configs["controller.quorum.bootstrap.servers"] = ",".join(controllers.values())
+            configs["controller.quorum.auto.join.enable"] = "true"
+        else:
+            voters = (f"{each}@{address}" for each, address in controllers.items())
+            configs["controller.quorum.voters"] = ",".join(voters)
     if tiered:
         prefix = "rlmm.config.remote.log.metadata.topic."
         configs |= TIERED
@@ -115,6 +128,10 @@ class SimulatedNode:
     serves: bool = False
     lives: int = 0
     is_formatted: bool = False
+    is_new: bool = False
+    """Its disk is not the first one it has had: it is told nothing of a quorum's voters."""
+    directory_id: UUID = NO_DIRECTORY
+    """Of its metadata directory."""
     lost: str = ""
     """What is wrong with its storage, if it ended for that."""
     slowed_s: list[float] = field(default_factory=list)
@@ -130,6 +147,11 @@ class SimulatedNode:
     @property
     def is_up(self) -> bool:
         return self.broker is not None
+
+    @property
+    def key(self) -> ReplicaKey:
+        """As a voter."""
+        return ReplicaKey(self.number, self.directory_id)
 
 
 @dataclass
@@ -168,6 +190,7 @@ class SimulatedCluster:
         nursery: trio.Nursery,
         *,
         tiered: bool = False,
+        dynamic_quorum: bool = False,
         offloaded_s: float = 0.0,
         configs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -180,6 +203,7 @@ class SimulatedCluster:
         self._began_cpu_s = time.process_time()
         self._nursery = nursery
         self._tiered = tiered
+        self.has_dynamic_quorum = dynamic_quorum
         self._offloaded_s = offloaded_s
         self._configs = configs
         self.nodes = {
@@ -213,9 +237,18 @@ class SimulatedCluster:
         self.world.wires.speak(host(number))
         node.doors = self.world.node(host(number), node.disk, clock=node.clock)
         self._keep_pace(node)
-        config = config_of(number, len(self.nodes), tiered=self._tiered, more=self._configs)
+        config = config_of(
+            number,
+            len(self.nodes),
+            tiered=self._tiered,
+            dynamic_quorum=self.has_dynamic_quorum,
+            more=self._configs,
+        )
         if len(self.nodes) > 1 and not node.is_formatted:
-            _format(node.doors, config)
+            voters = self._first_voters() if self.has_dynamic_quorum and not node.is_new else ()
+            _format(node.doors, config, voters)
+            properties = node.doors.files.read(config.metadata_log_dir / meta_properties.FILE_NAME)
+            node.directory_id = meta_properties.parse(properties).directory_id or NO_DIRECTORY
         node.is_formatted, node.lost = True, ""
         node.life = NodeLife(host(number), node.doors, self.world.bucket, node.disk.refused)
         node.broker = Broker(node.doors.seams, config)
@@ -223,6 +256,16 @@ class SimulatedCluster:
         node.down = trio.Event()
         self.trace.add(f"{host(number)} starts")
         self._nursery.start_soon(self._live, node, node.broker, node.life)
+
+    def _first_voters(self) -> tuple[Voter, ...]:
+        return tuple(
+            Voter(
+                number,
+                UUID(int=(1 << 127) + number),
+                (VoterEndpoint("CONTROLLER", host(number), CONTROLLER_PORT),),
+            )
+            for number in self.nodes
+        )
 
     async def _live(self, node: SimulatedNode, broker: Broker, life: NodeLife) -> None:
         LIFE.set(life)
@@ -281,7 +324,7 @@ class SimulatedCluster:
         """As an operator does whose node says that its storage is lost."""
         await self.kill(number)
         node = self.nodes[number]
-        node.disk, node.is_formatted = VirtualDisk(), False
+        node.disk, node.is_formatted, node.is_new = VirtualDisk(), False, True
         self.trace.add(f"{host(number)} has a new disk")
 
     async def struck(
@@ -351,14 +394,15 @@ class SimulatedCluster:
             await self.kill(number)
 
 
-def _format(doors: VirtualNode, config: ServerConfig) -> None:
+def _format(doors: VirtualNode, config: ServerConfig, voters: tuple[Voter, ...]) -> None:
     """As `odradek storage format` does before a node's first start."""
     wanted = NodeFormat(
         node_id=config.node_id,
         cluster_id=CLUSTER_ID,
         directories=config.log_dirs,
         metadata=config.metadata_log_dir,
-        levels=initial_levels(None, {}, is_dynamic=False),
+        levels=initial_levels(None, {}, is_dynamic=not config.quorum_voters),
+        voters=voters,
     )
     format_node(
         doors.files,

@@ -21,6 +21,7 @@ import trio
 
 from odradek.client.errors import ClientError
 from odradek.protocol.errors import KafkaError
+from odradek.replication.raft.voters import ReplicaKey
 from odradek.testing.simulation.checkers import STEP_S, Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster, host
 from odradek.testing.simulation.made_anew import TopicMadeAnew
@@ -97,6 +98,10 @@ class Administrator(Protocol):
         """Switch copies of the topic off, or on."""
         ...
 
+    async def remove_voter(self, key: ReplicaKey) -> bool:
+        """Take it out of the quorum; whether it was."""
+        ...
+
 
 class Faults:
     def __init__(
@@ -115,6 +120,8 @@ class Faults:
         self._store = store
         self._made_anew = made_anew
         self._damaging = trio.Lock()
+        self._few_voters = trio.Lock()
+        """Held while one of the quorum's voters is gone, or may be gone for good: no other may be then."""
 
     async def play(self, faults: tuple[Fault, ...]) -> None:
         """All of them; returns when the last one is over."""
@@ -266,6 +273,10 @@ class Faults:
     async def _rot(self, fault: Fault) -> bool:
         """All that the node had others have, before a bit of it flips; one that says that its storage is
         lost, or some of it, gets a new disk."""
+        async with self._few_voters:
+            return await self._rot_alone(fault)
+
+    async def _rot_alone(self, fault: Fault) -> bool:
         node, chance = self._cluster.nodes[fault.node], random.Random(f"rot {fault.how}")
         if chance.random() < 0.5:
             await self._cluster.kill(fault.node)
@@ -374,6 +385,16 @@ class Faults:
             if not copies:
                 await trio.sleep(fault.seconds)
         return is_off
+
+    async def _remove_voter(self, fault: Fault) -> bool:
+        was_removed = False
+        with trio.move_on_after(MADE_GOOD_S):
+            async with self._few_voters:
+                key = self._cluster.nodes[fault.node].key
+                was_removed = await self._administrator.remove_voter(key)
+                if was_removed:
+                    await self._checkers.until_whole()
+        return was_removed
 
     async def _make_anew(self, fault: Fault) -> bool:
         """In the middle of a transaction. In one of four cases it stays away, in one the node is back between."""
@@ -495,6 +516,7 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[bool]]] = {
     Kind.DIRECTORY_MOVE: Faults._move_directories,
     Kind.COPIES_OFF: Faults._switch_copies_off,
     Kind.TOPIC_MADE_ANEW: Faults._make_anew,
+    Kind.VOTER_REMOVED: Faults._remove_voter,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),
     Kind.STORE_LIES: Faults._store_fault,
     Kind.STORE_KILLS: Faults._kill_at_the_store,

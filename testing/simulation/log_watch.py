@@ -53,6 +53,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.node", "%s is full: other replicas are to lead what is in it"): Cause.DISK,
     ("odradek.node", "%s"): Cause.DISK,  # that its storage is lost
     ("odradek.metadata", "the metadata log in %s failed: "): Cause.DISK,
+    ("odradek.metadata", "%s; they are fetched again"): Cause.DISK,
     ("odradek.metadata", "the metadata log cannot be flushed: "): Cause.DISK,
     ("odradek.metadata", "what was fetched cannot be appended to %s: "): Cause.DISK,
     ("odradek.metadata", "nothing can be written to %s: "): Cause.DISK,

@@ -26,6 +26,7 @@ LONGEST_S = 2.5
 ASKED_S = 2.0
 """How long it is tried, amid trouble, to have the cluster do something."""
 MADE_ANEW_MAX = 2
+REMOVED_MAX = 2
 MEMBERS = 2
 SHARE = 1 / 3
 """Of the plans that have each of the following."""
@@ -100,6 +101,8 @@ class Kind(enum.Enum):
     TOPIC_MADE_ANEW = "topic made anew"
     """A topic is deleted and made anew by the same name (`made_anew.py`), in three of four cases. In most the
     node is down meanwhile, or cut off from the others, or when it is deleted."""
+    VOTER_REMOVED = "voter removed"
+    """No fault: the node is none of the quorum's voters any more, until it joins them by itself (KIP-853)."""
     STORE_KILLS = "killed at the store"
     """The node that makes some request to the store is killed before it, or behind it."""
     STORE_AWAY = "store away"
@@ -114,7 +117,7 @@ class Kind(enum.Enum):
 
 DISKS = frozenset({Kind.BAD_DIRECTORY, Kind.UNREADABLE_DISK, Kind.BIT_ROT})
 MORE_KINDS = DISKS | {Kind.KILL_AT_WORK, Kind.POWER_LOSS_AT_WORK}
-DRAWN_APART = MORE_KINDS | {Kind.TOPIC_MADE_ANEW}
+DRAWN_APART = MORE_KINDS | {Kind.TOPIC_MADE_ANEW, Kind.VOTER_REMOVED}
 DAMAGING = DISKS | {Kind.POWER_LOSS, Kind.POWER_LOSS_AT_WORK, Kind.BAD_DISK, Kind.FULL_DISK}
 """After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
 without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
@@ -164,6 +167,8 @@ class Plan:
     """Of a consumer group."""
     tiered: bool = False
     """The topic is in the remote tier."""
+    dynamic_quorum: bool = False
+    """The quorum's voters are in its log (KIP-853); who is none joins by itself. Else the configs name them."""
     offloaded_s: float = 0.0
     """The longest that a call to a disk takes to begin, and again to return."""
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -195,6 +200,7 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
     plan = Plan(seed, tuple(faults), nodes, writers, transactional, tiered=tiered)
     plan = _drawn_further(plan, random.Random(f"plan {seed} further"))
     plan = _with_topics_made_anew(plan, random.Random(f"plan {seed} topics"))
+    plan = _with_a_dynamic_quorum(plan, random.Random(f"plan {seed} quorum"))
     in_group = random.Random(f"plan {seed} group").random() < SHARE
     return replace(plan, members=MEMBERS if in_group else 0)
 
@@ -247,6 +253,17 @@ def _with_topics_made_anew(plan: Plan, chance: random.Random) -> Plan:
     return replace(plan, faults=tuple(sorted([*plan.faults, *made], key=lambda fault: fault.at_s)))
 
 
+def _with_a_dynamic_quorum(plan: Plan, chance: random.Random) -> Plan:
+    if plan.nodes == 1 or chance.random() >= SHARE:
+        return plan
+    removed = [
+        _draw_fault(chance, plan.nodes, Kind.VOTER_REMOVED)
+        for _ in range(chance.randint(0, REMOVED_MAX))
+    ]
+    faults = tuple(sorted([*plan.faults, *removed], key=lambda fault: fault.at_s))
+    return replace(plan, faults=faults, dynamic_quorum=True)
+
+
 def _draw_kind(chance: random.Random, nodes: int, tiered: bool) -> Kind:
     kinds = [each for each in Kind if each not in DRAWN_APART]
     kinds = [each for each in kinds if nodes > 1 or each not in OF_MANY]
@@ -275,6 +292,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "transactional": plan.transactional,
         "members": plan.members,
         "tiered": plan.tiered,
+        "dynamic_quorum": plan.dynamic_quorum,
         "offloaded_s": plan.offloaded_s,
         "configs": plan.configs,
         "topic_configs": plan.topic_configs,

@@ -62,7 +62,8 @@ def rot(disk: VirtualDisk, chance: random.Random) -> str | None:
 
 
 def others_have_all(cluster: SimulatedCluster, number: int) -> bool:
-    """Whether all nodes but one serve, know the same, and are in sync with leaders among them."""
+    """Whether all nodes but one serve, know the same, and are in sync with leaders among them; and are most of
+    the quorum's voters."""
     running = [(node, broker) for node, broker in cluster.running() if node.number != number]
     if len(running) < len(cluster.nodes) - 1:
         return False
@@ -74,6 +75,7 @@ def others_have_all(cluster: SimulatedCluster, number: int) -> bool:
     image = running[0][1].metadata.image
     return (
         len(known) == 1
+        and len(running[0][1].metadata.quorum.voters) == len(cluster.nodes)
         and running[0][1].metadata.leader_id in others
         and all(
             partition.leader in others and others & set(partition.replicas) <= set(partition.isr)

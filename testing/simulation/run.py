@@ -126,6 +126,7 @@ class _Simulation:
             self._trace,
             nursery,
             tiered=plan.tiered,
+            dynamic_quorum=plan.dynamic_quorum,
             offloaded_s=plan.offloaded_s,
             configs=plan.configs,
         )

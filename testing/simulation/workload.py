@@ -31,9 +31,11 @@ from odradek.client.errors import RETRIABLE, ClientError, Unsupported
 from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import Cluster
 from odradek.client.producer import Producer, ProducerOptions, open_producer
+from odradek.client.quorum_admin import remove_voter
 from odradek.client.reassignment_admin import alter_reassignments
 from odradek.protocol.apis import ELECT_LEADERS
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.raft.voters import ReplicaKey
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.audit import KnownSegments
@@ -209,6 +211,15 @@ class Workload:
         """Switch copies of the topic off, or on."""
         await self.configure(COPIES_ON if copies else COPIES_OFF)
         self._trace.add("copies are switched on" if copies else "copies are switched off")
+
+    async def remove_voter(self, key: ReplicaKey) -> bool:
+        """It joins again by itself."""
+        async with self._connect() as cluster:
+            with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                await remove_voter(cluster, key.id, key.directory_id)
+                self._trace.add(f"{key.id} is no voter any more")
+                return True
+        return False
 
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""

@@ -116,6 +116,15 @@ def test_a_node_outlives_one_directory_of_two_and_no_other(
     assert any("node-2 ended: " in line for line in run.trace) == ends
 
 
+def test_voters_that_are_removed_join_again() -> None:
+    faults = tuple(Fault(0.8 * node, Kind.VOTER_REMOVED, node, 1, 0.1, 0.5) for node in (1, 2, 3))
+    run = simulate(Plan(1, faults, transactional=0, dynamic_quorum=True))
+    assert [str(each) for each in run.anomalies] == []
+    states = [state for _, state in run.coverage.elements()]
+    assert len(states) == len(faults)
+    assert any(state.startswith("controller, ") for state in states)
+
+
 def test_what_the_cluster_has_no_occasion_for_is_not_covered() -> None:
     """Who is the controller does not lag behind it, and while there is none nobody does."""
     faults = tuple(Fault(1.0 + node, Kind.LAGGING_VOTER, node, 1, 0.1, 0.5) for node in (1, 2, 3))

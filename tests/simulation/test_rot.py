@@ -113,6 +113,15 @@ def test_a_directory_that_can_not_be_used_is_replaced(monkeypatch: pytest.Monkey
     assert any("node-2 has a new disk" in line for line in run.trace)
 
 
+def test_a_new_disk_joins_a_dynamic_quorum_as_another_voter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only(monkeypatch, Rotten.NAMED)
+    run = simulate(replace(rotten(2), dynamic_quorum=True))
+    assert [str(each) for each in run.anomalies] == []
+    assert any("node-2 has a new disk" in line for line in run.trace)
+
+
 def test_rot_that_is_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, Rotten.LOG)
     planted_bugs.recover_what_is_broken(monkeypatch)
