@@ -103,6 +103,8 @@ class Cluster:
         self._asked_at: dict[Address, int] = {}
         """Who was asked for metadata, the last one likewise. The next one to be asked is another: a broker that
         is cut off from the others says for ever what it knew before."""
+        self._epochs: dict[str, tuple[UUID, dict[int, int]]] = {}
+        """The newest leader epoch that was heard of, of the topic with that id."""
 
     def start_soon(self, act: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """A task beside the connections, which ends with them at the latest."""
@@ -336,10 +338,11 @@ class Cluster:
             return KafkaError(code, f"topic {row.name} {what}")
         if row.error_code and not row.partitions:
             return KafkaError(ErrorCode.leader_not_available, f"topic {row.name} is being created")
+        topic_id: UUID | None = getattr(row, "topic_id", None)
         partitions = {
             part.partition_index: Partition(
                 part.partition_index,
-                part.leader_id,
+                -1 if self._is_outdated(row.name, topic_id, part) else part.leader_id,
                 getattr(part, "leader_epoch", -1),
                 tuple(part.replica_nodes),
                 tuple(part.isr_nodes),
@@ -348,10 +351,22 @@ class Cluster:
             )
             for part in sorted(row.partitions, key=lambda part: int(part.partition_index))
         }
-        topic_id = getattr(row, "topic_id", None)
         internal = bool(getattr(row, "is_internal", False))
         self.topics[row.name] = Topic(row.name, topic_id, internal, partitions)
         return None
+
+    def _is_outdated(self, topic: str, topic_id: UUID | None, part: Any) -> bool:
+        """Whether somebody else has told of a later leader of the partition (KIP-320): the one that is named
+        here may take itself for the leader still, and lack what was written since."""
+        if topic_id is None:
+            return False
+        known_id, epochs = self._epochs.get(topic, (None, {}))
+        if known_id != topic_id:
+            epochs = {}
+            self._epochs[topic] = topic_id, epochs
+        newest = max(part.leader_epoch, epochs.get(part.partition_index, -1))
+        epochs[part.partition_index] = newest
+        return bool(part.leader_epoch < newest)
 
 
 def no_leader(topic: str, partition: int) -> KafkaError:

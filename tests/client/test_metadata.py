@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from odradek.client import admin
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.client.metadata import open_cluster
 from odradek.protocol.apis import API_VERSIONS, CREATE_TOPICS, FIND_COORDINATOR, METADATA, Api
+from odradek.protocol.errors import KafkaError
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from tests.client.scripted_broker import SILENCE, Asked, scripted_broker
@@ -151,3 +153,37 @@ async def test_not_only_a_broker_that_is_cut_off_is_asked_who_leads() -> None:
         await cluster.node(2)  # which leads others
         cluster.forget("t")
         assert await cluster.leader("t", 0) == 2
+
+
+async def test_a_leader_of_an_older_epoch_than_was_heard_of_is_none() -> None:
+    """Unless it is of a topic that was made anew, by the same name (KIP-320, KIP-516)."""
+    tells: tuple[int, int, UUID] = (1, 4, UUID(int=1))
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not METADATA:
+            return None
+        answer = broker.metadata(asked)
+        leader, epoch, topic_id = tells
+        for topic in answer["topics"]:
+            topic["topic_id"] = topic_id
+            topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
+        return answer
+
+    async with (
+        scripted_broker(script, topics={"t": 1}) as broker,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=TIMEOUT_S) as cluster,
+    ):
+        assert await cluster.leader("t", 0) == 1
+        tells = (2, 5, UUID(int=1))
+        cluster.forget("t")
+        assert await cluster.leader("t", 0) == 2
+        tells = (1, 4, UUID(int=1))
+        cluster.forget("t")
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="t-0 has no leader"):
+                await cluster.leader("t", 0)
+        tells = (1, 5, UUID(int=1))
+        assert await cluster.leader("t", 0) == 1
+        tells = (3, 0, UUID(int=2))
+        cluster.forget("t")
+        assert await cluster.leader("t", 0) == 3
