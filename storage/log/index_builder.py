@@ -6,6 +6,9 @@ can go on from entries that are kept: those for batches below some offset.
 
 from __future__ import annotations
 
+import logging
+
+from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import NO_TIMESTAMP
 from odradek.seams.files import File
 from odradek.storage.errors import CorruptRecords
@@ -13,6 +16,8 @@ from odradek.storage.log import offset_index, time_index
 from odradek.storage.log.offset_index import RELATIVE_MAX, OffsetIndex
 from odradek.storage.log.scan import headers
 from odradek.storage.log.time_index import TimeIndex
+
+_log = logging.getLogger(__name__)
 
 _pack_offset = offset_index.ENTRY.pack
 _pack_time = time_index.ENTRY.pack
@@ -69,12 +74,16 @@ class IndexBuilder:
 
 
 def build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
-    """The entries that a sealed segment of these bytes has; the data is believed. Raises OSError."""
+    """The entries that a sealed segment of these bytes has; the data is believed as far as there are batches
+    in it: who asks for what lies behind is told that it is damaged. Raises OSError."""
     builder = IndexBuilder(base_offset, interval_bytes)
-    for batch in headers(file, 0, size):
-        if not 0 <= batch.last_offset - base_offset <= RELATIVE_MAX:
-            raise CorruptRecords(f"offset {batch.last_offset} does not fit {file.path}")
-        builder.add(batch.last_offset, batch.max_timestamp, batch.position)
+    try:
+        for batch in headers(file, 0, size):
+            if not 0 <= batch.last_offset - base_offset <= RELATIVE_MAX:
+                raise CorruptRecords(f"offset {batch.last_offset} does not fit {file.path}")
+            builder.add(batch.last_offset, batch.max_timestamp, batch.position)
+    except (CorruptRecords, CorruptBatch) as error:
+        _log.error("%s is damaged, its index ends there: %s", file.path, error)
     builder.seal()
     return builder
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol.records.batch import Batch
 from odradek.seams.files import Path, WouldBlock
+from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.transaction_index import AbortedTransaction
@@ -109,6 +110,22 @@ def test_what_lies_below_the_recovery_point_is_believed(world: World) -> None:
     spoil(world, path(12, "log"), 100)
     spoil(world, path(24, "log"), 100)
     assert world.kill().end_offset == 30
+
+
+def test_a_segment_that_lost_its_end_later_is_read_up_to_there(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.log.close(True)
+    cut(world, path(12, "log"), 2 * BATCH_BYTES + 50)
+    log = world.open(clean=True)
+    for offset in range(14):
+        assert log.read(offset, 300, limit=30).base_offset == offset
+    for offset in range(14, 18):
+        with pytest.raises(CorruptRecords):
+            log.read(offset, 300, limit=30)
+    assert offsets_in(log, 18) == list(range(18, 30))
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert told.startswith(f"{path(12, 'log')} is damaged, its index ends there: ")
 
 
 def test_only_what_lies_past_the_recovery_point_is_read(world: World) -> None:
