@@ -36,7 +36,7 @@ from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories.failure import takes_offline
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.errors import DamagedLog, DiskFull
+from odradek.storage.errors import DamagedLog, DiskFull, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.partition_log import Origin, PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
@@ -160,13 +160,13 @@ class MetadataLog:
             self._files.sync_directory(directory)
 
     def _checkpoint(self) -> None:
-        """Where there is no room, later."""
+        """Where there is no room, later. Raises LogFailed."""
         self._checkpoint_due_s = self._clock.monotonic() + CHECKPOINT_S
         try:
             self._recovery_point.write(self._log.recovery_point)
         except OSError as error:
             if takes_offline(error, undone=True):
-                raise
+                raise LogFailed(f"{self.directory} is offline: {error}") from error
 
     @property
     def end_offset(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import accumulate, pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from odradek.protocol.records.batch import batches
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.raft.metadata_log import CHECKPOINT_S, MetadataLog, MetadataLogSettings
+from odradek.storage.errors import LogFailed
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 from tests.replication.raft.nodes import (
     FIRST_SEGMENT,
@@ -171,6 +173,22 @@ async def test_a_recovery_point_that_makes_no_sense_says_nothing(content: bytes)
     node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
     log = opened(node, is_only_copy=True)
     assert written(node) == log.end_offset
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_one_that_cannot_be_written_fails_the_log_as_a_flush_does(ends: bool) -> None:
+    """Whoever commits is told so, and who ends goes on to close what else there is."""
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    node.disk.fail(f"{RECOVERY_POINT}*", errno.EIO)
+    if not ends:
+        node.seams.clock.advance(CHECKPOINT_S)
+        with pytest.raises(LogFailed):
+            await metadata.commit([set_config("b")])
+    await metadata.close()
+    assert metadata.failed.is_set()
+    assert RECOVERY_POINT.name in str(metadata.failure)
 
 
 async def test_a_full_disk_keeps_no_node_from_starting() -> None:
