@@ -36,8 +36,9 @@ from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories.failure import takes_offline
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.errors import DamagedLog, DiskFull, LogFailed
+from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
+from odradek.storage.log.names import METADATA
 from odradek.storage.log.partition_log import Origin, PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
 
@@ -47,7 +48,7 @@ TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 DIRECTORY: Final = f"{TOPIC}-0"
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-ID_REMEDY: Final = "remove the file, which is the same everywhere and will be written anew"
+ID_REMEDY: Final = f"remove {METADATA}, which is the same everywhere and will be written anew"
 DAMAGE_REMEDY: Final = (
     "bring the files back from a copy, or remove {} to go on with what is before the damage"
 )
@@ -129,7 +130,7 @@ class MetadataLog:
                 on_checkpoint_due=lambda log: self._recovery_point.write(log.recovery_point),
                 whole_to=synced if is_only_copy else 0,
             )
-        except CorruptMetadata as error:
+        except (CorruptMetadata, InconsistentTopicId) as error:
             raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
         except DamagedLog as error:
             remedy = DAMAGE_REMEDY.format(self._recovery_point.path)

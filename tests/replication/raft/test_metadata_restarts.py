@@ -120,14 +120,15 @@ async def test_a_damaged_quorum_state_file_is_named() -> None:
         await started(node)
 
 
-async def test_a_damaged_id_of_the_metadata_log_is_named_and_can_be_removed() -> None:
+@pytest.mark.parametrize("damage", [b"\xff", b"B"])
+async def test_a_damaged_id_of_the_metadata_log_is_named_and_can_be_removed(damage: bytes) -> None:
     node = new_node()
     await (await started(node)).close()
     node = again(node)
     path = LOG_DIRECTORY / "partition.metadata"
     was = node.files.read(path)
-    node.files.write_new(path, was[:-1] + b"\xff")
-    with pytest.raises(InvalidMetadata, match=f"{LOG_DIRECTORY}: .*: remove the file"):
+    node.files.write_new(path, was[:-10] + damage + was[-9:])
+    with pytest.raises(InvalidMetadata, match=f"{LOG_DIRECTORY}: .*: remove partition.metadata"):
         await started(node)
     node = again(node)
     node.files.remove(path)
