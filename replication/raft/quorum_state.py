@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from odradek.protocol.schemas.quorum_state import (
     QuorumState,
     decode_quorum_state,
@@ -13,6 +15,10 @@ from odradek.seams.files import Files, Path
 
 NAME = "quorum-state"
 NEWEST_VERSION = 1
+REMEDY: Final = (
+    "bring the file back; or, where other controllers have the log, begin anew with an empty directory, as "
+    "another voter; the only controller has voted for nobody else, and goes on without it: remove the file"
+)
 
 
 class QuorumStateFile:
@@ -29,8 +35,7 @@ class QuorumStateFile:
         try:
             state = decode_quorum_state(self._files.read(self._path))
         except InvalidRecord as error:
-            remedy = "bring the file back, or begin anew with an empty directory, as another voter"
-            raise InvalidRecord(f"{self._path}: {error.message}: {remedy}") from None
+            raise InvalidRecord(f"{self._path}: {error.message}: {REMEDY}") from None
         return Election(
             epoch=max(state.leader_epoch, 0),
             leader_id=state.leader_id,

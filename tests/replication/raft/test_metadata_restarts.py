@@ -111,13 +111,20 @@ async def test_each_start_is_an_epoch() -> None:
     ]
 
 
-async def test_a_damaged_quorum_state_file_is_named() -> None:
+async def test_a_damaged_quorum_state_file_is_named_and_the_only_controller_needs_none() -> None:
     node = new_node()
-    await (await started(node)).close()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    await metadata.close()
     node = again(node)
-    node.files.write_new(LOG_DIRECTORY / "quorum-state", b"{{{")
-    with pytest.raises(InvalidRecord, match=f"{LOG_DIRECTORY}/quorum-state: .*bring the file back"):
+    path = LOG_DIRECTORY / "quorum-state"
+    node.files.write_new(path, b"{{{")
+    with pytest.raises(InvalidRecord, match=f"{path}: .*bring the file back; .*: remove the file"):
         await started(node)
+    node.files.remove(path)
+    metadata = await started(again(node))
+    assert configs(metadata.image) == {"a": "1"}
+    assert metadata.leader_epoch == 2, "that of the log, and one"
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b"B"])
