@@ -76,6 +76,7 @@ class DamagedLog(StorageError):
     code = ErrorCode.corrupt_message
 
     def __init__(self, end_offset: int, synced_to: int, why: str) -> None:
+        self.end_offset = end_offset
         super().__init__(f"{why}: offsets {end_offset} to {synced_to - 1} were there, and are lost")
 
 

@@ -16,12 +16,13 @@ on from there: the snapshot came from a leader, and a crash kept the log from fo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
 
+from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import ControlType, kraft_control_batch
 from odradek.protocol.records.records import Record, build_batch
@@ -38,7 +39,7 @@ from odradek.storage.directories.failure import takes_offline
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
-from odradek.storage.log.names import METADATA
+from odradek.storage.log.names import LOG, METADATA
 from odradek.storage.log.partition_log import Origin, PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
 
@@ -107,37 +108,25 @@ class MetadataLog:
         self.appended_ms = -1
         """The timestamp of the last batch that this node appended as the leader."""
 
-    def open(self, *, is_only_copy: bool = False) -> None:
-        """Recover the log and find the snapshots; durable when it returns. What is damaged below what was
-        synced is cut off, too, and fetched again, unless this is the only copy. Raises InvalidMetadata,
-        OSError, LogFailed."""
+    def open(self, is_only_copy: Callable[[Iterable[Batch]], bool] = lambda whole: False) -> None:
+        """Recover the log and find the snapshots; durable when it returns.
+
+        Where it is damaged below what was synced, `is_only_copy` is asked, of what is `whole` before that:
+        nothing is cut then. Else it is cut there, and fetched again. Raises InvalidMetadata, OSError, LogFailed.
+        """
         self.snapshots.load()
         self._recovery_point.load()
         synced, newest = self._recovery_point.offset, self.snapshots.newest
         if newest is not None and newest.end_offset >= synced:
             synced = 0  # the snapshot has it all
         try:
-            self._log = PartitionLog.open(
-                self._files,
-                self.directory,
-                topic=TOPIC,
-                partition=0,
-                topic_id=TOPIC_ID,
-                config=self._settings.log_config(),
-                clock=self._clock,
-                clean=False,
-                on_full=lambda _, error: self._on_full(error),
-                on_checkpoint_due=lambda log: self._recovery_point.write(log.recovery_point),
-                whole_to=synced if is_only_copy else 0,
-            )
-        except (CorruptMetadata, InconsistentTopicId) as error:
-            raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
+            self._log = self._recover(whole_to=synced)
         except DamagedLog as error:
-            remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
-            raise InvalidMetadata(f"{error.message}: {remedy}") from None
-        if self._log.end_offset < synced:
-            lost = DamagedLog(self._log.end_offset, synced, f"{self.directory} was damaged")
-            log.error("%s; they are fetched again", lost.message)
+            if is_only_copy(self._whole(error.end_offset)):
+                remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
+                raise InvalidMetadata(f"{error.message}: {remedy}") from None
+            log.error("%s; they are fetched again", error.message)
+            self._log = self._recover(whole_to=0)
         self._sync()
         start = self._log.log_start_offset
         if start > 0 and (newest is None or newest.end_offset < start):
@@ -152,6 +141,40 @@ class MetadataLog:
             self._log.truncate_fully_and_start_at(newest.end_offset)
         self._log.advance_high_watermark(self._log.end_offset)
         self._checkpoint()
+
+    def _recover(self, whole_to: int) -> PartitionLog:
+        """Raises DamagedLog, with nothing cut, if less is whole. Else as `open`."""
+        try:
+            return PartitionLog.open(
+                self._files,
+                self.directory,
+                topic=TOPIC,
+                partition=0,
+                topic_id=TOPIC_ID,
+                config=self._settings.log_config(),
+                clock=self._clock,
+                clean=False,
+                on_full=lambda _, error: self._on_full(error),
+                on_checkpoint_due=lambda log: self._recovery_point.write(log.recovery_point),
+                whole_to=whole_to,
+            )
+        except (CorruptMetadata, InconsistentTopicId) as error:
+            raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
+
+    def _whole(self, end_offset: int) -> Iterator[Batch]:
+        """The newest snapshot, and what the log's files have from there to `end_offset`, where they are
+        damaged. Raises InvalidMetadata, OSError."""
+        newest, start = self.snapshots.newest, 0
+        if newest is not None:
+            start = newest.end_offset
+            yield from self.snapshots.read(newest).batches()
+        with suppress(CorruptBatch):
+            for name in self._files.list(self.directory):
+                if name.endswith(LOG):
+                    data = memoryview(self._files.read(self.directory / name))
+                    for batch in batches(data, check=True):
+                        if start <= batch.last_offset < end_offset:
+                            yield batch
 
     def _sync(self) -> None:
         """All that is here, whoever has written it."""

@@ -8,7 +8,7 @@ takes the newest snapshot, and what came after it once it hears that it is commi
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,9 +24,9 @@ from odradek.replication.raft.catching_up import read_snapshot
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_log import MetadataLog
-from odradek.replication.raft.replay import Replay, Transactions
+from odradek.replication.raft.replay import Replay, Transactions, control_changes
 from odradek.replication.raft.snapshots import SnapshotId
-from odradek.replication.raft.voter_history import VoterHistory
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.seams import Seams
 from odradek.seams.files import Path
@@ -80,6 +80,10 @@ class Member:
             Voter(id, endpoints=(VoterEndpoint(self.controller_listener, host, port),))
             for id, (host, port) in self.static_voters.items()
         ]
+
+    def history(self, changes: Iterable[ControlChange]) -> VoterHistory:
+        """Who votes, with what the log and its snapshot say of it."""
+        return VoterHistory(self.voters_before_the_log(), changes)
 
 
 @value_class
@@ -142,12 +146,14 @@ async def open_quorum(
     quorum = Replay()
     await _replay_log(metadata_log, start, quorum, lambda batch: batch.is_control)
     changes = [*replay.changes, *quorum.changes]
-    history = VoterHistory(member.voters_before_the_log(), changes)
+    history = member.history(changes)
     names_voters = any(change.voters for change in changes)
     if member.is_alone and not names_voters and set(quorum.static_voters) - {member.node_id}:
         raise _belongs_to_others(directory, member, quorum.static_voters)
     size_bytes = 0
     if _is_alone(member, history):
+        if metadata_log.end_offset == 0:
+            await blocking(_refuse_beside_partitions, metadata_log, partitions_are_in)
         size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
     image = replay.finish().image
     return Opened(directory, member, election, history, image, replay.transactions, size_bytes)
@@ -203,11 +209,7 @@ def _open(
     member: Member,
     partitions_are_in: Callable[[], Path | None],
 ) -> Election:
-    """Blocks: everything that the disk is asked before the log is read.
-
-    A partition is made once its topic is in the log, on the disk. So where there is one, and a log without
-    a record that no other node has either, the log is lost: who began anew would set all aside.
-    """
+    """Blocks: everything that the disk is asked before the log is read."""
     files = seams.files
     if member.is_alone and not is_formatted(files, directory):
         _refuse_beside_partitions(metadata_log, partitions_are_in)
@@ -215,15 +217,15 @@ def _open(
     if not files.is_directory(metadata_log.directory):
         files.make_directory(metadata_log.directory)
         files.sync_directory(directory)
-    metadata_log.open(is_only_copy=member.is_alone)
-    if member.is_alone and metadata_log.end_offset == 0:
-        _refuse_beside_partitions(metadata_log, partitions_are_in)
+    metadata_log.open(lambda whole: _is_alone(member, member.history(control_changes(whole))))
     return metadata_log.quorum_state.read() or Election()
 
 
 def _refuse_beside_partitions(
     metadata_log: MetadataLog, partitions_are_in: Callable[[], Path | None]
 ) -> None:
+    """A partition is made once its topic is in the log, on the disk. So where there is one, and a log without
+    a record that no other node has either, the log is lost: who began anew would set all aside."""
     home = partitions_are_in()
     if home is not None:
         raise InvalidQuorum(

@@ -43,6 +43,7 @@ def metadata_on(
     controller_listeners: Sequence[Endpoint] = (),
     on_full: Callable[[OSError], None] = lambda error: None,
     partitions_are_in: Callable[[], Path | None] = lambda: None,
+    bootstrap_servers: Sequence[tuple[str, int]] = (),
 ) -> Metadata:
     return Metadata(
         seams,
@@ -54,6 +55,7 @@ def metadata_on(
         controller_listeners=controller_listeners,
         on_full=on_full,
         partitions_are_in=partitions_are_in,
+        bootstrap_servers=bootstrap_servers,
     )
 
 

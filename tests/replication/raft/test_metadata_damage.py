@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 from itertools import accumulate, pairwise
+from uuid import UUID
 
 import pytest
 
 from odradek.protocol.records.batch import batches
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.raft.bootstrap import quorum_records
+from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_log import CHECKPOINT_S, MetadataLog, MetadataLogSettings
+from odradek.replication.raft.voters import Voter
 from odradek.storage.errors import LogFailed
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 from tests.replication.raft.nodes import (
@@ -32,7 +36,7 @@ def again(node: VirtualNode) -> VirtualNode:
 def opened(node: VirtualNode, *, is_only_copy: bool) -> MetadataLog:
     files, clock = again(node).files, node.seams.clock
     log = MetadataLog(files, ROOT, clock, MetadataLogSettings())
-    log.open(is_only_copy=is_only_copy)
+    log.open(lambda whole: is_only_copy)
     return log
 
 
@@ -65,6 +69,36 @@ async def test_nothing_is_cut_where_nobody_else_has_it() -> None:
                 assert node.files.read(FIRST_SEGMENT) == damaged
     node.files.write_new(FIRST_SEGMENT, whole)
     assert configs((await started(again(node))).image) == dict.fromkeys("012", "1")
+
+
+OTHERS = [("host-2", 9093), ("host-3", 9093)]
+
+
+async def test_the_one_voter_has_the_only_copy_whomever_its_configs_name() -> None:
+    """Others are to come, or have gone (KIP-853)."""
+    node, whole = await ended_node()
+    for damaged in (whole[:-1] + b"?", b"?" * len(whole), b""):
+        node.files.write_new(FIRST_SEGMENT, damaged)
+        with pytest.raises(InvalidMetadata, match=r"are lost: bring .*, or remove /data/"):
+            await started(again(node), bootstrap_servers=OTHERS)
+        assert node.files.read(FIRST_SEGMENT) == damaged
+    node.files.remove(RECOVERY_POINT)
+    with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
+        await started(again(node), bootstrap_servers=OTHERS, partitions_are_in=lambda: ROOT)
+
+
+async def test_one_of_several_voters_has_no_only_copy_though_its_configs_name_nobody() -> None:
+    node, _ = await ended_node()
+    log = opened(node, is_only_copy=True)
+    voters = [Voter(id, UUID(int=(1 << 100) + id)) for id in (1, 2, 3)]
+    log.append_control(quorum_records(1, voters), epoch=9)
+    several = log.end_offset
+    append(log, "damaged")
+    log.close()
+    node.files.write_new(FIRST_SEGMENT, node.files.read(FIRST_SEGMENT)[:-1] + b"?")
+    with pytest.raises(InvalidQuorum, match=r"a quorum of the nodes \[1, 2, 3\]"):
+        await started(again(node))
+    assert opened(node, is_only_copy=True).end_offset == several
 
 
 async def test_a_segment_that_is_gone_is_missed() -> None:
