@@ -105,6 +105,8 @@ class Cluster:
         is cut off from the others says for ever what it knew before."""
         self._epochs: dict[str, tuple[UUID, dict[int, int]]] = {}
         """The newest leader epoch that was heard of, of the topic with that id."""
+        self._outdated: set[Address] = set()
+        """Who told of an older one when asked last: others are asked before."""
 
     def start_soon(self, act: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """A task beside the connections, which ends with them at the latest."""
@@ -112,12 +114,12 @@ class Cluster:
 
     async def any_node(self) -> BrokerConnection:
         """A connection to whichever node answers: one that is open already, of several one that is not silent
-        and was not asked for metadata last, or to one that has not failed lately. They share `timeout_s`: one
-        that is silent leaves time for the others."""
+        and was not asked for metadata last, or to one that has not failed lately; to one whose metadata was
+        outdated, if no other will do. They share `timeout_s`: one that is silent leaves time for the others."""
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()
-            if owner is None and not connection.broken
+            if owner is None and not connection.broken and connection.address not in self._outdated
         ]
         if open_ones:
             return min(
@@ -127,7 +129,7 @@ class Cluster:
         failures: list[ClientError] = []
         addresses = sorted(
             dict.fromkeys([*self.bootstrap, *known]),
-            key=lambda each: self._failed_at.get(each, 0),
+            key=lambda each: (each in self._outdated, self._failed_at.get(each, 0)),
         )
         end = trio.current_time() + self.timeout_s
         for count, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
@@ -248,7 +250,12 @@ class Cluster:
         }
         if names is None:
             self.topics.clear()
-        return [error for row in answer.topics if (error := self._take(row)) is not None]
+        self._outdated.discard(connection.address)
+        return [
+            error
+            for row in answer.topics
+            if (error := self._take(row, connection.address)) is not None
+        ]
 
     async def refresh_existing(self, topics: Iterable[str]) -> None:
         """As `refresh`, of topics that may be gone. Raises the KafkaError that keeps us from seeing one that
@@ -329,7 +336,7 @@ class Cluster:
         for connection in self._connections.values():
             await connection.aclose()
 
-    def _take(self, row: Any) -> KafkaError | None:
+    def _take(self, row: Any, told_by: Address) -> KafkaError | None:
         """Keep what metadata says of a topic, or return its error."""
         if row.error_code not in (0, ErrorCode.leader_not_available):
             self.topics.pop(row.name, None)
@@ -339,10 +346,17 @@ class Cluster:
         if row.error_code and not row.partitions:
             return KafkaError(ErrorCode.leader_not_available, f"topic {row.name} is being created")
         topic_id: UUID | None = getattr(row, "topic_id", None)
+        outdated = {
+            part.partition_index
+            for part in row.partitions
+            if self._is_outdated(row.name, topic_id, part)
+        }
+        if outdated:
+            self._outdated.add(told_by)
         partitions = {
             part.partition_index: Partition(
                 part.partition_index,
-                -1 if self._is_outdated(row.name, topic_id, part) else part.leader_id,
+                -1 if part.partition_index in outdated else part.leader_id,
                 getattr(part, "leader_epoch", -1),
                 tuple(part.replica_nodes),
                 tuple(part.isr_nodes),
@@ -358,7 +372,7 @@ class Cluster:
     def _is_outdated(self, topic: str, topic_id: UUID | None, part: Any) -> bool:
         """Whether somebody else has told of a later leader of the partition (KIP-320): the one that is named
         here may take itself for the leader still, and lack what was written since."""
-        if topic_id is None:
+        if topic_id is None or part.leader_epoch < 0:
             return False
         known_id, epochs = self._epochs.get(topic, (None, {}))
         if known_id != topic_id:

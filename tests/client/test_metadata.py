@@ -187,3 +187,33 @@ async def test_a_leader_of_an_older_epoch_than_was_heard_of_is_none() -> None:
         tells = (3, 0, UUID(int=2))
         cluster.forget("t")
         assert await cluster.leader("t", 0) == 3
+
+
+async def test_another_is_asked_than_who_tells_of_an_older_epoch() -> None:
+    """Though it is the only one to which there is a connection."""
+    epochs, topic_id = {1: 4, 2: 5}, UUID(int=1)
+
+    def script(me: int, asked: Asked) -> Any:
+        if asked.api is not METADATA:
+            return None
+        brokers = [
+            {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
+            for number, each in enumerate((cut_off, other), 1)
+        ]
+        answer = {**other.metadata(asked), "brokers": brokers}
+        for topic in answer["topics"]:
+            topic["topic_id"] = topic_id
+            topic["partitions"][0] |= {"leader_id": me, "leader_epoch": epochs[me]}
+        return answer
+
+    async with (
+        scripted_broker(partial(script, 1), topics={"t": 1}) as cut_off,
+        scripted_broker(partial(script, 2), topics={"t": 1}) as other,
+        open_cluster(TcpNetwork(), [cut_off.address], timeout_s=TIMEOUT_S) as cluster,
+    ):
+        assert await cluster.leader("t", 0) == 1
+        epochs[1] = 3
+        cluster.forget("t")
+        with pytest.raises(KafkaError, match="t-0 has no leader"):
+            await cluster.leader("t", 0)
+        assert await cluster.leader("t", 0) == 2
