@@ -183,8 +183,12 @@ class Checkers:
                 for topic in image.topics_by_name.values()
                 for partition in topic.partitions.values()
             )
-            and not self._without_vote()
+            and self.all_vote()
         )
+
+    def all_vote(self) -> bool:
+        """Whether every node, on the disk that it has, is one of the quorum's voters, as all that run know."""
+        return not self._without_vote()
 
     def _without_vote(self) -> set[int]:
         """Which nodes are no voters, as any that runs knows."""

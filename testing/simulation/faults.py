@@ -121,7 +121,8 @@ class Faults:
         self._made_anew = made_anew
         self._damaging = trio.Lock()
         self._few_voters = trio.Lock()
-        """Held while one of the quorum's voters is gone, or may be gone for good: no other may be then."""
+        """Held while one of the quorum's voters is taken out, or may be gone for good: no other may be then, nor
+        before all vote again."""
 
     async def play(self, faults: tuple[Fault, ...]) -> None:
         """All of them; returns when the last one is over."""
@@ -390,6 +391,7 @@ class Faults:
         was_removed = False
         with trio.move_on_after(MADE_GOOD_S):
             async with self._few_voters:
+                await self._until(self._checkers.all_vote)
                 key = self._cluster.nodes[fault.node].key
                 was_removed = await self._administrator.remove_voter(key)
                 if was_removed:
