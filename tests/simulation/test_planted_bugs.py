@@ -42,24 +42,24 @@ FOUND_BY: Mapping[str, tuple[int, set[str]]] = {
     ),
     "move_before_it_is_copied": (3, LOST),
     "stay_in_sync_after_moving_away": (0, {"not healed"}),
-    "know_followers_across_a_missed_epoch": (151, LOST | {"aborted read"}),
+    "know_followers_across_a_missed_epoch": (631, LOST | {"aborted read"}),
     "know_logs_by_their_names": (102, {"another topic's"}),
 }
 FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
     "let_go_of_what_was_not_copied": (1, LATE | {"hangs", "lost write", "not copied"}),
-    "leave_what_others_began": (33, {"not finished"}),
-    "take_the_store_at_its_word": (17, {"other object"}),
+    "leave_what_others_began": (11, {"not finished"}),
+    "take_the_store_at_its_word": (36, {"other object"}),
     "count_sizes_twice": (1, {"not let go"}),
     "begin_where_the_disk_does": (43, {"hangs", "lost write", "unseen"}),
     "take_what_moves_for_copied": (43, {"hangs", "lost write", "unseen"}),
     "stay_switched_off": (4, {"not copied"}),
     "forget_what_is_given_up": (608, {"not finished"}),
-    "remove_only_what_is_heard_of": (12, {"not deleted"}),
+    "remove_only_what_is_heard_of": (2, {"not deleted"}),
 }
 FOUND_BY_GROUP: Mapping[str, tuple[int, set[str]]] = {
     "forget_offsets_of_the_last_coordinator": (2, {"read again", "group offset"}),
     "take_commits_of_whoever_comes": (44, {"another member's", "read again"}),
-    "hand_on_what_nobody_let_go_of": (3, {"another member's", "read again"}),
+    "hand_on_what_nobody_let_go_of": (2, {"another member's", "read again"}),
 }
 NEEDS: Mapping[str, Kind] = {
     "know_followers_across_a_missed_epoch": Kind.MISSED_EPOCH,
