@@ -106,7 +106,7 @@ class Cluster:
         self._epochs: dict[str, tuple[UUID, dict[int, int]]] = {}
         """The newest leader epoch that was heard of, of the topic with that id."""
         self._outdated: set[Address] = set()
-        """Who told of an older one when asked last: others are asked before."""
+        """Who told of an older one since the last answer that told of none: others are asked before."""
 
     def start_soon(self, act: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """A task beside the connections, which ends with them at the latest."""
@@ -115,7 +115,7 @@ class Cluster:
     async def any_node(self) -> BrokerConnection:
         """A connection to whichever node answers: one that is open already, of several one that is not silent
         and was not asked for metadata last, or to one that has not failed lately; to one whose metadata was
-        outdated, if no other will do. They share `timeout_s`: one that is silent leaves time for the others."""
+        outdated, and that was not asked last, if no other will do. They share `timeout_s`: one that is silent leaves time for the others."""
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()
@@ -129,7 +129,11 @@ class Cluster:
         failures: list[ClientError] = []
         addresses = sorted(
             dict.fromkeys([*self.bootstrap, *known]),
-            key=lambda each: (each in self._outdated, self._failed_at.get(each, 0)),
+            key=lambda each: (
+                each in self._outdated,
+                self._failed_at.get(each, 0),
+                self._asked_at.get(each, 0),
+            ),
         )
         end = trio.current_time() + self.timeout_s
         for count, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
@@ -250,12 +254,15 @@ class Cluster:
         }
         if names is None:
             self.topics.clear()
-        self._outdated.discard(connection.address)
-        return [
+        outdated, self._outdated = self._outdated, set()
+        errors = [
             error
             for row in answer.topics
             if (error := self._take(row, connection.address)) is not None
         ]
+        if self._outdated:
+            self._outdated |= outdated
+        return errors
 
     async def refresh_existing(self, topics: Iterable[str]) -> None:
         """As `refresh`, of topics that may be gone. Raises the KafkaError that keeps us from seeing one that

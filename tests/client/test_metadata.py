@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -13,12 +13,12 @@ import trio
 
 from odradek.client import admin
 from odradek.client.errors import ClientError, TimedOut, Unreachable
-from odradek.client.metadata import open_cluster
+from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.apis import API_VERSIONS, CREATE_TOPICS, FIND_COORDINATOR, METADATA, Api
 from odradek.protocol.errors import KafkaError
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.client.scripted_broker import SILENCE, Asked, scripted_broker
+from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
 
 TIMEOUT_S = 2.0
 
@@ -189,31 +189,78 @@ async def test_a_leader_of_an_older_epoch_than_was_heard_of_is_none() -> None:
         assert await cluster.leader("t", 0) == 3
 
 
-async def test_another_is_asked_than_who_tells_of_an_older_epoch() -> None:
-    """Though it is the only one to which there is a connection."""
-    epochs, topic_id = {1: 4, 2: 5}, UUID(int=1)
+@asynccontextmanager
+async def two_that_tell(
+    tells: dict[int, tuple[int, int]],
+) -> AsyncIterator[tuple[ScriptedBroker, ScriptedBroker]]:
+    """Brokers 1 and 2, and which leader of t-0 each tells of, in which epoch."""
 
     def script(me: int, asked: Asked) -> Any:
         if asked.api is not METADATA:
             return None
         brokers = [
             {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
-            for number, each in enumerate((cut_off, other), 1)
+            for number, each in enumerate((first, second), 1)
         ]
-        answer = {**other.metadata(asked), "brokers": brokers}
+        answer = {**first.metadata(asked), "brokers": brokers}
+        leader, epoch = tells[me]
         for topic in answer["topics"]:
-            topic["topic_id"] = topic_id
-            topic["partitions"][0] |= {"leader_id": me, "leader_epoch": epochs[me]}
+            topic["topic_id"] = UUID(int=1)
+            topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
         return answer
 
     async with (
-        scripted_broker(partial(script, 1), topics={"t": 1}) as cut_off,
-        scripted_broker(partial(script, 2), topics={"t": 1}) as other,
+        scripted_broker(partial(script, 1), topics={"t": 1}) as first,
+        scripted_broker(partial(script, 2), topics={"t": 1}) as second,
+    ):
+        yield first, second
+
+
+async def leader_now(cluster: Cluster) -> int | None:
+    """What the next one tells of t-0 that is asked."""
+    cluster.forget("t")
+    with suppress(KafkaError):
+        return await cluster.leader("t", 0)
+    return None
+
+
+async def test_another_is_asked_than_who_tells_of_an_older_epoch() -> None:
+    """Though it is the only one to which there is a connection."""
+    tells = {1: (1, 4), 2: (2, 5)}
+    async with (
+        two_that_tell(tells) as (cut_off, _),
         open_cluster(TcpNetwork(), [cut_off.address], timeout_s=TIMEOUT_S) as cluster,
     ):
-        assert await cluster.leader("t", 0) == 1
-        epochs[1] = 3
-        cluster.forget("t")
-        with pytest.raises(KafkaError, match="t-0 has no leader"):
-            await cluster.leader("t", 0)
-        assert await cluster.leader("t", 0) == 2
+        assert await leader_now(cluster) == 1
+        tells[1] = 1, 3
+        assert await leader_now(cluster) is None
+        assert await leader_now(cluster) == 2
+
+
+async def test_who_told_of_an_older_epoch_once_is_asked_again() -> None:
+    """It lagged behind, and has learned since; and the other one is cut off now."""
+    tells = {1: (1, 4), 2: (1, 3)}
+    async with (
+        two_that_tell(tells) as (first, _),
+        open_cluster(TcpNetwork(), [first.address], timeout_s=TIMEOUT_S) as cluster,
+    ):
+        assert await leader_now(cluster) == 1
+        await cluster.node(2)
+        assert await leader_now(cluster) is None
+        assert await leader_now(cluster) == 1
+        tells[2] = 2, 5
+        assert 2 in [await leader_now(cluster) for _ in range(3)]
+
+
+async def test_where_all_told_of_older_epochs_not_one_alone_is_asked_again() -> None:
+    """It is cut off, and another one learns."""
+    tells = {1: (2, 5), 2: (2, 5)}
+    async with (
+        two_that_tell(tells) as (first, second),
+        open_cluster(TcpNetwork(), [first.address, second.address], timeout_s=TIMEOUT_S) as cluster,
+    ):
+        assert await leader_now(cluster) == 2
+        tells |= {1: (1, 4), 2: (1, 4)}
+        assert [await leader_now(cluster) for _ in range(3)] == [None] * 3
+        tells[2] = 2, 5
+        assert 2 in [await leader_now(cluster) for _ in range(3)]
