@@ -81,7 +81,8 @@ class OpenedSegment:
 def open_sealed(log: PartitionLog, sealed: SealedSegment) -> OpenedSegment:
     """Pin its data and read what goes with it. In a thread.
 
-    Raises OffsetOutOfRange if the log has it no more, LogFailed, NoDescriptors.
+    Raises OffsetOutOfRange if the log has it no more, CorruptRecords or CorruptBatch if there are no batches
+    behind the last that is indexed, LogFailed, NoDescriptors.
     """
     segment = sealed.segment
     while True:
@@ -107,6 +108,7 @@ def open_sealed(log: PartitionLog, sealed: SealedSegment) -> OpenedSegment:
 
 def _open(log: PartitionLog, sealed: SealedSegment, pinned: FileSlice) -> OpenedSegment:
     segment, end = sealed.segment, sealed.end_offset + 1
+    segment.next_offset()  # an index ends where its segment is damaged, and the rest may be whole elsewhere
     offsets, times = segment.offset_index, segment.time_index
     aborted = segment.transaction_index
     data = LogSegmentData(

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from odradek.seams.files import FileSlice
-from odradek.storage.errors import InRemoteTier, OffsetOutOfRange
+from odradek.storage.errors import CorruptRecords, InRemoteTier, OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import decode_snapshot
 from odradek.storage.log.truncation import Beginning
@@ -314,6 +314,23 @@ def test_a_segment_that_is_being_copied_stays_readable_though_it_goes() -> None:
     with pytest.raises(OffsetOutOfRange):
         open_sealed(world.log, first)
     opened.close()
+
+
+def test_a_segment_that_its_disk_cut_is_not_copied() -> None:
+    """Other replicas have it whole: what is copied leaves their disks."""
+    world = filled()
+    second = world.log.segments[1]
+    size = second.size
+    world.log.close(True)
+    world.files.open(second.path(".log"), write=True).truncate(size // 2)
+    log = world.open(clean=True)
+    log.advance_high_watermark(12)
+    for each in copyable_segments(log):
+        if each.base_offset == second.base_offset:
+            with pytest.raises(CorruptRecords):
+                open_sealed(log, each)
+        else:
+            open_sealed(log, each).close()
 
 
 def test_the_epochs_of_a_copy_begin_where_the_segment_does() -> None:
