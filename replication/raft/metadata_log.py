@@ -53,6 +53,10 @@ ID_REMEDY: Final = f"remove {METADATA}, which is the same everywhere and will be
 DAMAGE_REMEDY: Final = (
     "bring the files back from a copy, or remove {} to go on with what is before the damage"
 )
+BOTH_REMEDY: Final = (
+    "bring the files back from a copy, or, where other controllers have the metadata, begin anew with an "
+    "empty directory, as another voter"
+)
 CHECKPOINT_S: Final = 10.0
 """How often it is written down, while the node runs, what is on the disk."""
 READ_BYTES: Final = 1024 * 1024
@@ -122,7 +126,11 @@ class MetadataLog:
         try:
             self._log = self._recover(whole_to=synced)
         except DamagedLog as error:
-            if is_only_copy(self._whole(error.end_offset)):
+            try:
+                is_alone = is_only_copy(self._whole(error.end_offset))
+            except InvalidMetadata as too:
+                raise InvalidMetadata(f"{error.message}; and {too}: {BOTH_REMEDY}") from None
+            if is_alone:
                 remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
                 raise InvalidMetadata(f"{error.message}: {remedy}") from None
             log.error("%s; they are fetched again", error.message)

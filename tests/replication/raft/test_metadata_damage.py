@@ -11,7 +11,7 @@ import pytest
 from odradek.protocol.records.batch import batches
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.raft.bootstrap import quorum_records
+from odradek.replication.raft.bootstrap import FIRST_SNAPSHOT, quorum_records
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_log import CHECKPOINT_S, MetadataLog, MetadataLogSettings
 from odradek.replication.raft.voters import Voter
@@ -99,6 +99,19 @@ async def test_one_of_several_voters_has_no_only_copy_though_its_configs_name_no
     with pytest.raises(InvalidQuorum, match=r"a quorum of the nodes \[1, 2, 3\]"):
         await started(again(node))
     assert opened(node, is_only_copy=True).end_offset == several
+
+
+async def test_where_a_snapshot_is_damaged_too_it_is_said_what_to_do() -> None:
+    """Nothing tells who votes, and nothing is cut."""
+    node, whole = await ended_node()
+    damaged = {FIRST_SEGMENT: whole[:-1] + b"?"}
+    path = FIRST_SEGMENT.parent / FIRST_SNAPSHOT.file_name
+    damaged[path] = node.files.read(path)[:-1] + b"?"
+    for each, data in damaged.items():
+        node.files.write_new(each, data)
+    with pytest.raises(InvalidMetadata, match=r"are lost; and .*\.checkpoint: .*: bring the files"):
+        await started(again(node), bootstrap_servers=OTHERS)
+    assert {each: node.files.read(each) for each in damaged} == damaged
 
 
 async def test_a_segment_that_is_gone_is_missed() -> None:
