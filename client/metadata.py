@@ -115,7 +115,8 @@ class Cluster:
     async def any_node(self) -> BrokerConnection:
         """A connection to whichever node answers: one that is open already, of several one that is not silent
         and was not asked for metadata last, or to one that has not failed lately; to one whose metadata was
-        outdated, and that was not asked last, if no other will do. They share `timeout_s`: one that is silent leaves time for the others."""
+        outdated, and that was not asked last, if no other will do. They share `timeout_s`: one that is silent
+        leaves time for the others."""
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()

@@ -126,13 +126,7 @@ class MetadataLog:
         try:
             self._log = self._recover(whole_to=synced)
         except DamagedLog as error:
-            try:
-                is_alone = is_only_copy(self._whole(error.end_offset))
-            except InvalidMetadata as too:
-                raise InvalidMetadata(f"{error.message}; and {too}: {BOTH_REMEDY}") from None
-            if is_alone:
-                remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
-                raise InvalidMetadata(f"{error.message}: {remedy}") from None
+            self._refuse_loss(error, is_only_copy)
             log.error("%s; they are fetched again", error.message)
             self._log = self._recover(whole_to=0)
         self._sync()
@@ -149,6 +143,18 @@ class MetadataLog:
             self._log.truncate_fully_and_start_at(newest.end_offset)
         self._log.advance_high_watermark(self._log.end_offset)
         self._checkpoint()
+
+    def _refuse_loss(
+        self, damage: DamagedLog, is_only_copy: Callable[[Iterable[Batch]], bool]
+    ) -> None:
+        """Raises InvalidMetadata where nobody else has what would be cut, or nothing tells who has."""
+        try:
+            is_alone = is_only_copy(self._whole(damage.end_offset))
+        except InvalidMetadata as error:
+            raise InvalidMetadata(f"{damage.message}; and {error}: {BOTH_REMEDY}") from None
+        if is_alone:
+            remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
+            raise InvalidMetadata(f"{damage.message}: {remedy}")
 
     def _recover(self, whole_to: int) -> PartitionLog:
         """Raises DamagedLog, with nothing cut, if less is whole. Else as `open`."""

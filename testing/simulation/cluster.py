@@ -128,10 +128,8 @@ class SimulatedNode:
     serves: bool = False
     lives: int = 0
     is_formatted: bool = False
-    is_new: bool = False
-    """Its disk is not the first one it has had: it is told nothing of a quorum's voters."""
     directory_id: UUID = NO_DIRECTORY
-    """Of its metadata directory."""
+    """Of its metadata directory, or that of the disk it had before; NO_DIRECTORY before it is first formatted."""
     lost: str = ""
     """What is wrong with its storage, if it ended for that."""
     slowed_s: list[float] = field(default_factory=list)
@@ -245,7 +243,8 @@ class SimulatedCluster:
             more=self._configs,
         )
         if len(self.nodes) > 1 and not node.is_formatted:
-            voters = self._first_voters() if self.has_dynamic_quorum and not node.is_new else ()
+            is_first = node.directory_id == NO_DIRECTORY
+            voters = self._first_voters() if self.has_dynamic_quorum and is_first else ()
             _format(node.doors, config, voters)
             properties = node.doors.files.read(config.metadata_log_dir / meta_properties.FILE_NAME)
             node.directory_id = meta_properties.parse(properties).directory_id or NO_DIRECTORY
@@ -324,7 +323,7 @@ class SimulatedCluster:
         """As an operator does whose node says that its storage is lost."""
         await self.kill(number)
         node = self.nodes[number]
-        node.disk, node.is_formatted, node.is_new = VirtualDisk(), False, True
+        node.disk, node.is_formatted = VirtualDisk(), False
         self.trace.add(f"{host(number)} has a new disk")
 
     async def struck(

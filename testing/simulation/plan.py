@@ -234,11 +234,8 @@ def _drawn_further(plan: Plan, chance: random.Random) -> Plan:
         replace(each, how=round(chance.random(), 3)) if each.kind is Kind.POWER_LOSS else each
         for each in plan.faults
     ]
-    return replace(
-        plan,
-        faults=tuple(sorted([*drawn, *more], key=lambda fault: fault.at_s)),
-        offloaded_s=chance.choice([0.0, *OFFLOADED_S]),
-    )
+    plan = replace(plan, faults=tuple(drawn), offloaded_s=chance.choice([0.0, *OFFLOADED_S]))
+    return _with_faults(plan, more)
 
 
 def _with_topics_made_anew(plan: Plan, chance: random.Random) -> Plan:
@@ -250,7 +247,7 @@ def _with_topics_made_anew(plan: Plan, chance: random.Random) -> Plan:
         )
         for _ in range(chance.randint(1, MADE_ANEW_MAX))
     ]
-    return replace(plan, faults=tuple(sorted([*plan.faults, *made], key=lambda fault: fault.at_s)))
+    return _with_faults(plan, made)
 
 
 def _with_a_dynamic_quorum(plan: Plan, chance: random.Random) -> Plan:
@@ -260,8 +257,11 @@ def _with_a_dynamic_quorum(plan: Plan, chance: random.Random) -> Plan:
         _draw_fault(chance, plan.nodes, Kind.VOTER_REMOVED)
         for _ in range(chance.randint(0, REMOVED_MAX))
     ]
-    faults = tuple(sorted([*plan.faults, *removed], key=lambda fault: fault.at_s))
-    return replace(plan, faults=faults, dynamic_quorum=True)
+    return _with_faults(replace(plan, dynamic_quorum=True), removed)
+
+
+def _with_faults(plan: Plan, more: Sequence[Fault]) -> Plan:
+    return replace(plan, faults=tuple(sorted([*plan.faults, *more], key=lambda each: each.at_s)))
 
 
 def _draw_kind(chance: random.Random, nodes: int, tiered: bool) -> Kind:

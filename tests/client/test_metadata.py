@@ -41,6 +41,41 @@ async def nowhere() -> Address:
     return listener.address
 
 
+@asynccontextmanager
+async def two_that_tell(
+    tells: dict[int, tuple[int, int]],
+) -> AsyncIterator[tuple[ScriptedBroker, ScriptedBroker]]:
+    """Brokers 1 and 2, and which leader of t-0 each tells of, in which epoch."""
+
+    def script(me: int, asked: Asked) -> Any:
+        if asked.api is not METADATA:
+            return None
+        brokers = [
+            {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
+            for number, each in enumerate((first, second), 1)
+        ]
+        answer = {**first.metadata(asked), "brokers": brokers}
+        leader, epoch = tells[me]
+        for topic in answer["topics"]:
+            topic["topic_id"] = UUID(int=1)
+            topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
+        return answer
+
+    async with (
+        scripted_broker(partial(script, 1), topics={"t": 1}) as first,
+        scripted_broker(partial(script, 2), topics={"t": 1}) as second,
+    ):
+        yield first, second
+
+
+async def leader_now(cluster: Cluster) -> int | None:
+    """What the next one tells of t-0 that is asked."""
+    cluster.forget("t")
+    with suppress(KafkaError):
+        return await cluster.leader("t", 0)
+    return None
+
+
 async def test_silent_brokers_together_are_waited_for_as_long_as_one() -> None:
     async with silent_brokers(3) as silent:
         async with open_cluster(TcpNetwork(), silent, timeout_s=TIMEOUT_S) as cluster:
@@ -131,22 +166,8 @@ async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is(
 
 async def test_not_only_a_broker_that_is_cut_off_is_asked_who_leads() -> None:
     """It takes itself for the leader, of which others know that another broker is it by now."""
-
-    def script(me: int, asked: Asked) -> Any:
-        if asked.api is not METADATA:
-            return None
-        brokers = [
-            {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
-            for number, each in enumerate((cut_off, other), 1)
-        ]
-        answer = {**other.metadata(asked), "brokers": brokers}
-        for topic in answer["topics"]:
-            topic["partitions"][0]["leader_id"] = me
-        return answer
-
     async with (
-        scripted_broker(partial(script, 1), topics={"t": 1}) as cut_off,
-        scripted_broker(partial(script, 2), topics={"t": 1}) as other,
+        two_that_tell({1: (1, 4), 2: (2, 4)}) as (cut_off, _),
         open_cluster(TcpNetwork(), [cut_off.address], timeout_s=TIMEOUT_S) as cluster,
     ):
         assert await cluster.leader("t", 0) == 1
@@ -187,41 +208,6 @@ async def test_a_leader_of_an_older_epoch_than_was_heard_of_is_none() -> None:
         tells = (3, 0, UUID(int=2))
         cluster.forget("t")
         assert await cluster.leader("t", 0) == 3
-
-
-@asynccontextmanager
-async def two_that_tell(
-    tells: dict[int, tuple[int, int]],
-) -> AsyncIterator[tuple[ScriptedBroker, ScriptedBroker]]:
-    """Brokers 1 and 2, and which leader of t-0 each tells of, in which epoch."""
-
-    def script(me: int, asked: Asked) -> Any:
-        if asked.api is not METADATA:
-            return None
-        brokers = [
-            {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
-            for number, each in enumerate((first, second), 1)
-        ]
-        answer = {**first.metadata(asked), "brokers": brokers}
-        leader, epoch = tells[me]
-        for topic in answer["topics"]:
-            topic["topic_id"] = UUID(int=1)
-            topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
-        return answer
-
-    async with (
-        scripted_broker(partial(script, 1), topics={"t": 1}) as first,
-        scripted_broker(partial(script, 2), topics={"t": 1}) as second,
-    ):
-        yield first, second
-
-
-async def leader_now(cluster: Cluster) -> int | None:
-    """What the next one tells of t-0 that is asked."""
-    cluster.forget("t")
-    with suppress(KafkaError):
-        return await cluster.leader("t", 0)
-    return None
 
 
 async def test_another_is_asked_than_who_tells_of_an_older_epoch() -> None:

@@ -34,6 +34,11 @@ def new_node(world: VirtualWorld | None = None) -> VirtualNode:
     return (world or VirtualWorld()).node("node", disk)
 
 
+def again(node: VirtualNode) -> VirtualNode:
+    """Another life of it, on the disk as it is."""
+    return VirtualWorld(1).node("again", node.disk)
+
+
 def metadata_on(
     seams: Seams,
     *,

@@ -16,21 +16,18 @@ from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_log import CHECKPOINT_S, MetadataLog, MetadataLogSettings
 from odradek.replication.raft.voters import Voter
 from odradek.storage.errors import LogFailed
-from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+from odradek.testing.virtual_world import VirtualNode
 from tests.replication.raft.nodes import (
     FIRST_SEGMENT,
     RECOVERY_POINT,
     ROOT,
+    again,
     configs,
     names,
     new_node,
     set_config,
     started,
 )
-
-
-def again(node: VirtualNode) -> VirtualNode:
-    return VirtualWorld(1).node("again", node.disk)
 
 
 def opened(node: VirtualNode, *, is_only_copy: bool) -> MetadataLog:

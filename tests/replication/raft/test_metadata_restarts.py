@@ -37,6 +37,7 @@ from tests.replication.raft.nodes import (
     LOG_DIRECTORY,
     RECOVERY_POINT,
     ROOT,
+    again,
     configs,
     log_of,
     metadata_on,
@@ -51,10 +52,6 @@ from tests.replication.raft.nodes import (
 def state(image: MetadataImage) -> MetadataImage:
     """Without what each epoch changes: its number, the offset, the controller's incarnation."""
     return replace(image, offset=0, epoch=0, timestamp_ms=0, controllers={})
-
-
-def again(node: VirtualNode) -> VirtualNode:
-    return VirtualWorld(1).node("again", node.disk)
 
 
 def raw_log(disk: VirtualDisk, *, formatted: bool = True) -> MetadataLog:
