@@ -9,6 +9,7 @@ FLOORS = [
     "storage",
     "replication",
     "broker",
+    "cli",
     "testing",
     "pipeline",
     "bench",

@@ -80,7 +80,7 @@ def _broker(directory: Path, store: Store) -> Iterator[PeerProcess]:
     settings = SETTINGS | {f"rsm.config.{name}": text for name, text in store.options.items()}
     sets = [word for each in settings.items() for word in ("--set", "=".join(each))]
     command = [
-        sys.executable, "-m", "odradek.broker", "serve",
+        sys.executable, "-m", "odradek.cli", "serve",
         "--listen", f"{address[0]}:{address[1]}",
         "--log-dirs", str(directory / "data"),
         "--tiered", store.url,

@@ -29,8 +29,8 @@ from typing import Any
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.connection import ClientConnection
-from odradek.broker.fetch_wait import DueFetches
+from odradek.broker.fetch.purgatory import DueFetches
+from odradek.broker.network.connection import ClientConnection
 from odradek.broker.node import Broker
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api

@@ -19,31 +19,31 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.controller_channel import ControllerChannel
-from odradek.broker.controller_duties import ControllerDuties
-from odradek.broker.controller_registration import ControllerRegistration
+from odradek.broker.controller.controller_channel import ControllerChannel
+from odradek.broker.controller.controller_registration import ControllerRegistration
+from odradek.broker.controller.periodic_tasks import ControllerDuties
+from odradek.broker.controller.quorum_availability import QuorumPresence
+from odradek.broker.controller.quorum_member import new_metadata, new_transport
+from odradek.broker.coordination.coordinators import Coordinators
 from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
-from odradek.broker.coordinators import Coordinators
-from odradek.broker.endings import (
+from odradek.broker.fetch.purgatory import DueFetches, fetch_timers
+from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
+from odradek.broker.lifecycle.broker_registration import registration_of
+from odradek.broker.lifecycle.errors import (
     CannotStart,
     Stopped,
     StorageLost,
     is_cancellation,
     said_plainly,
 )
-from odradek.broker.fetch_wait import DueFetches, fetch_timers
-from odradek.broker.lifecycle import BrokerLifecycle
+from odradek.broker.lifecycle.open_directories import open_node_directories
 from odradek.broker.metrics.registry import Metrics
-from odradek.broker.node_directories import open_node_directories
-from odradek.broker.producer_ids import ProducerIds
-from odradek.broker.quorum_member import new_metadata, new_transport
-from odradek.broker.quorum_presence import QuorumPresence
-from odradek.broker.registration import registration_of
-from odradek.broker.replicas import Replicas
+from odradek.broker.network.server import Endpoint, Opened, Server, close_listeners, open_listeners
+from odradek.broker.network.turnstile import Turnstile
+from odradek.broker.replicas.replica_manager import Replicas
 from odradek.broker.security.configured import configured_authorizer
 from odradek.broker.security.loading import follow_acls
-from odradek.broker.server import Endpoint, Opened, Server, close_listeners, open_listeners
-from odradek.broker.turnstile import Turnstile
+from odradek.broker.transactions.producer_ids import ProducerIds
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller import image as images
 from odradek.replication.controller.errors import InvalidMetadata
@@ -51,18 +51,18 @@ from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.seams import Seams
-from odradek.storage.log_housekeeping import watch_room
+from odradek.storage.log_manager.housekeeping import watch_room
 
 if TYPE_CHECKING:
     from typing import Any
 
     from odradek.broker.config.listeners import ListenerEndpoint
-    from odradek.broker.connection_quotas import ConnectionQuotas
-    from odradek.broker.directory_reports import DirectoryReports
-    from odradek.broker.fetch_sessions import FetchSessions
+    from odradek.broker.fetch.sessions import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
-    from odradek.broker.partitions import PartitionTable
-    from odradek.broker.quotas import ClientQuotas
+    from odradek.broker.quotas.client_quotas import ClientQuotas
+    from odradek.broker.quotas.connection_quotas import ConnectionQuotas
+    from odradek.broker.replicas.directory_assignments import DirectoryReports
+    from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.broker.tiered.tiering import Tiering
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from odradek.replication.raft.wire_transport import WireTransport
     from odradek.seams.network import Address
     from odradek.storage.directories.opening import Directories
-    from odradek.storage.log_manager import LogManager
+    from odradek.storage.log_manager.log_manager import LogManager
 
 log = logging.getLogger("odradek.node")
 
@@ -150,7 +150,7 @@ class Broker:
 
     @cached_property
     def fetch_sessions(self) -> FetchSessions:
-        from odradek.broker.fetch_sessions import FetchSessions
+        from odradek.broker.fetch.sessions import FetchSessions
 
         slots = self.config.get_int("max.incremental.fetch.session.cache.slots")
         return FetchSessions(slots, self.seams.entropy)
@@ -448,8 +448,8 @@ class Broker:
     def apply_quotas(self, image: MetadataImage) -> None:
         """Take over the quotas of clients and of addresses."""
         if image.quotas:
-            from odradek.broker.connection_quotas import connection_quotas_from
-            from odradek.broker.quotas import quotas_from
+            from odradek.broker.quotas.client_quotas import quotas_from
+            from odradek.broker.quotas.connection_quotas import connection_quotas_from
 
             quotas, config = image.quotas, self.config
             self.client_quotas = quotas_from(quotas, config, self.client_quotas)
@@ -460,12 +460,12 @@ class Broker:
     # What the controller does for this node
 
     async def _answer_here(self, api: Api, values: Mapping[str, Any]) -> Any:
-        from odradek.broker.local_requests import answer_here
+        from odradek.broker.requests.local_requests import answer_here
 
         return await answer_here(self, api, values)
 
     async def _reserve_producer_ids(self) -> range:
-        from odradek.broker.producer_ids import reserve_producer_ids
+        from odradek.broker.transactions.producer_ids import reserve_producer_ids
 
         return await reserve_producer_ids(self.controller, self.node_id, self.broker_epoch)
 
@@ -479,7 +479,7 @@ class Broker:
         configs: Mapping[str, str] | None = None,
     ) -> None:
         """Create the topic unless it is there. Raises KafkaError with what the controller says."""
-        from odradek.broker.topic_creation import ensure_topic
+        from odradek.broker.replicas.topic_creation import ensure_topic
 
         await ensure_topic(self, name, partitions, replication_factor, configs)
 

@@ -233,8 +233,8 @@ def join_cluster(cluster_id: str, config: ServerConfig) -> None:
 
 def main(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
     """Returns the exit code: 2 for a bad environment or config, else that of `odradek`."""
-    from odradek.broker.cli.main import main as odradek
     from odradek.broker.config.types import ConfigError
+    from odradek.cli.main import main as odradek
     from odradek.storage.directories.errors import DirectoryError
 
     try:

@@ -9,8 +9,8 @@ import sys
 from odradek.bench.cli.loading import load_results
 from odradek.bench.compare import Change, Verdict, compare, other_machine
 from odradek.bench.summary import number, ranged
-from odradek.broker.cli.errors import WrongUsage
-from odradek.broker.cli.output import print_json, print_lines, print_table
+from odradek.cli.errors import WrongUsage
+from odradek.cli.output import print_json, print_lines, print_table
 
 
 def run(args: argparse.Namespace) -> int:

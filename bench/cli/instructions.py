@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from odradek.bench import instructions
-from odradek.broker.cli.errors import CommandFailed
-from odradek.broker.cli.output import print_json, print_lines, print_table
+from odradek.cli.errors import CommandFailed
+from odradek.cli.output import print_json, print_lines, print_table
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import argparse
 from odradek.bench.limits import LIMITS
 from odradek.bench.peers import PEERS
 from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
-from odradek.broker.cli.output import print_json, print_lines, print_table
+from odradek.cli.output import print_json, print_lines, print_table
 
 
 def run(args: argparse.Namespace) -> int:

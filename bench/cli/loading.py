@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from odradek.bench.results_file import InvalidResults, Results, load
-from odradek.broker.cli.errors import CommandFailed
+from odradek.cli.errors import CommandFailed
 
 
 def load_results(name: str) -> Results:

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable, Mapping
 
 from odradek.bench.arguments import gib
-from odradek.broker.cli.errors import CommandFailed, WrongUsage
+from odradek.cli.errors import CommandFailed, WrongUsage
 
 EXTRA = "pip install 'odradek[bench]'"
 

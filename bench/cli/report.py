@@ -10,8 +10,8 @@ from odradek.bench.page_sections import UnknownSection
 from odradek.bench.performance_page import performance_page
 from odradek.bench.summary import remarks
 from odradek.bench.table import workload_lines
-from odradek.broker.cli.errors import WrongUsage
-from odradek.broker.cli.output import print_lines
+from odradek.cli.errors import WrongUsage
+from odradek.cli.output import print_lines
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,8 +26,8 @@ from odradek.bench.runner import Plan, Runner
 from odradek.bench.summary import remarks
 from odradek.bench.warm_memory import ALL, warm_memory
 from odradek.bench.workloads import ROUNDS_MOST, WORKLOADS
-from odradek.broker.cli.errors import CommandFailed, WrongUsage
-from odradek.broker.cli.output import print_lines
+from odradek.cli.errors import CommandFailed, WrongUsage
+from odradek.cli.output import print_lines
 
 INTERRUPTED = 130
 ROUNDS = 5

@@ -73,7 +73,7 @@ class Odradek:
         address = ("127.0.0.1", free_port())
         sets = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
         command = [
-            sys.executable, "-m", "odradek.broker", "serve",
+            sys.executable, "-m", "odradek.cli", "serve",
             "--listen", f"{address[0]}:{address[1]}",
             "--log-dirs", f"{directory / 'data'},{directory / 'data-2'}",
             *sets,

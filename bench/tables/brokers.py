@@ -113,7 +113,7 @@ def _odradek(directory: Path, store: Path) -> Iterator[Target]:
         "log.initial.task.delay.ms": "1000",
     }
     command = [
-        sys.executable, "-m", "odradek.broker", "serve",
+        sys.executable, "-m", "odradek.cli", "serve",
         "--listen", f"{address[0]}:{address[1]}",
         "--log-dirs", str(directory / "data"),
         "--tiered", f"file://{store}",

@@ -14,7 +14,7 @@ from typing import Any
 
 from odradek.broker.apis.authorized import check_cluster
 from odradek.broker.apis.long_answers import written
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.timers import Turn
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError

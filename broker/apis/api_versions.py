@@ -12,8 +12,8 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller import image as images
 
 if TYPE_CHECKING:
-    from odradek.broker.context import RequestContext
     from odradek.broker.node import Broker
+    from odradek.broker.requests.context import RequestContext
 
 # Names and versions of client software, told since version 3 (KIP-511).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -60,7 +60,7 @@ def _finalized(levels: tuple[tuple[str, int], ...]) -> messages.Repeated:
 @cache
 def _served(*, of_controller: bool) -> messages.Repeated:
     """The rows of all that is served: the same on each connection."""
-    from odradek.broker.dispatch import SERVED, SERVED_BY_CONTROLLERS
+    from odradek.broker.requests.dispatch import SERVED, SERVED_BY_CONTROLLERS
 
     served = SERVED_BY_CONTROLLERS if of_controller else SERVED
     return messages.Repeated(_row(apis.APIS[key]) for key in sorted(served))

@@ -16,7 +16,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import CLUSTER_NAME, AclOperation, AclResource
 
 if TYPE_CHECKING:
-    from odradek.broker.context import RequestContext
+    from odradek.broker.requests.context import RequestContext
 
 NOT_ASKED = -(1 << 31)
 """As a bit field: the client did not ask for it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from odradek.broker.apis.authorized import check_cluster, text_of
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.quotas import (

@@ -25,8 +25,8 @@ from odradek.broker.config.describe import ConfigEntry
 from odradek.broker.config.tables import BROKER
 from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
 from odradek.broker.config.validation import broker_id, list_configs, validate_broker
-from odradek.broker.context import RequestContext
-from odradek.broker.forwarding import forward_values
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.forwarding import forward_values
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -15,7 +15,6 @@ from odradek.broker.apis.authorized import (
     may_topic,
     text_of,
 )
-from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import NO_ERROR, ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from odradek.broker.groups.consumer.describe import (
     DescribedConsumer,
@@ -23,6 +22,7 @@ from odradek.broker.groups.consumer.describe import (
     NamedPartitions,
 )
 from odradek.broker.groups.consumer.members import JOINING, LEFT, LEFT_FOR_NOW
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

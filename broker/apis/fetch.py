@@ -12,10 +12,8 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from odradek.broker.context import RequestContext
-from odradek.broker.current_leader import current_leader, endpoints_of
-from odradek.broker.dispatch import Route
-from odradek.broker.fetch_reading import (
+from odradek.broker.fetch.purgatory import FetchWait, StableWait
+from odradek.broker.fetch.reading import (
     READ_COMMITTED,
     Limits,
     Read,
@@ -26,8 +24,10 @@ from odradek.broker.fetch_reading import (
     read_all,
     size_of,
 )
-from odradek.broker.fetch_sessions import FetchPlan, PartitionKey, Wanted
-from odradek.broker.fetch_wait import FetchWait, StableWait
+from odradek.broker.fetch.sessions import FetchPlan, PartitionKey, Wanted
+from odradek.broker.replicas.current_leader import current_leader, endpoints_of
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.dispatch import Route
 from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -50,7 +50,7 @@ from odradek.seams.values import value_class
 from odradek.storage.log.names import LOG, file_name
 
 if TYPE_CHECKING:
-    from odradek.broker.quiet_partitions import QuietPartitions
+    from odradek.broker.fetch.unchanged_partitions import QuietPartitions
 
 
 @value_class
@@ -128,7 +128,7 @@ def _leave_quiet(
     if session is None:
         return None
     if session.quiet is None:
-        from odradek.broker.quiet_partitions import QuietPartitions
+        from odradek.broker.fetch.unchanged_partitions import QuietPartitions
 
         lag_max_ms = ctx.broker.config.get_int("replica.lag.time.max.ms")
         session.quiet = QuietPartitions(lag_max_ms=lag_max_ms)
@@ -322,7 +322,7 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
     config = ctx.broker.config
     max_bytes = min(request.max_bytes, config.get_int("fetch.max.bytes"))
     if ctx.broker.client_quotas is not None and request.replica_id < 0:
-        from odradek.broker.throttling import fetch_bytes_max
+        from odradek.broker.quotas.request_throttling import fetch_bytes_max
 
         max_bytes = int(min(max_bytes, fetch_bytes_max(ctx)))
     is_modern = ctx.api_version >= RACK_VERSION and request.replica_id < 0

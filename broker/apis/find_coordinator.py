@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from odradek.broker.apis.authorized import check_group, check_transactional_id
-from odradek.broker.context import RequestContext
 from odradek.broker.coordination.log import partition_for
 from odradek.broker.coordination.topics import (
     Configs,
@@ -18,6 +17,7 @@ from odradek.broker.coordination.topics import (
     offsets_topic,
     transactions_topic,
 )
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

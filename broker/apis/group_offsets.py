@@ -12,10 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from odradek.broker.apis.authorized import TopicDenied, check_group, may_group, may_topic
-from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import NO_ERROR, CommittedOffset, PartitionErrors
 from odradek.broker.groups.offsets import NO_OFFSET, FetchedTopic
 from odradek.broker.groups.shard import NOBODY, Commit, OffsetToCommit
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

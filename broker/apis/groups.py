@@ -18,7 +18,6 @@ from odradek.broker.apis.authorized import (
     may_cluster,
     may_group,
 )
-from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import (
     NO_ERROR,
     Heartbeat,
@@ -32,6 +31,7 @@ from odradek.broker.groups.actions import (
     SyncAnswer,
 )
 from odradek.broker.groups.describe import DescribedGroup, NotClassicGroup
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from odradek.broker.apis.authorized import ClusterDenied, may_cluster
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import knows_cordoned
@@ -19,9 +19,9 @@ from odradek.replication.errors import NotLeader
 from odradek.seams.files import Path
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directory_logs import MEASURED_AT_ONCE
 from odradek.storage.errors import LogFailed, ReplicaNotAvailable, StorageError
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.directory_logs import MEASURED_AT_ONCE
 from odradek.storage.moving.move import MoveStatus
 
 Values = dict[str, Any]

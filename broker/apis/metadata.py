@@ -28,13 +28,13 @@ from odradek.broker.apis.topic_view import (
     missing_topic_error,
 )
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.context import RequestContext
 from odradek.broker.coordination.topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
     offsets_topic,
     transactions_topic,
 )
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -229,7 +229,7 @@ def _partition(view: TopicView, partition: PartitionView, version: int) -> Value
 
 async def _create(names: Iterable[str], ctx: RequestContext) -> None:
     """Create what can be created; whoever asks sees by the answer what could not."""
-    from odradek.broker.topic_creation import request_topics
+    from odradek.broker.replicas.topic_creation import request_topics
 
     wanted = [
         _new_topic(name, ctx.broker.config)

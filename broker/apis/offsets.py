@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from odradek.broker.apis.authorized import check_topic, may_cluster
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

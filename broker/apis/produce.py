@@ -19,8 +19,8 @@ from odradek.broker.apis.authorized import (
     check_topic_called,
     may_transactional_id,
 )
-from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import LATER, Route
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.dispatch import LATER, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.leaders import NodeEndpoint
@@ -157,7 +157,7 @@ def _answer(topics: Topics, acks: int, ctx: RequestContext) -> Answer | None:
 
 def _tell_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
     """Put into the answers who leads there, and where those brokers are (KIP-951)."""
-    from odradek.broker.current_leader import current_leader, endpoints_of
+    from odradek.broker.replicas.current_leader import current_leader, endpoints_of
 
     leaders = []
     for name, topic_id, outcomes in topics:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from odradek.broker.apis.authorized import check_producer
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.actions import Producer
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError

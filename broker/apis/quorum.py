@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from odradek.broker.apis.authorized import ClusterDenied, check_cluster, may_cluster
-from odradek.broker.context import RequestContext
-from odradek.broker.quorum_settings import static_voters
+from odradek.broker.controller.quorum_settings import static_voters
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

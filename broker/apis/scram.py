@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from odradek.broker.apis.authorized import ClusterDenied, check_cluster, may_cluster
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage

@@ -11,7 +11,7 @@ from typing import Any
 
 from odradek.broker.apis.authorized import may_topic, topic_operations
 from odradek.broker.apis.topic_view import PartitionView, TopicView, missing_topic_error
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode
 
 Values = dict[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import (
     BrokerImage,

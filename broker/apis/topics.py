@@ -17,9 +17,9 @@ import trio
 from odradek.broker.apis.authorized import TopicDenied, may_cluster, may_topic
 from odradek.broker.apis.topic_partitions import describe_topic_partitions
 from odradek.broker.config.describe import created_topic_configs
-from odradek.broker.context import RequestContext
-from odradek.broker.mutations import mutations_of
-from odradek.broker.topic_creation import create_topics as create_as_controller
+from odradek.broker.quotas.partition_mutation_quota import mutations_of
+from odradek.broker.replicas.topic_creation import create_topics as create_as_controller
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import Repeated, field

@@ -21,9 +21,9 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.apis.long_answers import written
-from odradek.broker.context import RequestContext
 from odradek.broker.coordination.expressions import compile_expression
 from odradek.broker.coordination.topics import offsets_topic
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.actions import EPOCH_BUMP, NO_EPOCH, NO_PRODUCER_ID, Producer
 from odradek.broker.transactions.shard import Filter
 from odradek.broker.transactions.states import State

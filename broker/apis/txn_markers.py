@@ -9,7 +9,7 @@ import trio
 
 from odradek.broker.apis.authorized import ClusterDenied, check_topic, may_cluster
 from odradek.broker.apis.topic_view import check_topic_name
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError

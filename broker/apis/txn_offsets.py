@@ -14,10 +14,10 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.apis.group_offsets import to_commit
-from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
 from odradek.broker.groups.shard import Commit, OffsetToCommit
 from odradek.broker.groups.transactions import InTransaction
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.verification import Support
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError

@@ -21,7 +21,7 @@ from odradek.broker.config.tables import (
 )
 from odradek.broker.config.topics import to_ms
 from odradek.broker.config.types import ConfigSource, ConfigType, to_text
-from odradek.broker.java import hash_map_order
+from odradek.broker.java_hash import hash_map_order
 from odradek.seams.values import value_class
 
 

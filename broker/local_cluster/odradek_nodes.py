@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from odradek.broker.cli.voter_argument import parse_voters
+from odradek.broker.controller.voter_argument import parse_voters
 from odradek.broker.local_cluster.plan import CONTROLLER_LISTENER, ClusterPlan, NodePlan
 from odradek.replication.controller.releases import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
@@ -41,7 +41,7 @@ class OdradekNodes:
 
     def command(self, node: NodePlan) -> Sequence[str]:
         return [
-            sys.executable, "-m", "odradek.broker", "serve",
+            sys.executable, "-m", "odradek.cli", "serve",
             "--config", node.config_file, "--log-level", self._log_level, "--stop-with-stdin",
         ]  # fmt: skip
 

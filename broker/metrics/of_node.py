@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.lifecycle import LifeState
+from odradek.broker.lifecycle.broker_lifecycle import LifeState
 from odradek.broker.metrics.registry import Labels, Metrics, Numbers
 from odradek.replication.controller import image as images
 from odradek.replication.partition.traffic import Traffic
@@ -22,10 +22,10 @@ from odradek.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
-    from odradek.broker.partitions import PartitionTable
+    from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.replication.partition.partition import Partition
     from odradek.storage.log.partition_log import PartitionLog
-    from odradek.storage.log_manager import LogManager
+    from odradek.storage.log_manager.log_manager import LogManager
 
 PARTITIONS_A_TURN = 100
 """How many are looked at, about 5 µs each, before others have the loop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odradek.broker.config.listeners import parse_address
-from odradek.broker.endings import CannotStart
+from odradek.broker.lifecycle.errors import CannotStart
 from odradek.broker.metrics.endpoint import MetricsEndpoint
 from odradek.broker.metrics.of_node import register
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from odradek.broker.dispatch import Route
+from odradek.broker.requests.dispatch import Route
 from odradek.protocol import apis
 from odradek.replication.controller.acls import acl_of
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.seams.network import ConnectionLost
 
 if TYPE_CHECKING:
-    from odradek.broker.context import RequestContext
+    from odradek.broker.requests.context import RequestContext
     from odradek.broker.security.authorizer import Authorizer
     from odradek.replication.raft.metadata import Metadata
 

@@ -23,7 +23,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.tiered.copying import highest_copied, to_be_copied
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,

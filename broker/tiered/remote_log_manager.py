@@ -38,7 +38,7 @@ from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
 from odradek.replication.remote.lost_history import Histories, lacks_history
 from odradek.seams import Seams
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.tiered.errors import (
     RemoteMetadataUnavailable,
     RemoteNotReady,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.endings import CannotStart, WrongConfig
+from odradek.broker.lifecycle.errors import CannotStart, WrongConfig
 from odradek.broker.tiered.reads import TieredReads
 from odradek.broker.tiered.remote_log_manager import RemoteLogManager
 from odradek.broker.tiered.settings import RemoteLogSettings

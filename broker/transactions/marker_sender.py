@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import trio
 
-from odradek.broker.gathering import Gathering
+from odradek.broker.network.request_batching import Gathering
 from odradek.broker.transactions.actions import Outcome
 from odradek.broker.transactions.markers import MarkerErrors, MarkerWriter, TransactionMarker
 from odradek.client.errors import ClientError

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from odradek.broker.coordination.topics import OFFSETS_TOPIC
-from odradek.broker.partitions import PartitionTable
+from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from odradek.broker.apis.authorized import check_topic_called
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.verification import Support, TransactionPartitions, ask
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.produce import ProduceRequest

@@ -15,7 +15,7 @@ import trio
 
 from odradek.broker.coordination.log import partition_for
 from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
-from odradek.broker.gathering import Gathering
+from odradek.broker.network.request_batching import Gathering
 from odradek.broker.transactions.verification import TransactionPartitions
 from odradek.client.errors import ClientError, Unsupported
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, Api

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from odradek.broker.cli.errors import CommandFailed, WrongUsage
+from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.pipeline.cli import audit, decode, export, replay, stats
 from odradek.pipeline.errors import BadOption, PipelineError, from_spark
 

@@ -27,7 +27,7 @@ from odradek.storage.throttle import Throttle
 if TYPE_CHECKING:
     from odradek.storage.compaction.plan import Statistics
     from odradek.storage.compaction.scheduling import Dirt
-    from odradek.storage.log_manager import LogManager
+    from odradek.storage.log_manager.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 

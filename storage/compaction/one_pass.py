@@ -36,7 +36,7 @@ from odradek.storage.log.segment import Segment
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
-    from odradek.storage.log_manager import LogManager
+    from odradek.storage.log_manager.log_manager import LogManager
 
 SEED_BYTES = 32
 PRODUCERS_PER_STEP = 500

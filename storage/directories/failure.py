@@ -8,7 +8,7 @@ with three exceptions that say nothing about the disk:
 - A full disk (ENOSPC, EDQUOT) where whoever hit it *undid* what it had begun: nothing is lost, the
   request is refused with KAFKA_STORAGE_ERROR, what is there can still be read, and retention or a
   deleted topic may make room. Kafka takes the directory offline here, and itself down with its last
-  one; `broker/replicas.py` does that where other replicas can take over. A full disk at a `sync` is
+  one; `broker/replicas/replica_manager.py` does that where other replicas can take over. A full disk at a `sync` is
   like any other failed sync (bytes that were accepted may be lost): offline.
 - `ODD`, in a log's directory: a name there is not what it should be, say a directory in a file's place.
   The disk has answered, and is well; the one log is offline by itself, whenever that file is first needed.

@@ -44,16 +44,16 @@ from odradek.seams.values import state_class
 from odradek.storage.descriptors import run_to_its_end
 from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.moving.blame import judge
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.states import Event
 
 if TYPE_CHECKING:
-    from odradek.storage.log_manager import LogManager
+    from odradek.storage.log_manager.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 

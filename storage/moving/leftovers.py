@@ -27,16 +27,16 @@ from odradek.seams.values import value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import State, TopicPartition
-from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
-from odradek.storage.log_adoption import Adoption
-from odradek.storage.log_loading import Adopt, Loading
-from odradek.storage.log_registry import IsStray, Offline
+from odradek.storage.log_manager.adoption import Adoption
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.loading import Adopt, Loading
+from odradek.storage.log_manager.registry import IsStray, Offline
 from odradek.storage.moving.startup import Decision, Left, Verdict, decide
 
 if TYPE_CHECKING:
-    from odradek.storage.log_manager import LogManager
+    from odradek.storage.log_manager.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import trio
 
 from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.states import Action, Event, State, step
 

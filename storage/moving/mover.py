@@ -24,7 +24,6 @@ from odradek.seams.values import state_class
 from odradek.storage.descriptors import RETRY_SECONDS, run_to_its_end
 from odradek.storage.directories import names
 from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
-from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import (
     CordonedDirectory,
     DiskFull,
@@ -36,13 +35,14 @@ from odradek.storage.errors import (
     UnknownDirectory,
 )
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_registry import offline_reason
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.registry import offline_reason
 from odradek.storage.moving.settings import UNLIMITED, MoverSettings
 from odradek.storage.moving.states import Action, Event, State
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
-    from odradek.storage.log_manager import LogManager
+    from odradek.storage.log_manager.log_manager import LogManager
     from odradek.storage.moving.mirror import Mirror
     from odradek.storage.moving.move import Move, MoveStatus
 

@@ -16,7 +16,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.endings import CannotStart, Stopped, StorageLost
+from odradek.broker.lifecycle.errors import CannotStart, Stopped, StorageLost
 from odradek.broker.node import Broker
 from odradek.replication.controller.releases import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node

@@ -42,11 +42,14 @@ LIFE: ContextVar[Life | None] = ContextVar("LIFE", default=None)
 
 EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.storage.log.state", "%s is offline: "): Cause.DISK,
-    ("odradek.storage.log_loading", "%s is offline: "): Cause.DISK,
+    ("odradek.storage.log_manager.loading", "%s is offline: "): Cause.DISK,
     ("odradek.storage.directories.directory", "log directory %s is offline: "): Cause.DISK,
     ("odradek.storage.directories.shortage", "log directory %s is full"): Cause.DISK,
-    ("odradek.storage.log_closing", "%s is not closed cleanly: "): Cause.DISK,
-    ("odradek.storage.log_manager", "%s was the last or the metadata directory: "): Cause.DISK,
+    ("odradek.storage.log_manager.closing", "%s is not closed cleanly: "): Cause.DISK,
+    (
+        "odradek.storage.log_manager.log_manager",
+        "%s was the last or the metadata directory: ",
+    ): Cause.DISK,
     ("odradek.storage.moving.mover", "the move of %s failed (%s): "): Cause.DISK,
     ("odradek.coordination", "%s-%d can't be loaded, "): Cause.DISK,
     ("odradek.node", "log directory %s took %d partitions offline; "): Cause.DISK,

@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from odradek.broker.cli.remote_store import MetadataReading
+from odradek.cli.remote_store import MetadataReading
 from odradek.client.admin import (
     ConfigChange,
     ConfigOperation,

@@ -19,7 +19,7 @@ from odradek.bench.peers import PEERS
 from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import load, save
 from odradek.bench.workloads import WORKLOADS, topics
-from odradek.broker.cli.main import main
+from odradek.cli.main import main
 from odradek.testing import Broker, Cluster
 from tests.bench.test_results_file import full_results
 
@@ -64,7 +64,7 @@ def test_serving_looks_for_no_other_commands() -> None:
     """Reading every distribution's entry points would cost a start milliseconds."""
     script = (
         "import sys\n"
-        "from odradek.broker.cli.main import main\n"
+        "from odradek.cli.main import main\n"
         "main(['serve', '--help'])\n"
         "print([m for m in sys.modules if m.startswith(('odradek.bench', 'importlib.metadata'))])"
     )

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.peers import Peers
+from odradek.broker.network.broker_connections import Peers
 from odradek.replication.controller.image import (
     BrokerImage,
     Endpoint,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odradek.broker.compatibility import page
+from odradek.broker.requests.compatibility_page import page
 
 
 def test_the_page_is_current() -> None:
     written = Path(__file__).parents[2] / "docs" / "compatibility.md"
-    assert written.read_text() == page(), "run python -m odradek.broker.compatibility > the page"
+    assert written.read_text() == page(), (
+        "run python -m odradek.broker.requests.compatibility_page > the page"
+    )

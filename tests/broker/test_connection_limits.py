@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.server import Endpoint, Server
+from odradek.broker.network.server import Endpoint, Server
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
 from odradek.seams.network import Address, Connection, ConnectionLost

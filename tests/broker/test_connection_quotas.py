@@ -6,7 +6,7 @@ import socket
 import time
 from contextlib import suppress
 
-from odradek.broker.connection_quotas import ConnectionQuotas
+from odradek.broker.quotas.connection_quotas import ConnectionQuotas
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from odradek.broker.controller_channel import ControllerChannel
+from odradek.broker.controller.controller_channel import ControllerChannel
 from odradek.protocol.apis import ALLOCATE_PRODUCER_IDS, ASSIGN_REPLICAS_TO_DIRS, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.raft.errors import NotController

@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker import fetch_wait
 from odradek.broker.apis.fetch import Answer, fetch
-from odradek.broker.connection import ClientConnection
-from odradek.broker.context import RequestContext
-from odradek.broker.fetch_reading import PARTITIONS_A_TURN
-from odradek.broker.fetch_wait import ANSWERED_AT_ONCE, DueFetches
+from odradek.broker.fetch import purgatory as fetch_wait
+from odradek.broker.fetch.purgatory import ANSWERED_AT_ONCE, DueFetches
+from odradek.broker.fetch.reading import PARTITIONS_A_TURN
+from odradek.broker.network.connection import ClientConnection
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic

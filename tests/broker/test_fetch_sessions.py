@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.fetch_sessions import (
+from odradek.broker.fetch.sessions import (
     FetchPlan,
     FetchSessions,
     InvalidSessionEpoch,

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from odradek.broker.apis.fetch import fetch
-from odradek.broker.context import RequestContext
-from odradek.broker.fetch_reading import (
+from odradek.broker.fetch.reading import (
     PARTITIONS_A_TURN,
     WARMED_AT_ONCE_BYTES,
     read_through,
 )
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from odradek.broker.gathering import QUESTIONS_MAX, Gathering
+from odradek.broker.network.request_batching import QUESTIONS_MAX, Gathering
 from odradek.client.errors import ClientError, Unreachable
 
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 import trio
 
-from odradek.broker import connection
-from odradek.broker.receive_buffer import BUSY_BYTES, ReceiveBuffer
+from odradek.broker.network import connection
+from odradek.broker.network.receive_buffer import BUSY_BYTES, ReceiveBuffer
 from odradek.protocol import apis
 from odradek.testing import Broker
 from tests.broker.raw_requests import request_frame

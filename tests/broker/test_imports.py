@@ -16,9 +16,9 @@ HEAVY = {
 # What the first client that needs it loads, or the warm-up after readiness
 LATER = {
     "odradek.broker.apis.produce", "odradek.broker.apis.groups", "odradek.broker.groups.coordinator",
-    "odradek.broker.cli.dump", "odradek.broker.cli.topics", "odradek.client.connection",
+    "odradek.cli.dump", "odradek.cli.topics", "odradek.client.connection",
     "odradek.protocol.schemas.group_records", "odradek.protocol.schemas.security_records",
-    "odradek.replication.controller.topics", "odradek.broker.topic_creation",
+    "odradek.replication.controller.topics", "odradek.broker.replicas.topic_creation",
     "odradek.storage.moving.crossing", "encodings.idna",
 }  # fmt: skip
 
@@ -40,7 +40,7 @@ compiled = set()
 sys.addaudithook(heard)
 
 import trio
-from odradek.broker.cli import main, serve
+from odradek.cli import main, serve
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.node import Broker
 from odradek.seams.real import real_seams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.java import hash_map_order, java_string_hash
+from odradek.broker.java_hash import hash_map_order, java_string_hash
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.partitions import (
+from odradek.broker.replicas.partition_table import (
     AGAIN_SECONDS,
     OPENED_AT_ONCE,
     SETTLE_SECONDS,
@@ -29,7 +29,7 @@ from odradek.replication.errors import NotLeader, UnknownPartition
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.log_manager_world import ONE, TWO, UUID, World
 

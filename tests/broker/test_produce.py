@@ -12,8 +12,8 @@ import trio
 
 from odradek.broker.apis.produce import produce as handle_produce
 from odradek.broker.apis.produce import produce_at_once
-from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import LATER
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.dispatch import LATER
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode

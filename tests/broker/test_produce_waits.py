@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from odradek.broker.apis.produce import Topics, produce
-from odradek.broker.context import RequestContext
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.produce import ProduceRequest, ProduceTopic

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.producer_ids import WAIT_SECONDS, ProducerIds
+from odradek.broker.transactions.producer_ids import WAIT_SECONDS, ProducerIds
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 SIZE = 10

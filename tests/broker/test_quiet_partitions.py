@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import trio
 
-from odradek.broker.fetch_sessions import Session
-from odradek.broker.quiet_partitions import ALL_SECONDS_MAX, QuietPartitions
+from odradek.broker.fetch.sessions import Session
+from odradek.broker.fetch.unchanged_partitions import ALL_SECONDS_MAX, QuietPartitions
 from odradek.protocol.fetch import FetchedPartition
 from tests.broker.test_follower_fetches import size, waits_for
 from tests.broker.two_replicas import EPOCH, OTHER, SIZE, Stage, stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.quotas import IDLE_MS, WAIT_MS_MAX, ClientQuotas, Counted, Rate
+from odradek.broker.quotas.client_quotas import IDLE_MS, WAIT_MS_MAX, ClientQuotas, Counted, Rate
 from odradek.replication.controller.quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,

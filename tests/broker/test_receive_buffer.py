@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.broker.receive_buffer import (
+from odradek.broker.network.receive_buffer import (
     BUSY_BYTES,
     FIRST_BYTES,
     GROWTH,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.connection import ClientConnection
-from odradek.broker.forwarding import Answered
-from odradek.broker.throttling import wait_by_controller
+from odradek.broker.network.connection import ClientConnection
+from odradek.broker.quotas.request_throttling import wait_by_controller
+from odradek.broker.requests.forwarding import Answered
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch

@@ -6,7 +6,7 @@ import itertools
 
 import trio
 
-from odradek.broker.turnstile import Turnstile
+from odradek.broker.network.turnstile import Turnstile
 
 
 async def test_large_requests_leave_a_pass_of_the_loop_between_them() -> None:

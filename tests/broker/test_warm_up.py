@@ -9,7 +9,7 @@ import os
 import pytest
 import trio
 
-from odradek.broker import warm_up
+from odradek.broker.lifecycle import warm_up
 from odradek.testing.virtual_clock import VirtualClock
 
 

@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from odradek.broker.apis.fetch import Answer, fetch
-from odradek.broker.connection import unpin
-from odradek.broker.context import RequestContext
-from odradek.broker.fetch_reading import READ_AT_ONCE_BYTES
+from odradek.broker.fetch.reading import READ_AT_ONCE_BYTES
+from odradek.broker.network.connection import unpin
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission

@@ -13,8 +13,8 @@ import trio
 
 from odradek.broker.apis.fetch import fetch
 from odradek.broker.apis.offsets import list_offsets
-from odradek.broker.connection import unpin
-from odradek.broker.context import RequestContext
+from odradek.broker.network.connection import unpin
+from odradek.broker.requests.context import RequestContext
 from odradek.broker.tiered.reads import TieredReads
 from odradek.protocol import apis
 from odradek.protocol.apis import Api

@@ -11,8 +11,8 @@ from uuid import UUID
 import trio
 
 from odradek.broker.apis.fetch import Answer, fetch
-from odradek.broker.connection import unpin
-from odradek.broker.context import RequestContext
+from odradek.broker.network.connection import unpin
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.fetch import FetchedPartition
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic

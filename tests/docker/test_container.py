@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from odradek.broker.cli.main import main as odradek
+from odradek.cli.main import main as odradek
 from tests.interop.broker_process import deadline, free_port
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"

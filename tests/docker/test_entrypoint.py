@@ -156,8 +156,8 @@ def test_any_environment_gives_a_command_line_or_a_reason(environment: dict[str,
 
 def test_the_command_line_is_one_that_serve_takes() -> None:
     """The flags used here exist there, and the configs make a node."""
-    from odradek.broker.cli import serve
-    from odradek.broker.cli.main import build_parser
+    from odradek.cli import serve
+    from odradek.cli.main import build_parser
 
     made = line({"ODRADEK_TOPICS": "a:3"})
     args = build_parser("serve", serve).parse_args(made)

@@ -138,7 +138,7 @@ def mixed_company(
 
 def _format(file: Path, settings: Mapping[str, str], *flags: str) -> None:
     file.write_text(properties(settings))
-    command = [sys.executable, "-m", "odradek.broker", "storage", "format", *flags]
+    command = [sys.executable, "-m", "odradek.cli", "storage", "format", *flags]
     subprocess.run(
         [*command, "-t", CLUSTER_ID, "-c", str(file)], check=True, stdout=subprocess.DEVNULL
     )

@@ -62,14 +62,14 @@ class Controller:
         if self.kind == "kafka":
             run_tool("storage", *words)
         else:
-            command = [sys.executable, "-m", "odradek.broker", "storage", *words]
+            command = [sys.executable, "-m", "odradek.cli", "storage", *words]
             subprocess.run(command, check=True, capture_output=True)
 
     def start(self) -> None:
         if self.kind == "kafka":
             command = kafka_dist().command("kafka.Kafka", str(self.config))
         else:
-            command = [sys.executable, "-m", "odradek.broker", "serve"]
+            command = [sys.executable, "-m", "odradek.cli", "serve"]
             command += ["--config", str(self.config)]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)

@@ -56,7 +56,7 @@ def start_odradek(
     with log_file.open("ab") as log:
         process = subprocess.Popen(
             [
-                *prefix, sys.executable, "-m", "odradek.broker", "serve",
+                *prefix, sys.executable, "-m", "odradek.cli", "serve",
                 "--listen", f"127.0.0.1:{port}",
                 "--log-dirs", ",".join(map(str, log_dirs)),
                 "--port-file", str(port_file),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from odradek.broker.cli.main import main
+from odradek.cli.main import main
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.clients import PATIENCE_S, create_topic, poll_until
 from tests.interop.conftest import BROKERS, STARTERS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.cli.main import main
+from odradek.cli.main import main
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.tiered.metadata import PartitionDeleteState, RemotePartitionDeleteMetadata
 from odradek.storage.tiered.metadata_records import encode

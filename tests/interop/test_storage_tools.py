@@ -20,7 +20,7 @@ SCRAM = 'SCRAM-SHA-256=[name=alice,iterations=8192,salt="N3E=",password=secret]'
 
 def ours(*words: str, code: int = 0) -> str:
     ran = subprocess.run(
-        [sys.executable, "-m", "odradek.broker", "storage", *words],
+        [sys.executable, "-m", "odradek.cli", "storage", *words],
         capture_output=True,
         text=True,
         check=False,

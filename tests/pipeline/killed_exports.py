@@ -62,7 +62,7 @@ class Export:
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._log = log.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "odradek.broker", "pipeline", "export", *arguments],
+            [sys.executable, "-m", "odradek.cli", "pipeline", "export", *arguments],
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

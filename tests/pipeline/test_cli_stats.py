@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 
-from odradek.broker.cli.main import main
+from odradek.cli.main import main
 from odradek.pipeline.cli import audit, decode, export, stats
 from odradek.pipeline.cli.main import JOBS
 from odradek.pipeline.cli.stats import as_text, outcomes_as_text, parsed_rule

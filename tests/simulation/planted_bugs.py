@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from odradek.broker import fetch_reading
-from odradek.broker.partitions import PartitionTable
-from odradek.broker.replicas import Replicas
+from odradek.broker.fetch import reading as fetch_reading
+from odradek.broker.replicas.partition_table import PartitionTable
+from odradek.broker.replicas.replica_manager import Replicas
 from odradek.replication.controller.image import PartitionImage, TopicImage
 from odradek.replication.controller.partition_change import _Target
 from odradek.replication.partition import follower, leader

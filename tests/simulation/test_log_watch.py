@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.endings import Stopped
+from odradek.broker.lifecycle.errors import Stopped
 from odradek.broker.tiered.segment_work import SegmentWork
 from odradek.replication.partition.partition import Partition
 from odradek.testing.simulation.cluster import DATA, NodeLife, SimulatedCluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.replicas import Replicas
+from odradek.broker.replicas.replica_manager import Replicas
 from odradek.broker.transactions.marker_sender import NO_LEADER, MarkerSender
 from odradek.client.admin import delete_topics
 from odradek.client.metadata import Cluster

@@ -19,8 +19,8 @@ from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import Appended, PartitionLog
-from odradek.storage.log_manager import Intervals, LogManager
-from odradek.storage.log_registry import IsStray, nothing_is_stray
+from odradek.storage.log_manager.log_manager import Intervals, LogManager
+from odradek.storage.log_manager.registry import IsStray, nothing_is_stray
 from odradek.storage.moving.settings import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk

@@ -25,7 +25,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import StorageError
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import Intervals, LogManager
+from odradek.storage.log_manager.log_manager import Intervals, LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import OPERATIONS, VirtualDisk
 from tests.storage.log_manager_world import T0, UUID, A, B, World, append, append_keyed, contents

@@ -14,14 +14,14 @@ from odradek.seams.files import OutOfDescriptors, Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import DiskFull, InconsistentTopicId, LogFailed, NoDescriptors
 from odradek.storage.log import partition_metadata
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import Beginning
-from odradek.storage.log_loading import Adopt, Loading, Opener, Survey
-from odradek.storage.log_manager import Intervals
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.loading import Adopt, Loading, Opener, Survey
+from odradek.storage.log_manager.log_manager import Intervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import (

@@ -11,7 +11,7 @@ from odradek.seams.files import Path as SeamPath
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from tests.interop.real_kafka import RealKafka, start_kafka
 from tests.storage.log_manager_world import append, contents
 

@@ -31,7 +31,7 @@ from odradek.seams.files import Path
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))

@@ -16,12 +16,12 @@ import pytest
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import find_route
+from odradek.broker.network.server import Endpoint
 from odradek.broker.node import Broker
-from odradek.broker.quotas import ClientQuotas
+from odradek.broker.quotas.client_quotas import ClientQuotas
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.dispatch import find_route
 from odradek.broker.security.authorizer import Authorizer
-from odradek.broker.server import Endpoint
 from odradek.protocol import apis, messages
 from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration, start_broker

@@ -180,7 +180,7 @@ async def test_acls_themselves(client: Any, restricted: Callable[..., Any]) -> N
 
 
 def test_every_api_of_clients_has_a_rule() -> None:
-    from odradek.broker.dispatch import SERVED
+    from odradek.broker.requests.dispatch import SERVED
 
     missing = [apis.APIS[key].title for key in SERVED if apis.APIS[key] not in RULES]
     assert not missing

@@ -9,12 +9,12 @@ import pytest
 
 from odradek.broker.config import loggers
 from odradek.broker.config.types import ResourceType
-from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import FORWARDABLE, find_controller_route, find_route
-from odradek.broker.local_requests import IN_PROCESS, answer_here
-from odradek.broker.quotas import ClientQuotas
+from odradek.broker.network.server import Endpoint
+from odradek.broker.quotas.client_quotas import ClientQuotas
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route, find_route
+from odradek.broker.requests.local_requests import IN_PROCESS, answer_here
 from odradek.broker.security.authorizer import Authorizer
-from odradek.broker.server import Endpoint
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import request_header

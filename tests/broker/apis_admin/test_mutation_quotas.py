@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.quotas import ClientQuotas, TokenBucket
+from odradek.broker.quotas.client_quotas import ClientQuotas, TokenBucket
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.errors import RequestTimedOut

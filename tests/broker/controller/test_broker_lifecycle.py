@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.lifecycle import BrokerLifecycle, LifeState
+from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle, LifeState
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import NewTopic

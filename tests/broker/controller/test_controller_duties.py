@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from odradek.broker.controller_duties import LEFT_SECONDS
+from odradek.broker.controller.periodic_tasks import LEFT_SECONDS
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.cluster_records import NoOpRecord

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.controller_registration import ControllerRegistration
+from odradek.broker.controller.controller_registration import ControllerRegistration
 from odradek.replication.controller.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from odradek.replication.controller.image import ControllerImage, Endpoint
 from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata

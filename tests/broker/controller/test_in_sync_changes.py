@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from odradek.broker.in_sync_changes import PARTITIONS_AT_ONCE, InSyncChanges
 from odradek.broker.metrics.registry import Metrics
+from odradek.broker.replicas.alter_partition_sender import PARTITIONS_AT_ONCE, InSyncChanges
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
 from odradek.replication.partition.in_sync import Altered, Proposal

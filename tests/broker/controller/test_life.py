@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.lifecycle import MOMENT_MS, STOPPING_MOMENT_MS, Life, LifeState
+from odradek.broker.lifecycle.broker_lifecycle import MOMENT_MS, STOPPING_MOMENT_MS, Life, LifeState
 
 INTERVAL_MS = 2000
 STARTING, RECOVERY, RUNNING, STOPPING, GONE = LifeState

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.quorum_presence import GONE_SECONDS, QuorumPresence
+from odradek.broker.controller.quorum_availability import GONE_SECONDS, QuorumPresence
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.seams.network import ConnectionLost, ConnectionRefused
 

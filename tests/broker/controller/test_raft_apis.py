@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import find_controller_route
+from odradek.broker.network.server import Endpoint
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.dispatch import find_controller_route
 from odradek.broker.security.rules import RULES
-from odradek.broker.server import Endpoint
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import AclOperation

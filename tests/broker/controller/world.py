@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.controller_duties import ControllerDuties
+from odradek.broker.controller.periodic_tasks import ControllerDuties
 from odradek.protocol import messages
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError

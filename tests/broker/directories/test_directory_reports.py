@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from odradek.broker.directory_reports import (
+from odradek.broker.replicas.directory_assignments import (
     ASSIGNMENTS_MAX,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,

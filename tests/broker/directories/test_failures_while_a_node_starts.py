@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from odradek.broker.endings import CannotStart, StorageLost
-from odradek.broker.lifecycle import BrokerLifecycle
+from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
+from odradek.broker.lifecycle.errors import CannotStart, StorageLost
 from odradek.broker.node import Broker
 from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown

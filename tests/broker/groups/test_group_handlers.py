@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from odradek.broker.apis import find_coordinator, group_offsets, groups
-from odradek.broker.context import RequestContext
 from odradek.broker.coordination.log import partition_for
 from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.coordinator import GroupCoordinator
+from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError

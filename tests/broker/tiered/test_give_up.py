@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from odradek.broker.cli import remote_give_up
-from odradek.broker.cli.main import main
+from odradek.cli import remote_give_up
+from odradek.cli.main import main
 from odradek.client import admin
 from odradek.client.consumer import EARLIEST, list_offsets
 from odradek.seams.store_directory import MARK

@@ -17,8 +17,8 @@ from odradek.broker.coordination.leadership import (
     LoadInProgress,
     NotCoordinator,
 )
+from odradek.broker.coordination.partition_log import PartitionCoordinatorLog
 from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
-from odradek.broker.coordinator_log import PartitionCoordinatorLog
 from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswer
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator

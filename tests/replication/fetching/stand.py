@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.apis import fetch as fetch_api
-from odradek.broker.fetch_sessions import FetchSessions, Wanted
+from odradek.broker.fetch.sessions import FetchSessions, Wanted
 from odradek.protocol import messages
 from odradek.protocol.apis import (
     API_VERSIONS,
@@ -48,7 +48,7 @@ from odradek.seams.network import Connection, ConnectionLost
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_world import VirtualWorld
 from tests.storage.log.log_world import batch
 

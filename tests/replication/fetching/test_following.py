@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.fetch_sessions import Wanted
+from odradek.broker.fetch.sessions import Wanted
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch import FetchedPartition
 from odradek.replication.partition.follower import State

@@ -17,7 +17,7 @@ from odradek.seams.files import Path as SeamPath
 from odradek.seams.real_files import RealFiles
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_offload import VirtualOffload
 from odradek.testing.virtual_workers import VirtualWorkers

@@ -34,7 +34,7 @@ from odradek.storage.log.partition_log import AbortedTransaction, LogRead, Origi
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.verifications import UNGUARDED
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import Fault

@@ -15,7 +15,7 @@ from odradek.seams.files import Path
 from odradek.seams.workers import WorkerDied
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.compaction.histories import COMPACTED, History, content

@@ -11,7 +11,7 @@ import pytest
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.histories import COMPACTED, History, content, last_batches
 from tests.storage.compaction.model import Kept, compacted, kept

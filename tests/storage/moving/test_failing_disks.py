@@ -11,7 +11,7 @@ import trio
 from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull, NoDescriptors, StorageError
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_disk import Fault
 from tests.storage.log_manager_world import ONE, A, B, World
 from tests.storage.moving.moving_world import (

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving.settings import MoverSettings
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append, contents

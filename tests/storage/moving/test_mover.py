@@ -26,7 +26,7 @@ from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log.producers import KeptBatch, ProducerEntry
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.truncation import Beginning
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving import mirror as mirroring
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.settings import MoverSettings

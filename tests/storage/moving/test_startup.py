@@ -15,12 +15,12 @@ from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import FILE_NAME
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.names import EPOCHS, METADATA
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_loading import Opener
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.loading import Opener
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
 

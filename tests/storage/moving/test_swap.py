@@ -15,7 +15,7 @@ from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import AbortedTransaction, Appended, Origin, PartitionLog
 from odradek.storage.log.verifications import UNGUARDED
-from odradek.storage.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving.crossing import Crossing
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk

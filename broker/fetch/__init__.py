@@ -1,0 +1,1 @@
+"""Serving Fetch: sessions, reading, waiting fetches, and replica selection."""

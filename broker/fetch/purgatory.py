@@ -1,0 +1,206 @@
+"""A fetch that waits: ended by the append that fills it, by a change of role, or by its time.
+
+Its task runs in the next pass of the loop, after whoever appended has answered. So that a consumer has
+its records before that, the connection that appended answers it before it sends its own answers
+(`DueFetches`), if that can be done from memory.
+
+Where this node has the only replica, the task of a fetch that was answered so is not even woken before the
+client asks on: the clients that were sent something have the processor meanwhile. With other replicas
+what becomes visible mostly does so by a task, which leaves no such room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import trio
+
+from odradek.broker.requests.context import Asker
+from odradek.broker.timers import Timers
+from odradek.replication.partition.partition import Partition
+from odradek.seams.clock import Clock
+from odradek.seams.processor import let_others_run
+
+ANSWERED_AT_ONCE = 2
+"""Fetches answered before the answer of whoever woke them, about 50 µs each; the rest is left to
+their own tasks."""
+PATIENCE_SECONDS = 200e-6
+"""So long whoever was sent something may have the processor: who hands on what it got takes a tenth."""
+PAUSE = 200
+"""Who computes takes it for some milliseconds: for so many times that long it is offered to nobody."""
+
+
+class DueFetches:
+    """The waits that were filled, until they are answered or their tasks run."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offered_again_at = 0.0
+        self.waits: dict[_Wait, None] = {}
+        self.is_attended = False
+        """Whether who is at work calls `answer` when done: no task has to be woken before."""
+
+    def add(self, wait: _Wait) -> None:
+        self.waits[wait] = None
+
+    def discard(self, wait: _Wait) -> None:
+        self.waits.pop(wait, None)
+
+    def answer(self) -> None:
+        """Answer the first of them. Raises nothing: what goes wrong is left to their own tasks."""
+        self.is_attended = False
+        if not self.waits:
+            return
+        tried = 0
+        is_any_answered = False
+        while self.waits:
+            wait = next(iter(self.waits))
+            del self.waits[wait]
+            if tried < ANSWERED_AT_ONCE:
+                wait.answer()
+                tried += 1
+                is_any_answered |= wait.is_answered
+            else:
+                wait.resume()
+        if is_any_answered:
+            self._offer_processor()
+
+    def _offer_processor(self) -> None:
+        """Have clients that were sent something run before what is left to do here, which has time."""
+        began = self._clock.monotonic()
+        if began < self._offered_again_at:
+            return
+        let_others_run()
+        ended = self._clock.monotonic()
+        if ended - began > PATIENCE_SECONDS:
+            self._offered_again_at = ended + PAUSE * (ended - began)
+
+
+class _Wait:
+    """Wakes once a partition watched changed hands, or by what `visible` of its kinds says."""
+
+    def __init__(
+        self,
+        due: DueFetches,
+        timers: Timers[_Wait],
+        asker: Asker | None,
+        answer_at_once: Callable[[], bool],
+    ) -> None:
+        """`answer_at_once` says whether it did answer; it needs an `asker`."""
+        self._enough = trio.Event()
+        self._due = due
+        self._timers = timers
+        self._asker = asker
+        self._answer_at_once = answer_at_once
+        self._failure: Exception | None = None
+        self._is_alone = True
+        """No follower has to hear of what is watched before it is visible."""
+        self._watched: list[Partition] = []
+        self.is_answered = False
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        raise NotImplementedError
+
+    def interrupted(self, partition: Partition) -> None:
+        self.resume()
+
+    def expire(self) -> None:
+        self.resume()
+
+    def resume(self) -> None:
+        """Have its task go on."""
+        self._enough.set()
+        if self._asker is not None:
+            self._asker.wake()
+
+    def _wake(self) -> None:
+        if self._enough.is_set():
+            return
+        if self._asker is not None:
+            self._due.add(self)
+        if self._asker is None or not self._due.is_attended:
+            self.resume()
+
+    def answer(self) -> None:
+        """Answer, if that can be done at once; for `DueFetches`, and once in its life."""
+        try:
+            self.is_answered = self._answer_at_once()
+        except Exception as failure:
+            self._failure = failure
+        if self.is_answered:
+            self._enough.set()
+            self.unwatch()
+        else:
+            self.resume()
+
+    def watch(self, partitions: Iterable[Partition], *, end: bool = False) -> None:
+        """Count what becomes visible from here on, or with `end` what is appended, until `unwatch`."""
+        for partition in partitions:
+            partition.watch(self, end=end)
+            self._watched.append(partition)
+            if partition.leading is not None:
+                self._is_alone = False
+
+    def unwatch(self) -> None:
+        for partition in self._watched:
+            partition.unwatch(self)
+        self._watched.clear()
+        self._due.discard(self)
+        self._timers.disarm(self)
+
+    async def wait(self, until_ms: int) -> None:
+        """Return when woken, or at that time of the monotonic clock; where it is answered meanwhile, that
+        may be as late as the client asks on. Raises what went wrong where it was answered."""
+        self._timers.arm(self, until_ms)
+        if self._asker is not None and self._is_alone and not self._enough.is_set():
+            await self._asker.until_next_request()
+        if not self._enough.is_set():
+            await self._enough.wait()
+        if self._failure is not None:
+            raise self._failure
+
+
+def fetch_timers(clock: Clock) -> Timers[_Wait]:
+    """When waits give up; `run` must be running for that."""
+    return Timers(clock, _Wait.expire)
+
+
+class FetchWait(_Wait):
+    """Wakes once `missing_bytes` more became visible in the partitions watched. It counts what is
+    appended, reading nothing."""
+
+    def __init__(
+        self,
+        missing_bytes: int,
+        due: DueFetches,
+        timers: Timers[_Wait],
+        asker: Asker | None,
+        answer_at_once: Callable[[], bool],
+    ) -> None:
+        super().__init__(due, timers, asker, answer_at_once)
+        self._missing_bytes = missing_bytes
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes <= 0:
+            self._wake()
+
+
+class StableWait(_Wait):
+    """Wakes once a last stable offset has moved, for readers of what is committed: how many bytes
+    that brings is not known without a look."""
+
+    def __init__(
+        self,
+        stable_offsets: Mapping[Partition, int],
+        due: DueFetches,
+        timers: Timers[_Wait],
+        asker: Asker | None,
+        answer_at_once: Callable[[], bool],
+    ) -> None:
+        super().__init__(due, timers, asker, answer_at_once)
+        self._stable_offsets = stable_offsets
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        if partition.log.last_stable_offset > self._stable_offsets[partition]:
+            self._wake()

@@ -1,0 +1,479 @@
+"""What a fetch reads: partition by partition, within the request's bytes (KIP-74).
+
+`read_all` goes to the disk for what is not in memory, and gives others the loop. `read_again` is for
+whoever was woken: it reads what has changed since, from memory, at once or not at all.
+
+Small slices are read where they are found; larger ones stay slices of their files, pinned until they
+were sent or let go of.
+
+A consumer reads up to the high watermark or the last stable offset, a follower up to the log's end. Of
+what a follower fetches its leader takes note once a request, when it reads the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import trio
+
+from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_cluster
+from odradek.broker.fetch.sessions import Wanted
+from odradek.broker.requests.context import RequestContext
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.fetch import FetchedPartition
+from odradek.replication.controller.acls import AclOperation
+from odradek.replication.partition.partition import Partition
+from odradek.replication.partition.truncation import find_divergence
+from odradek.seams.files import Buffer, FileSlice, WouldBlock
+from odradek.storage.errors import InRemoteTier
+
+if TYPE_CHECKING:
+    from odradek.broker.replicas.leader_throttle import LeaderThrottle
+
+READ_COMMITTED = 1
+STORAGE_ERROR_VERSION = 6
+"""Since when Fetch knows KAFKA_STORAGE_ERROR."""
+TIERED_VERSION = 14
+"""Since when Fetch knows OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)."""
+PARTITIONS_A_TURN = 64
+"""How many a request reads, about 10 µs each, before others have the loop."""
+WARMED_AT_ONCE_BYTES = 256 * 1024
+READ_AT_ONCE_BYTES = 64 << 10
+"""So much of an answer is read where it is found: a slice that small would be read to be sent anyway,
+and the read tells whether it is in memory, which takes two more of a slice that is left for later."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """Who reads, and how much. `replica_id` and `replica_epoch` are a follower's, -1 for a consumer
+    (and for a follower that does not tell its epoch)."""
+
+    max_bytes: int
+    isolation_level: int
+    replica_id: int = -1
+    replica_epoch: int = -1
+    any_replica: bool = False
+    """Whether it may read from a replica that does not lead (KIP-392)."""
+    rack: str = ""
+    """Where the reader is, if it is to be sent to a replica there."""
+    throttle: LeaderThrottle | None = None
+    """Of a follower."""
+    remote_bytes: int = 0
+    """How much of what was found is to be read from the remote tier yet."""
+
+    @property
+    def has_remote(self) -> bool:
+        return self.remote_bytes > 0
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    def holds_back(self, partition: Partition) -> bool:
+        """Whether the reader gets no records there now."""
+        throttle = self.throttle
+        return throttle is not None and throttle.holds_back(partition, self.replica_id)
+
+    def check_role(self, partition: Partition, current_leader_epoch: int) -> None:
+        """Raises what `Partition.check_leader` does, if this reader can't read there."""
+        if self.any_replica:
+            partition.check_epoch(current_leader_epoch)
+        else:
+            partition.check_leader(current_leader_epoch)
+
+
+@dataclass(slots=True)
+class Read:
+    """What was found in one partition, which is None where it can't be read here."""
+
+    wanted: Wanted
+    answer: FetchedPartition
+    partition: Partition | None
+    limits: Limits
+    end_offset: int = -1
+    """Up to where a follower could read."""
+    left_out_bytes: int = 0
+    """How much of a batch the partition's own limit would let through, which did not fit as a whole."""
+    is_remote: ClassVar[bool] = False
+    """Whether its records come from the remote tier."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        size_bytes = 0
+        for part in self.answer.records:
+            size_bytes += part.size if isinstance(part, FileSlice) else len(part)
+        return size_bytes
+
+    def is_served_here(self) -> bool:
+        """Whether the partition is still there, and in the role and the epoch asked for."""
+        if self.partition is None:
+            return False
+        try:
+            self.limits.check_role(self.partition, self.wanted.current_leader_epoch)
+        except KafkaError:
+            return False
+        return True
+
+    def is_current(self) -> bool:
+        """Whether nothing was found, and nothing has changed since that an answer would tell."""
+        assert self.partition is not None
+        log, answer = self.partition.log, self.answer
+        return (
+            not answer.records
+            and self.end_offset in (-1, log.end_offset)
+            and log.high_watermark == answer.high_watermark
+            and log.last_stable_offset == answer.last_stable_offset
+            and log.log_start_offset == answer.log_start_offset
+        )
+
+    def is_overtaken(self) -> bool:
+        """Whether more became visible since, or the role is another: what a wait would be told of
+        if it had begun before."""
+        partition = self.partition
+        if partition is None:
+            return False
+        if self.end_offset >= 0:
+            return partition.log.end_offset != self.end_offset or not self.is_served_here()
+        return (
+            partition.log.high_watermark != self.answer.high_watermark or not self.is_served_here()
+        )
+
+
+async def read_all(
+    wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits, before: Sequence[Read] = ()
+) -> list[Read]:
+    """Read in the order of the plan within the request's bytes; the first that has any is not cut
+    (KIP-74). The slices in what it returns are pinned.
+
+    `before` is what was found of the same plan earlier: where that is still current it stands, and a partition that is still served here is not looked up and authorized again.
+    """
+    found: list[Read] = []
+    size_bytes = 0
+    try:
+        for number, each in enumerate(wanted):
+            if (number + 1) % PARTITIONS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            known = None
+            if before and before[number].is_served_here():
+                if before[number].is_current():
+                    found.append(before[number])
+                    continue
+                known = before[number].partition
+            read = await _read_partition(each, ctx, limits, size_bytes, known, again=bool(before))
+            found.append(read)
+            size_bytes += read.size
+    except BaseException:
+        let_go(found)
+        raise
+    return found
+
+
+def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[Read] | None:
+    """As `read_all` with `before`, and `bring_in`: with all records in memory, nothing pinned.
+
+    None where it is less than `min_bytes`, and where it takes a lookup, a disk or a turn of others, or
+    an error is to be answered.
+    """
+    if len(before) >= PARTITIONS_A_TURN:
+        return None
+    found: list[Read] = []
+    size_bytes = 0
+    try:
+        for known in before:
+            if known.partition is None or not known.is_served_here():
+                return None
+            if not known.is_current():
+                if limits.holds_back(known.partition):
+                    return None
+                read = read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
+                size_bytes += _read_slices(read.answer, READ_AT_ONCE_BYTES - size_bytes)
+                known = read
+            found.append(known)
+    except (KafkaError, OSError, WouldBlock):
+        return None
+    return found if size_bytes >= min_bytes else None
+
+
+def _read_slices(answer: FetchedPartition, room_bytes: int) -> int:
+    """Put the bytes in the place of the slices; how many there are. WouldBlock where they are not in memory, or
+    more than `room_bytes`. Unpins the slices in any case."""
+    size_bytes = 0
+    for part in answer.records:
+        if not isinstance(part, FileSlice):
+            size_bytes += len(part)
+            if size_bytes > room_bytes:
+                raise WouldBlock
+            continue
+        try:
+            size_bytes += part.size
+            if size_bytes > room_bytes:
+                raise WouldBlock
+            answer.records = (part.file.read_at(part.position, part.size, nowait=True),)
+        finally:
+            part.file.unpin()
+    return size_bytes
+
+
+async def _read_partition(
+    wanted: Wanted,
+    ctx: RequestContext,
+    limits: Limits,
+    size_bytes: int,
+    partition: Partition | None,
+    *,
+    again: bool,
+) -> Read:
+    """`partition` is what `wanted` names, None to look it up as far as the client may; `size_bytes`
+    were found before; `again` in a request that has read it before."""
+    try:
+        if partition is None:
+            if ctx.authorizer is not None:
+                _check_allowed(wanted, ctx, limits)
+            partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
+        limits.check_role(partition, wanted.current_leader_epoch)
+        if limits.is_follower:
+            return await _read_for_follower(partition, wanted, ctx, limits, size_bytes, again=again)
+        if limits.rack and partition.leading is not None:
+            from odradek.broker.fetch.replica_selector import nearest_replica
+
+            nearer = nearest_replica(partition, wanted.offset, limits.rack, ctx)
+            if nearer is not None:
+                return Read(wanted, _go_to(nearer, partition), partition, limits)
+        try:
+            return read_log(partition, wanted, limits, size_bytes, nowait=True)
+        except WouldBlock:
+            return await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
+    except InRemoteTier:
+        assert partition is not None
+        if ctx.broker.remote is not None and not limits.is_follower:
+            from odradek.broker.tiered.remote_fetch import leave_for_later
+
+            reads = ctx.broker.remote.reads
+            return leave_for_later(wanted, partition, limits, size_bytes, reads)
+        answer = _in_remote_tier(partition, ctx, limits)
+    except KafkaError as error:
+        answer = FetchedPartition(
+            index=wanted.index,
+            error_code=_told(error.code, ctx),
+            aborted_transactions=() if partition is None else None,  # as Kafka has it
+        )
+    return Read(wanted, answer, partition, limits)
+
+
+def _told(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
+    """The error, or what has a client that may not know it look for another leader (KIP-112)."""
+    if code == ErrorCode.kafka_storage_error and ctx.api_version < STORAGE_ERROR_VERSION:
+        return ErrorCode.not_leader_or_follower
+    return code
+
+
+def _in_remote_tier(partition: Partition, ctx: RequestContext, limits: Limits) -> FetchedPartition:
+    """A follower is told that it is not to fetch it from here (T-40); a consumer gets it from the
+    remote tier, or not at all."""
+    is_told = limits.is_follower and ctx.api_version >= TIERED_VERSION
+    return FetchedPartition(
+        index=partition.index,
+        error_code=ErrorCode.offset_moved_to_tiered_storage
+        if is_told
+        else ErrorCode.offset_out_of_range,
+        high_watermark=partition.log.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+    )
+
+
+def _go_to(replica: int, partition: Partition) -> FetchedPartition:
+    log = partition.log
+    return FetchedPartition(
+        index=partition.index,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        preferred_read_replica=replica,
+    )
+
+
+async def _read_from_disk(
+    partition: Partition, wanted: Wanted, ctx: RequestContext, limits: Limits, size_bytes: int
+) -> Read:
+    return await ctx.broker.seams.offload.run(
+        read_log,
+        partition,
+        wanted,
+        limits,
+        size_bytes,
+        lane=str(partition.log.directory.parent),
+    )
+
+
+async def _read_for_follower(
+    partition: Partition,
+    wanted: Wanted,
+    ctx: RequestContext,
+    limits: Limits,
+    size_bytes: int,
+    *,
+    again: bool,
+) -> Read:
+    """As far as the follower may fetch here. What it asks for tells what it has."""
+    follower, epoch = limits.replica_id, limits.replica_epoch
+    tells_epoch = wanted.current_leader_epoch >= 0
+    partition.check_follower(follower, epoch, tells_epoch=tells_epoch)
+    held_back = limits.holds_back(partition)
+    try:
+        read = read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
+    except WouldBlock:
+        read = await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
+    if again or read.answer.diverging_epoch is not None:
+        return read
+    try:
+        partition.check_leader(wanted.current_leader_epoch)  # the disk may have taken long
+        partition.fetched(
+            follower,
+            offset=wanted.offset,
+            start_offset=wanted.log_start_offset,
+            broker_epoch=epoch,
+        )
+    except KafkaError:
+        let_go([read])
+        raise
+    read.answer.high_watermark = partition.log.high_watermark
+    read.answer.last_stable_offset = partition.log.last_stable_offset
+    return read
+
+
+def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
+    """Consumers read topics; followers act for the cluster. Raises TopicDenied."""
+    if not limits.is_follower:
+        check_topic_called(ctx, wanted.topic, wanted.topic_id)
+    elif not may_cluster(ctx, AclOperation.CLUSTER_ACTION):
+        raise TopicDenied
+
+
+def read_log(
+    partition: Partition,
+    wanted: Wanted,
+    limits: Limits,
+    size_bytes: int,
+    nowait: bool = False,
+    held_back: bool = False,
+) -> Read:
+    """What the log has of `wanted`, where `size_bytes` were found before; its slice is pinned. Raises
+    what `PartitionLog.read` does."""
+    log = partition.log
+    high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
+    answer = FetchedPartition(
+        index=wanted.index,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log.log_start_offset,
+    )
+    if wanted.last_fetched_epoch >= 0:
+        end = find_divergence(
+            log.epochs,
+            start_offset=log.log_start_offset,
+            fetch_offset=wanted.offset,
+            last_fetched_epoch=wanted.last_fetched_epoch,
+        )
+        if end is not None:
+            answer.diverging_epoch = (end.epoch, end.end_offset)
+            return Read(wanted, answer, partition, limits)
+    end_offset = -1
+    limit = high_watermark
+    committed = limits.isolation_level == READ_COMMITTED
+    if limits.is_follower:
+        end_offset = log.end_offset
+        limit = wanted.offset if held_back else end_offset
+        committed = False
+    elif committed:
+        limit = last_stable_offset
+    max_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
+    newest = partition.newest(wanted.offset, limit)
+    if newest is not None and (not size_bytes or len(newest) <= max_bytes):
+        answer.records = (newest,)
+        answer.aborted_transactions = [] if committed else None
+        return Read(wanted, answer, partition, limits, end_offset)
+    at_least_one = not size_bytes
+    if committed:
+        read, overlapping = log.read_committed(
+            wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
+        )
+        answer.aborted_transactions = [
+            (each.producer_id, each.first_offset) for each in overlapping
+        ]
+    else:
+        read = log.read(
+            wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
+        )
+    left_out_bytes = 0
+    if read.slice is not None:
+        answer.records = (read.slice,)
+    elif read.first_batch_size:
+        left_out_bytes = max(0, min(read.first_batch_size, wanted.max_bytes))
+    return Read(wanted, answer, partition, limits, end_offset, left_out_bytes)
+
+
+async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
+    """Read the first slices that are small, and bring those that are not in memory there off the
+    loop, so that sending them does not block."""
+    left_bytes = READ_AT_ONCE_BYTES
+    for each in found:
+        if each.is_remote:
+            continue  # it is in memory
+        for part in _slices([each]):
+            try:
+                if part.size <= left_bytes:
+                    left_bytes -= part.size
+                    each.answer.records = (await _bytes_of(part, ctx),)
+                    part.file.unpin()
+                elif not part.is_in_memory():
+                    await ctx.broker.seams.offload.run(read_through, part, lane=_lane(part))
+            except OSError as error:
+                assert each.partition is not None
+                ctx.broker.logs.report(each.partition.log, error)
+                let_go([each])
+                each.answer = FetchedPartition(
+                    index=each.wanted.index, error_code=_told(ErrorCode.kafka_storage_error, ctx)
+                )
+
+
+async def _bytes_of(part: FileSlice, ctx: RequestContext) -> Buffer:
+    try:
+        return part.file.read_at(part.position, part.size, nowait=True)
+    except WouldBlock:
+        return await ctx.broker.seams.offload.run(part.read, lane=_lane(part))
+
+
+def _lane(part: FileSlice) -> str:
+    """The log directory that a slice lies in."""
+    return str(part.file.path.parent.parent)
+
+
+def read_through(part: FileSlice) -> None:
+    """Read a slice for what that leaves in the page cache; it may have fetch.max.bytes, and many
+    readers of old data may be here at once, so never all of it at a time. Raises OSError."""
+    end = part.position + part.size
+    for position in range(part.position, end, WARMED_AT_ONCE_BYTES):
+        part.file.read_at(position, min(WARMED_AT_ONCE_BYTES, end - position))
+
+
+def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:
+    for each in found:
+        for part in each.answer.records:
+            if isinstance(part, FileSlice):
+                yield part
+
+
+def size_of(found: Iterable[Read]) -> int:
+    return sum(each.size for each in found)
+
+
+def left_out_of(found: Iterable[Read]) -> int:
+    return sum(each.left_out_bytes for each in found)
+
+
+def let_go(found: Iterable[Read]) -> None:
+    for part in _slices(found):
+        part.file.unpin()

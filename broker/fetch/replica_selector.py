@@ -1,0 +1,48 @@
+"""Which replica a consumer is sent to (KIP-392), from what the leader knows of its followers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from odradek.broker.requests.context import RequestContext
+from odradek.replication.controller.image import BrokerImage
+from odradek.replication.partition.leading import Leading
+from odradek.replication.partition.partition import Partition
+from odradek.replication.partition.read_replica import ReadReplica, choose_read_replica
+
+
+def nearest_replica(
+    partition: Partition, offset: int, rack: str, ctx: RequestContext
+) -> int | None:
+    """The follower that a consumer in `rack` should fetch `offset` from; None: this leader."""
+    leading = partition.leading
+    if leading is None:
+        return None
+    own = _reachable(ctx, partition.leader)
+    return choose_read_replica(
+        rack, None if own is None else own.rack, _candidates(leading, offset, ctx)
+    )
+
+
+def _candidates(leading: Leading, offset: int, ctx: RequestContext) -> Iterator[ReadReplica]:
+    """The followers in sync that have the offset: one that lags might lag for ever, and its consumers
+    with it."""
+    leader = leading.leader
+    for follower, progress in leader.followers.items():
+        broker = _reachable(ctx, follower)
+        if (
+            broker is not None
+            and follower in leader.in_sync.committed
+            and progress.start_offset <= offset <= progress.end_offset
+        ):
+            yield ReadReplica(
+                follower, broker.rack, progress.end_offset, leading.caught_up_ms_ago(follower)
+            )
+
+
+def _reachable(ctx: RequestContext, node_id: int) -> BrokerImage | None:
+    """The broker, if it is up and at the listener that the client came by."""
+    broker = ctx.broker.metadata.image.brokers.get(node_id)
+    if broker is None or broker.fenced or broker.endpoint(ctx.endpoint.name) is None:
+        return None
+    return broker

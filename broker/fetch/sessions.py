@@ -1,0 +1,242 @@
+"""Incremental fetch sessions (KIP-227), without I/O.
+
+A session remembers which partitions a client fetches and what it was last told of them, so that a
+request names only what changed and an answer only what is new. Sessions live in a bounded cache; a
+full one evicts a session that has been silent for two minutes, or makes none: the client then goes
+on with full fetches, which is always right. A follower, which fetches for as long as it lives, may
+take the place of a consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.fetch import FetchedPartition
+from odradek.seams.entropy import Entropy
+
+if TYPE_CHECKING:
+    from odradek.broker.fetch.unchanged_partitions import QuietPartitions
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EVICTABLE_AFTER_SECONDS = 120.0
+
+
+class SessionNotFound(KafkaError):
+    code = ErrorCode.fetch_session_id_not_found
+
+
+class InvalidSessionEpoch(KafkaError):
+    code = ErrorCode.invalid_fetch_session_epoch
+
+
+class SessionTopicIds(KafkaError):
+    code = ErrorCode.fetch_session_topic_id_error
+
+
+PartitionKey = tuple[UUID | str | None, int]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One partition that a client fetches, and what a session last told it."""
+
+    topic: str | None
+    topic_id: UUID | None
+    index: int
+    offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        return (self.topic_id or self.topic, self.index)
+
+    def renewed_by(self, newer: Wanted) -> None:
+        """Take over what the client asks now, keeping what it was told."""
+        self.offset = newer.offset
+        self.max_bytes = newer.max_bytes
+        self.current_leader_epoch = newer.current_leader_epoch
+        self.last_fetched_epoch = newer.last_fetched_epoch
+        self.log_start_offset = newer.log_start_offset
+
+    def is_news(self, answer: FetchedPartition) -> bool:
+        """Whether an incremental answer must carry this; notes what the client is told."""
+        news = bool(answer.records) or (
+            answer.error_code != ErrorCode.none
+            or answer.diverging_epoch is not None
+            or answer.preferred_read_replica != -1
+            or answer.high_watermark != self.told_high_watermark
+            or answer.log_start_offset != self.told_log_start_offset
+        )
+        failed = answer.error_code != ErrorCode.none or answer.diverging_epoch is not None
+        # After an error the recovery is news even where no offset moved; of an answer that says where
+        # the logs part, a follower takes nothing else.
+        self.told_high_watermark = -1 if failed else answer.high_watermark
+        self.told_log_start_offset = answer.log_start_offset
+        return news
+
+
+@dataclass(slots=True)
+class Session:
+    session_id: int
+    epoch: int
+    uses_topic_ids: bool
+    partitions: dict[PartitionKey, Wanted]
+    used_at: float
+    is_follower: bool = False
+    quiet: QuietPartitions | None = None
+    """Of a follower, once it has one."""
+
+    def end(self) -> None:
+        if self.quiet is not None:
+            self.quiet.close()
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """What one request fetches, and how its answer is to be cut."""
+
+    session_id: int
+    wanted: Sequence[Wanted]
+    incremental: bool
+    session: Session | None = None
+
+    def select(
+        self, answers: Iterable[tuple[Wanted, FetchedPartition]]
+    ) -> list[tuple[Wanted, FetchedPartition]]:
+        """The answers that go out. Partitions that brought data go to the back of the session, so
+        that none starves behind a busy one."""
+        if self.session is None:
+            return list(answers)
+        chosen = []
+        for wanted, answer in answers:
+            news = wanted.is_news(answer)
+            if news or not self.incremental:
+                chosen.append((wanted, answer))
+            if answer.records and self.session.partitions.pop(wanted.key, None) is not None:
+                self.session.partitions[wanted.key] = wanted
+        return chosen
+
+
+class FetchSessions:
+    def __init__(self, slots: int, entropy: Entropy) -> None:
+        self._slots = slots
+        self._entropy = entropy
+        self._sessions: dict[int, Session] = {}  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: Sequence[Wanted],
+        forgotten: Iterable[PartitionKey],
+        *,
+        uses_topic_ids: bool,
+        now: float,
+        is_follower: bool = False,
+    ) -> FetchPlan:
+        """Begin, carry on or end a session. `now` is monotonic seconds. Of a partition that is named twice
+        the last counts.
+
+        Raises SessionNotFound, InvalidSessionEpoch or SessionTopicIds, which answer the whole
+        request.
+        """
+        if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            self._drop(session_id)
+            named = {each.key: each for each in wanted}
+            if epoch == FINAL_EPOCH or not named:
+                return FetchPlan(NO_SESSION, tuple(named.values()), incremental=False)
+            return self._begin(named, uses_topic_ids, now, is_follower)
+        return self._carry_on(session_id, epoch, wanted, forgotten, uses_topic_ids, now)
+
+    def _begin(
+        self,
+        named: dict[PartitionKey, Wanted],
+        uses_topic_ids: bool,
+        now: float,
+        is_follower: bool,
+    ) -> FetchPlan:
+        wanted = tuple(named.values())
+        if len(self._sessions) >= self._slots and not self._evict(now, is_follower):
+            return FetchPlan(NO_SESSION, wanted, incremental=False)
+        session = Session(
+            self._fresh_id(),
+            1,
+            uses_topic_ids,
+            named,
+            now,
+            is_follower,
+        )
+        self._sessions[session.session_id] = session
+        return FetchPlan(session.session_id, wanted, incremental=False, session=session)
+
+    def _carry_on(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: Sequence[Wanted],
+        forgotten: Iterable[PartitionKey],
+        uses_topic_ids: bool,
+        now: float,
+    ) -> FetchPlan:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise SessionNotFound(f"no fetch session {session_id}")
+        if session.epoch != epoch:
+            raise InvalidSessionEpoch(f"session {session_id} expects epoch {session.epoch}")
+        if session.uses_topic_ids != uses_topic_ids:
+            raise SessionTopicIds("a session uses topic ids throughout, or not at all")
+        for each in wanted:
+            known = session.partitions.get(each.key)
+            if known is None:
+                session.partitions[each.key] = each
+            else:
+                known.renewed_by(each)
+        for key in forgotten:
+            session.partitions.pop(key, None)
+        if not session.partitions:
+            self._drop(session_id)
+            return FetchPlan(NO_SESSION, (), incremental=False)
+        self._sessions.pop(session_id)
+        session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
+        session.used_at = now
+        self._sessions[session_id] = session
+        return FetchPlan(session_id, tuple(session.partitions.values()), True, session)
+
+    def _evict(self, now: float, for_follower: bool) -> bool:
+        """Whether there is room now."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now - oldest.used_at < EVICTABLE_AFTER_SECONDS:
+            if not for_follower:
+                return False
+            oldest = next((each for each in self._sessions.values() if not each.is_follower), None)
+            if oldest is None:
+                return False
+        self._drop(oldest.session_id)
+        return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.end()
+
+    def _fresh_id(self) -> int:
+        while True:
+            drawn = 1 + self._entropy.below(2**31 - 1)
+            if drawn not in self._sessions:
+                return drawn

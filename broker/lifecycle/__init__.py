@@ -1,0 +1,1 @@
+"""A broker's life under the controller, from opening its log directories to a controlled shutdown."""

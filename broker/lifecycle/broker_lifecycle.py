@@ -1,0 +1,367 @@
+"""A broker's life under a controller: it registers, catches up, serves, and says goodbye (KIP-631).
+
+    starting     registered, or trying to be; it reads the metadata log up to its own registration
+    recovery     caught up, and fenced: its logs are opened meanwhile
+    running      unfenced: clients are sent to it
+    stopping     the controller moves its leaders; it answers until that is known to all
+    gone         the controller has let it go, or was not there to do so
+
+| now | a heartbeat's answer says | then | next one after |
+|---|---|---|---|
+| starting | not caught up | starting | a moment |
+| starting | caught up | recovery | a moment |
+| recovery | fenced | recovery | an interval; a moment, once it is ready |
+| recovery | unfenced | running | an interval |
+| running | anything | running | an interval |
+| stopping | not yet | stopping | a moment |
+| stopping | shut down now | gone | never |
+
+Whatever fails is tried again after an interval. `Life` is the table; `BrokerLifecycle` the task that asks
+the controller. A node that is all of its cluster registers and serves in one step and sends nothing: as
+soon as it gets company it lives like any other.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import trio
+
+from odradek.broker.controller.periodic_tasks import QuorumMetadata, is_alone
+from odradek.broker.lifecycle.broker_registration import told_values
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
+from odradek.replication.controller.image import MetadataDelta
+from odradek.seams.locks import PromptLock
+
+if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.broker.controller.controller_channel import ActiveController
+    from odradek.replication.controller.brokers import BrokerRegistration
+    from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.lifecycle")
+
+MOMENT_MS = 10
+STOPPING_MOMENT_MS = 50
+SHUTDOWN_SECONDS_MAX = 300.0
+"""How long a controlled shutdown may take; others may have much to catch up with."""
+
+
+class LifeState(enum.Enum):
+    STARTING = "starting"
+    RECOVERY = "recovery"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    GONE = "gone"
+
+
+class Life:
+    """See the module. Times are monotonic, in ms."""
+
+    def __init__(self, now_ms: int, *, interval_ms: int) -> None:
+        self.state = LifeState.STARTING
+        self.broker_epoch = -1
+        self.is_registered = False
+        self.is_ready = False
+        """It has all that it needs to serve: from now on it wants to be unfenced."""
+        self.due_ms = now_ms
+        """When the controller is to be asked next."""
+        self.heard_ms = now_ms
+        """When it last answered."""
+        self._interval_ms = interval_ms
+
+    @property
+    def wants_fence(self) -> bool:
+        return not self.is_ready
+
+    @property
+    def wants_shutdown(self) -> bool:
+        """Once it goes, nothing that it still has to say asks for leaders again."""
+        return self.state in (LifeState.STOPPING, LifeState.GONE)
+
+    def registered(self, epoch: int, now_ms: int) -> None:
+        self.broker_epoch = epoch
+        self.is_registered = True
+        self.due_ms = self.heard_ms = now_ms
+
+    def registers_again(self, now_ms: int) -> None:
+        """What it registered with is not enough any more."""
+        self.is_registered = False
+        self.due_ms = now_ms
+
+    def ready(self, now_ms: int) -> None:
+        self.is_ready = True
+        self.due_ms = now_ms
+
+    def served_at_once(self, epoch: int) -> None:
+        """It was registered and unfenced in one."""
+        self.broker_epoch = epoch
+        self.is_registered = self.is_ready = True
+        self.state = LifeState.RUNNING
+
+    def stop(self, now_ms: int) -> None:
+        """Have the controller move what it leads; whoever does not serve just goes."""
+        if self.state is LifeState.RUNNING:
+            self.state = LifeState.STOPPING
+            self.due_ms = now_ms
+        elif self.state is not LifeState.STOPPING:
+            self.state = LifeState.GONE
+
+    def answered(
+        self, *, is_caught_up: bool, is_fenced: bool, should_shut_down: bool, now_ms: int
+    ) -> None:
+        """A heartbeat was. See the table."""
+        self.heard_ms = now_ms
+        wait_ms = self._interval_ms
+        if self.state is LifeState.STARTING:
+            wait_ms = MOMENT_MS
+            if is_caught_up:
+                self.state = LifeState.RECOVERY
+        elif self.state is LifeState.RECOVERY:
+            if not is_fenced:
+                self.state = LifeState.RUNNING
+            elif self.is_ready:
+                wait_ms = MOMENT_MS
+        elif self.state is LifeState.STOPPING:
+            wait_ms = STOPPING_MOMENT_MS
+            if should_shut_down:
+                self.state = LifeState.GONE
+        self.due_ms = now_ms + wait_ms
+
+    def failed(self, now_ms: int) -> None:
+        self.due_ms = now_ms + self._interval_ms
+
+
+class BrokerLifecycle:
+    """See the module. `run` asks; `caught_up` and `unfenced` tell how far it is."""
+
+    def __init__(
+        self,
+        metadata: QuorumMetadata,
+        controller: ActiveController,
+        clock: Clock,
+        config: ServerConfig,
+        *,
+        offline: Callable[[], Iterable[UUID]],
+        cordoned: Callable[[], Iterable[UUID]],
+    ) -> None:
+        """`offline` and `cordoned` are log directories, as they are when asked."""
+        self.caught_up = trio.Event()
+        """It has read its own registration, and all before."""
+        self.unfenced = trio.Event()
+        self.failed = trio.Event()
+        """It could not register in initial.broker.registration.timeout.ms; `failure` says why."""
+        self.failure: str | None = None
+        self._metadata = metadata
+        self._controller = controller
+        self._clock = clock
+        self._config = config
+        self._offline = offline
+        self._cordoned = cordoned
+        self._registration: BrokerRegistration | None = None
+        interval_ms = config.get_int("broker.heartbeat.interval.ms")
+        self._timeout_s = config.get_int("broker.session.timeout.ms") / 1000
+        self._life = Life(self._now_ms(), interval_ms=interval_ms)
+        self._turn = PromptLock()
+        self._wake = trio.Event()
+        self._gone = trio.Event()
+        self._complaint: str | None = None
+        metadata.subscribe(self._metadata_changed)
+
+    @property
+    def broker_epoch(self) -> int:
+        """-1 before the first registration."""
+        return self._life.broker_epoch
+
+    @property
+    def state(self) -> LifeState:
+        return self._life.state
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the node is all of its cluster."""
+        voters = (voter.id for voter in self._metadata.quorum.voters)
+        return is_alone(self._metadata.image, voters, self._metadata.node_id)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # Coming
+
+    async def register(self, registration: BrokerRegistration) -> None:
+        """Begin to live as `registration` says; `run` asks for it, unless the node is alone, and the
+        controller by now: then it is registered, and serves, when this returns. Raises what the controller
+        does there."""
+        self._registration = registration
+        if self.is_alone and self._metadata.is_active:
+            await self._serve_alone(registration)
+        self._wake.set()
+
+    async def _serve_alone(self, registration: BrokerRegistration) -> None:
+        from odradek.replication.controller.brokers import start_broker
+
+        epoch = await self._metadata.perform(
+            lambda image: start_broker(
+                image,
+                registration,
+                next_offset=image.offset + 1,
+                cordoned=sorted(self._cordoned()),
+                unclean_election=self._config.get_bool("unclean.leader.election.enable"),
+            )
+        )
+        self._life.served_at_once(epoch)
+        self.caught_up.set()
+        self.unfenced.set()
+
+    async def serve(self) -> None:
+        """Ask to be unfenced; returns once that is done."""
+        self._life.ready(self._now_ms())
+        self._wake.set()
+        await self.unfenced.wait()
+
+    # Going
+
+    async def shut_down(self) -> None:
+        """Have others lead what this broker leads; returns when it may go. A node that is alone goes
+        at once, one that no controller answers when its session would be over."""
+        if self.is_alone:
+            self._life.state = LifeState.GONE
+            return
+        self._life.stop(self._now_ms())
+        self._wake.set()
+        try:
+            with trio.move_on_after(SHUTDOWN_SECONDS_MAX):
+                while self._life.state is not LifeState.GONE:
+                    left_s = self._life.heard_ms / 1000 + self._timeout_s - self._clock.monotonic()
+                    if left_s <= 0:
+                        log.warning("no controller answers: going without a controlled shutdown")
+                        break
+                    with trio.move_on_after(left_s):
+                        await self._gone.wait()
+        finally:
+            self._life.state = LifeState.GONE
+
+    # Asking
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Register and send heartbeats, until the broker may go or this is cancelled."""
+        task_status.started()
+        begun_ms = self._now_ms()
+        limit_ms = self._config.get_int("initial.broker.registration.timeout.ms")
+        while self._life.state is not LifeState.GONE:
+            self._wake = trio.Event()
+            if self._registration is None or (self.is_alone and self.unfenced.is_set()):
+                await self._wake.wait()
+                begun_ms = self._now_ms()
+            elif (left_ms := self._life.due_ms - self._now_ms()) > 0:
+                with trio.move_on_after(left_ms / 1000):
+                    await self._wake.wait()
+            elif self._life.broker_epoch < 0 and self._now_ms() - begun_ms >= limit_ms:
+                self._give_up()
+                break
+            else:
+                await self._ask()
+        self._gone.set()
+
+    async def _ask(self) -> None:
+        try:
+            async with self._turn:
+                if not self._life.is_registered:
+                    await self._register()
+                else:
+                    await self._heartbeat()
+        except KafkaError as error:
+            self._life.failed(self._now_ms())
+            if self._complaint != str(error):
+                self._complaint = str(error)
+                log.warning("the controller does not take this broker's word: %s", error)
+        else:
+            self._complaint = None
+
+    async def report(self) -> None:
+        """Send a heartbeat now: what it carries of log directories is news. Raises KafkaError."""
+        async with self._turn:
+            if not self._life.is_registered:
+                raise KafkaError(ErrorCode.broker_id_not_registered, "it is about to register")
+            await self._heartbeat()
+
+    async def _register(self) -> None:
+        assert self._registration is not None
+        answer = await self._controller.request(
+            apis.BROKER_REGISTRATION,
+            _registration_values(self._registration, self._metadata.cluster_id),
+            timeout_s=self._timeout_s,
+        )
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code, "as an answer to its registration")
+        self._life.registered(answer.broker_epoch, self._now_ms())
+        log.info("registered with epoch %d", answer.broker_epoch)
+
+    async def _heartbeat(self) -> None:
+        life = self._life
+        knows_itself = life.state is not LifeState.STARTING
+        answer = await self._controller.request(
+            apis.BROKER_HEARTBEAT,
+            {
+                "broker_id": self._metadata.node_id,
+                "broker_epoch": life.broker_epoch,
+                "current_metadata_offset": self._metadata.image.offset,
+                "want_fence": life.wants_fence,
+                "want_shut_down": life.wants_shutdown,
+                "offline_log_dirs": sorted(self._offline()),
+                "cordoned_log_dirs": sorted(self._cordoned()) if knows_itself else None,
+            },
+            timeout_s=self._timeout_s,
+        )
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code, "as an answer to its heartbeat")
+        before = life.state
+        life.answered(
+            is_caught_up=answer.is_caught_up,
+            is_fenced=answer.is_fenced,
+            should_shut_down=answer.should_shut_down,
+            now_ms=self._now_ms(),
+        )
+        if life.state is not before:
+            log.info("the broker was %s, and is %s", before.value, life.state.value)
+        if life.state in (LifeState.RECOVERY, LifeState.RUNNING):
+            self.caught_up.set()
+        if life.state is LifeState.RUNNING:
+            self.unfenced.set()
+
+    def _give_up(self) -> None:
+        self.failure = "no controller has registered this broker in time: " + (
+            self._complaint or "none answers"
+        )
+        self.failed.set()
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        """Company ends the life of a hermit; a cluster that begins to keep track of directories
+        (KIP-858) wants to know them."""
+        if delta.changed_brokers or delta.image.controllers is not delta.before.controllers:
+            self._wake.set()
+        if delta.changed_features and self._life.is_registered:
+            me = delta.image.brokers.get(self._metadata.node_id)
+            tracked = metadata_version(delta.image.features) >= DIRECTORY_ASSIGNMENT
+            if tracked and me is not None and not me.directories:
+                self._life.registers_again(self._now_ms())
+                self._wake.set()
+
+
+def _registration_values(registration: BrokerRegistration, cluster_id: str) -> Mapping[str, Any]:
+    return {
+        "broker_id": registration.id,
+        "cluster_id": cluster_id,
+        "incarnation_id": registration.incarnation_id,
+        **told_values(registration.endpoints, registration.features),
+        "rack": registration.rack,
+        "is_migrating_zk_broker": False,
+        "log_dirs": sorted(registration.directories),
+        "previous_broker_epoch": registration.previous_epoch,
+    }

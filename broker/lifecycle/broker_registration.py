@@ -1,0 +1,63 @@
+"""What a node says of itself when it registers: where it listens, what it has (KIP-500, KIP-858)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.replication.controller import image as images
+from odradek.replication.controller.brokers import BrokerRegistration
+
+if TYPE_CHECKING:
+    from odradek.broker.network.server import Endpoint
+    from odradek.broker.node import Broker
+
+SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+def registration_of(broker: Broker) -> BrokerRegistration:
+    """Of this run of the broker: every call is another incarnation."""
+    return BrokerRegistration(
+        id=broker.node_id,
+        incarnation_id=broker.seams.entropy.uuid(),
+        endpoints=told_of(broker.endpoints),
+        directories=[each.id for each in broker.directories.live if each.id is not None],
+        features=images.SUPPORTED_FEATURES,
+        rack=broker.config.optional_str("broker.rack"),
+        previous_epoch=broker.logs.previous_broker_epoch,
+    )
+
+
+def told_of(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
+    """Those of the listeners that others are told of."""
+    return [
+        images.Endpoint(
+            each.name,
+            each.advertised.host,
+            each.advertised.port,
+            SECURITY_PROTOCOLS[each.security_protocol],
+        )
+        for each in endpoints
+        if each.advertised is not None
+    ]
+
+
+def told_values(
+    endpoints: Iterable[images.Endpoint], features: Mapping[str, tuple[int, int]]
+) -> dict[str, Any]:
+    """What the requests by which brokers and controllers register have in common."""
+    return {
+        "listeners": [
+            {
+                "name": each.name,
+                "host": each.host,
+                "port": each.port,
+                "security_protocol": each.security_protocol,
+            }
+            for each in endpoints
+        ],
+        "features": [
+            {"name": name, "min_supported_version": low, "max_supported_version": high}
+            for name, (low, high) in features.items()
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Listeners, client connections, and connections to other brokers."""

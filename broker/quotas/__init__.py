@@ -1,0 +1,1 @@
+"""Client, connection, and controller mutation quotas."""

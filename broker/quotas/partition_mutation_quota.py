@@ -1,0 +1,75 @@
+"""How many partitions a client may have made and deleted (KIP-599), as the active controller counts them.
+
+Requests of the versions that know THROTTLING_QUOTA_EXCEEDED are held to it strictly: a topic that begins when
+the client's tokens are used up is refused, and to be asked for again when the time is over that the answer
+says. Older ones are done, and their client is throttled after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from odradek.broker.timers import monotonic_ms
+from odradek.protocol import apis
+from odradek.protocol.apis import Api
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.operations import ItemRefused
+from odradek.seams.clock import Clock
+
+if TYPE_CHECKING:
+    from odradek.broker.quotas.client_quotas import Bucket
+    from odradek.broker.requests.context import RequestContext
+
+STRICT_SINCE: Final[Mapping[Api, int]] = {
+    apis.CREATE_TOPICS: 6,
+    apis.CREATE_PARTITIONS: 3,
+    apis.DELETE_TOPICS: 5,
+}
+
+
+class Mutations:
+    """Of one request."""
+
+    def __init__(self, bucket: Bucket | None, clock: Clock, *, strict: bool) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._strict = strict
+        self._missing_ms = 0
+        self._missed_at_ms = 0
+
+    @property
+    def wait(self) -> timedelta:
+        """For how long the client has to wait, as its answer says: what the commit took is over by then."""
+        since_ms = monotonic_ms(self._clock) - self._missed_at_ms
+        return timedelta(milliseconds=max(self._missing_ms - since_ms, 0))
+
+    def charge(self, partitions: int) -> None:
+        """So many are made or deleted, if this does not raise ItemRefused."""
+        bucket, now_ms = self._bucket, monotonic_ms(self._clock)
+        if bucket is None:
+            return
+        missing_ms = bucket.missing_ms(now_ms)
+        if self._strict and missing_ms:
+            self._misses(missing_ms, now_ms)
+            raise ItemRefused(
+                ErrorCode.throttling_quota_exceeded, "The throttling quota has been exceeded."
+            )
+        bucket.take(partitions, now_ms)
+        if not self._strict:
+            self._misses(bucket.missing_ms(now_ms), now_ms)
+
+    def _misses(self, missing_ms: int, now_ms: int) -> None:
+        self._missing_ms, self._missed_at_ms = missing_ms, now_ms
+
+
+def mutations_of(ctx: RequestContext, *, is_free: bool = False) -> Mutations:
+    """What a request may do by its client's quota, of which there may be none. Free is what brokers make
+    for all their clients."""
+    quotas, clock = ctx.broker.client_quotas, ctx.broker.seams.clock
+    bucket = None
+    if quotas is not None and not is_free:
+        user = ctx.principal.partition(":")[2]
+        bucket = quotas.mutations(user, ctx.client_id or "", monotonic_ms(clock))
+    return Mutations(bucket, clock, strict=ctx.api_version >= STRICT_SINCE[ctx.api])

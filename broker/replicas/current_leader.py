@@ -1,0 +1,44 @@
+"""Where to go instead: what a refused Produce or Fetch is told of a partition's leader (KIP-951)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from odradek.broker.requests.context import RequestContext
+from odradek.protocol.leaders import NodeEndpoint
+
+UNKNOWN = (-1, -1)
+
+
+def current_leader(
+    ctx: RequestContext, topic: str | None, topic_id: UUID | None, index: int
+) -> tuple[int, int]:
+    """(leader id, leader epoch) as the replica here has it, or else the image; (-1, -1)."""
+    partition = ctx.broker.partitions.find(topic, topic_id, index)
+    if partition is not None:
+        return partition.leader, partition.leader_epoch
+    image = ctx.broker.metadata.image
+    found = image.topics_by_name.get(topic or "")
+    if topic_id is not None:
+        found = image.topics_by_id.get(topic_id)
+    known = None if found is None else found.partitions.get(index)
+    return UNKNOWN if known is None else (known.leader, known.leader_epoch)
+
+
+def endpoints_of(ctx: RequestContext, brokers: Iterable[int]) -> list[NodeEndpoint]:
+    """Of those that are up, at the listener that the client came by; each once."""
+    known = ctx.broker.metadata.image.brokers
+    endpoints = []
+    for node_id in dict.fromkeys(brokers):
+        broker = known.get(node_id)
+        if broker is None or broker.fenced:
+            continue
+        endpoint = broker.endpoint(ctx.endpoint.name)
+        if endpoint is not None:
+            endpoints.append(
+                NodeEndpoint(
+                    node_id=node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
+    return endpoints

@@ -1,0 +1,99 @@
+"""The in-sync sets of the partitions that this node leads: one task looks after all of them.
+
+Every half replica.lag.time.max.ms it is seen who lags, and who is not waited for any more; when a broker
+is fenced, begins to shut down or is back, the high watermarks may hang on others. What leaders propose
+goes to the controller (`in_sync_changes.py`). Nothing of this runs in a node before it leads a partition
+with other replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.replication.controller.image import BrokerImage
+from odradek.replication.partition.partition import Partition
+
+if TYPE_CHECKING:
+    from odradek.broker.replicas.alter_partition_sender import InSyncChanges
+    from odradek.replication.partition.leading import Leading, Surroundings
+    from odradek.storage.errors import DiskFull
+    from odradek.storage.log.partition_log import PartitionLog
+
+PARTITIONS_A_TURN = 100
+"""How many are looked at, about 5 µs each, before others have the loop."""
+
+
+class InSyncUpkeep:
+    """`run` must be running. `changes` is asked once, when the first partition needs it."""
+
+    def __init__(
+        self,
+        partitions: Callable[[], Iterable[Partition]],
+        brokers: Callable[[int], BrokerImage | None],
+        changes: Callable[[], InSyncChanges],
+        disk_full: Callable[[PartitionLog, DiskFull], None],
+        *,
+        lag_max_ms: int,
+    ) -> None:
+        self._partitions = partitions
+        self._brokers = brokers
+        self._new_changes = changes
+        self._disk_full = disk_full
+        self._lag_max_ms = lag_max_ms
+        self._needed = trio.Event()
+        self._brokers_changed = trio.Event()
+
+    @cached_property
+    def _changes(self) -> InSyncChanges:
+        return self._new_changes()
+
+    @cached_property
+    def _surroundings(self) -> Surroundings:
+        from odradek.replication.partition.leading import Surroundings
+
+        changes = self._changes
+        return Surroundings(
+            self._brokers, self._lag_max_ms, changes.propose, self._disk_full, changes.count
+        )
+
+    def surroundings(self) -> Surroundings:
+        """For a partition that this node leads with other replicas."""
+        self._needed.set()
+        return self._surroundings
+
+    def brokers_changed(self) -> None:
+        """The cluster says something else of a broker than before."""
+        self._brokers_changed.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await self._needed.wait()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._changes.run)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._follow_brokers)
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(self._lag_max_ms / 2000)
+            await self._each(lambda leading: leading.tick())
+
+    async def _follow_brokers(self) -> None:
+        while True:
+            await self._brokers_changed.wait()
+            self._brokers_changed = trio.Event()
+            await self._each(lambda leading: leading.brokers_changed())
+
+    async def _each(self, look_at: Callable[[Leading], None]) -> None:
+        """Every partition led here, a few at a time."""
+        number = 0
+        for partition in self._partitions():
+            if partition.leading is not None:
+                look_at(partition.leading)
+                number += 1
+                if number % PARTITIONS_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()

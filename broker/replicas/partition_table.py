@@ -1,0 +1,453 @@
+"""The partitions this node has replicas of: the metadata image above, the logs below.
+
+The image says which there are; this table opens their logs and keeps each one's role up to date. A
+partition that was just created is opened by whoever asks for it first, or by the background task
+soon after: creating a thousand topics answers before a thousand logs exist. What happens to one
+partition (open, delete, open again under another topic id) happens in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.image import (
+    RESERVED_DIRECTORIES,
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
+from odradek.replication.partition.creation import decide_creation
+from odradek.replication.partition.partition import Partition
+from odradek.replication.partition.traffic import Traffic
+from odradek.seams.values import value_class
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from odradek.replication.partition.leading import Surroundings
+
+log = logging.getLogger("odradek.partitions")
+
+Key = tuple[str, int]
+
+NO_TOPIC = ""
+SETTLE_SECONDS = 0.1
+"""How long creation must have paused before logs are opened that nobody asked for: until then whoever
+had a thousand topics made, and reads the answer, has the processor."""
+SETTLE_SECONDS_MAX = 1.0
+"""How long those logs wait at most, where creation never pauses."""
+OPENED_AT_ONCE = 4
+AGAIN_SECONDS = 5.0
+"""After which a log is opened again that found no room, or no descriptor: a follower's nobody asks for."""
+
+
+@value_class
+class _Leaving:
+    """A replica that is not ours any more; the partition if it was open."""
+
+    key: Key
+    topic_id: UUID | None
+    partition: Partition | None = None
+
+
+class PartitionTable:
+    def __init__(
+        self,
+        logs: LogManager,
+        image: Callable[[], MetadataImage],
+        node_id: int,
+        *,
+        surroundings: Callable[[], Surroundings] | None = None,
+        on_role: Callable[[Partition], None] = lambda partition: None,
+        on_gone: Callable[[str, int], None] = lambda topic, index: None,
+        on_lost: Callable[[TopicImage, int], None] = lambda topic, index: None,
+    ) -> None:
+        """`surroundings` is asked for where this node leads other replicas. `on_role` hears of every
+        partition that was opened or changed hands, `on_gone` of those that left this node, `on_lost`
+        of those whose log cannot be had; called on the loop."""
+        self._logs = logs
+        self._image = image
+        self._node_id = node_id
+        self._surroundings = surroundings
+        self._on_role = on_role
+        self._on_gone = on_gone
+        self._on_lost = on_lost
+        self._by_name: dict[Key, Partition] = {}
+        self._by_id: dict[tuple[UUID, int], Partition] = {}
+        self.counts_traffic = False
+        """Whether each partition opened from now on counts what goes in and out of it."""
+        self.past_traffic: dict[str, Traffic] = {}
+        """Of partitions that are not here any more, by topic; under NO_TOPIC of topics that are gone."""
+        self._at_start = {
+            (topic.id, index)
+            for topic in image().topics_by_id.values()
+            for index, partition in topic.partitions.items()
+            if node_id in partition.replicas
+        }
+        """Replicas that existed before this run: their logs should be here, until they are deleted."""
+        self._busy: dict[Key, trio.Event] = {}
+        self._to_open: dict[Key, None] = {}
+        self._opening: list[trio.Event] = []
+        """Of those that were taken from there, some together; what they open may not be busy yet."""
+        self._again: dict[Key, float] = {}
+        """What could not be opened for now, and when it is tried again."""
+        self._to_delete: list[_Leaving] = []
+        self._leaving = trio.Event()
+        """Set while something is to be deleted, or is being."""
+        self._none_leaves = trio.Event()
+        self._none_leaves.set()
+        self._wanted = trio.Event()
+        self._created_at = -inf
+        self._to_open_since = -inf
+
+    # Asking
+
+    async def get(self, topic: str | None, topic_id: UUID | None, index: int) -> Partition:
+        """The partition, by its topic's name or id; opened if it was not yet.
+
+        Raises UnknownPartition, UnknownTopicId, NotLeader (no replica here) or LogFailed.
+        """
+        partition = self.find(topic, topic_id, index)
+        if partition is not None:
+            return partition
+        found = self._find_topic(topic, topic_id)
+        return await self._open(found.name, index, topic_id)
+
+    def find(self, topic: str | None, topic_id: UUID | None, index: int) -> Partition | None:
+        """As `get`, None if it is not open."""
+        if topic_id is not None:
+            return self._by_id.get((topic_id, index))
+        return self._by_name.get((topic or "", index))
+
+    def opened(self, topic: str, index: int) -> Partition | None:
+        """The partition if it is open here."""
+        return self._by_name.get((topic, index))
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(tuple(self._by_name.values()))
+
+    def _find_topic(self, topic: str | None, topic_id: UUID | None) -> TopicImage:
+        image = self._image()
+        if topic_id is not None:
+            by_id = image.topics_by_id.get(topic_id)
+            if by_id is None:
+                raise UnknownTopicId(f"no topic has the id {topic_id}")
+            return by_id
+        by_name = image.topics_by_name.get(topic or "")
+        if by_name is None:
+            raise UnknownPartition(f"there is no topic {topic!r}")
+        return by_name
+
+    # The image changes
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Take over what a commit changed. Synchronous; the disk follows."""
+        for topic_id, topic in delta.deleted_topics.items():
+            for index in topic.partitions:
+                self._to_open.pop((topic.name, index), None)
+                self._again.pop((topic.name, index), None)
+                partition = self._by_id.get((topic_id, index))
+                if partition is not None:
+                    self._forget(partition, UnknownPartition(f"{topic.name} is deleted"))
+                else:
+                    self._forget_unopened(topic, index)
+            if topic.name in self.past_traffic:
+                self._count_as_past(NO_TOPIC, self.past_traffic.pop(topic.name))
+        for (topic_id, index), image in delta.changed_partitions.items():
+            self._partition_changed(delta.image.topics_by_id[topic_id], index, image)
+
+    def _partition_changed(self, topic: TopicImage, index: int, image: PartitionImage) -> None:
+        partition = self._by_id.get((topic.id, index))
+        here = self._node_id in image.replicas
+        if partition is None and here:
+            self._created_at = trio.current_time()
+            if not self._to_open:
+                self._to_open_since = self._created_at
+            self._to_open[topic.name, index] = None
+            self._wanted.set()
+        elif partition is not None and here:
+            partition.update(image)
+            self._on_role(partition)
+        elif partition is not None:
+            self._forget(partition, _no_replica(topic.name, index))
+        else:
+            self._forget_unopened(topic, index)
+
+    def _forget(self, partition: Partition, reason: KafkaError) -> None:
+        key = (partition.topic, partition.index)
+        del self._by_name[key]
+        del self._by_id[partition.topic_id, partition.index]
+        if partition.traffic is not None:
+            self._count_as_past(partition.topic, partition.traffic)
+        partition.retire(reason)
+        self._on_gone(*key)
+        self._leaves(_Leaving(key, partition.topic_id, partition))
+
+    def _count_as_past(self, topic: str, traffic: Traffic) -> None:
+        self.past_traffic.setdefault(topic, Traffic()).add(traffic)
+
+    def _forget_unopened(self, topic: TopicImage, index: int) -> None:
+        """Whoever is opening it looks whose it is in the end."""
+        key = (topic.name, index)
+        left = self._logs.registry.logs.get(TopicPartition(*key))
+        if left is not None and left.topic_id == topic.id and key not in self._busy:
+            self._leaves(_Leaving(key, topic.id))
+
+    def _leaves(self, leaving: _Leaving) -> None:
+        self._busy.setdefault(leaving.key, trio.Event())
+        self._to_delete.append(leaving)
+        self._leaving.set()
+        if self._none_leaves.is_set():
+            self._none_leaves = trio.Event()
+
+    def logs_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
+        """Interrupt whoever waits for a partition whose log went offline, by itself or with its directory;
+        which they are."""
+        lost = []
+        for failed in logs:
+            partition = self._by_name.get((failed.topic, failed.partition))
+            if partition is not None and partition.log is failed:
+                partition.retire(failed.offline())
+                lost.append(partition)
+        return lost
+
+    # The disk follows
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open what was created and remove what was deleted, until cancelled.
+
+        Deletions first, and all that are due in one go. Opening waits until creation pauses (not
+        for ever), for the same disk and processor do both. But no deletion waits for what is being
+        opened: that may wait for it.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._delete_what_leaves)
+            task_status.started()
+            while True:
+                with trio.move_on_at(min(self._again.values(), default=inf)):
+                    await self._wanted.wait()
+                self._wanted = trio.Event()
+                self._take_again()
+                while self._to_open:
+                    await self._none_leaves.wait()
+                    if (pause := self._settled_at() - trio.current_time()) > 0:
+                        with trio.move_on_after(pause):
+                            await self._wanted.wait()
+                        self._wanted = trio.Event()
+                    else:
+                        await self._open_some()
+
+    async def _delete_what_leaves(self) -> None:
+        while True:
+            await self._leaving.wait()
+            while self._to_delete:
+                gone, self._to_delete = self._to_delete, []
+                await self._delete(gone)
+            self._leaving = trio.Event()
+            self._none_leaves.set()
+
+    def _take_again(self) -> None:
+        for key in [key for key, at in self._again.items() if at <= trio.current_time()]:
+            del self._again[key]
+            self._to_open[key] = None
+
+    def _settled_at(self) -> float:
+        return min(self._created_at + SETTLE_SECONDS, self._to_open_since + SETTLE_SECONDS_MAX)
+
+    async def _open_some(self) -> None:
+        """The next few of those to be opened, together."""
+        done = trio.Event()
+        self._opening.append(done)
+        try:
+            async with trio.open_nursery() as nursery:
+                for key in list(islice(self._to_open, OPENED_AT_ONCE)):
+                    del self._to_open[key]
+                    nursery.start_soon(self._try_to_open, key)
+        finally:
+            self._opening.remove(done)
+            done.set()
+
+    async def settle(self) -> None:
+        """Open now what waits for its turn, and see the rest through: for whoever counts what is
+        here."""
+        while self._to_open:
+            await self._open_some()
+        for each in [*self._opening, *self._busy.values()]:
+            await each.wait()
+
+    async def open_all(self) -> None:
+        """Open every partition of the image; at start. Those that can't be are left for later."""
+        async with trio.open_nursery() as nursery:
+            for topic in self._image().topics_by_name.values():
+                for index, partition in topic.partitions.items():
+                    if self._node_id in partition.replicas:
+                        nursery.start_soon(self._try_to_open, (topic.name, index))
+
+    async def _try_to_open(self, key: Key) -> None:
+        try:
+            await self._open(*key)
+        except UnknownPartition:
+            pass  # deleted meanwhile
+        except (DiskFull, NoDescriptors) as error:
+            log.warning("%s-%d is not open yet: %s", *key, error)
+            self._again[key] = trio.current_time() + AGAIN_SECONDS
+            self._wanted.set()
+        except KafkaError as error:
+            log.warning("%s-%d is not open: %s", *key, error)
+        except Exception:  # ours, and that partition's alone
+            log.exception("%s-%d could not be opened", *key)
+
+    async def _open(self, topic: str, index: int, topic_id: UUID | None = None) -> Partition:
+        """Of that topic, where its id is given: another one may have its name by the time it is our turn."""
+        key = (topic, index)
+        while (busy := self._busy.get(key)) is not None:
+            await busy.wait()
+        opened = self._by_name.get(key)
+        if opened is not None and topic_id in (None, opened.topic_id):
+            return opened
+        found = self._find_topic(topic, topic_id)
+        image = found.partitions.get(index)
+        if image is None:
+            raise UnknownPartition(f"{topic} has no partition {index}")
+        if self._node_id not in image.replicas:
+            raise _no_replica(topic, index)
+        with self._working_on(key):
+            partition = await self._open_log(found, index)
+        self._on_role(partition)
+        return partition
+
+    async def _open_log(self, topic: TopicImage, index: int) -> Partition:
+        """Open the log and put the partition into the table, as the image has it at that moment."""
+        try:
+            opened = await self._log_of(topic, index) or await self._create_log(topic, index)
+            if opened.topic_id is None:
+                await self._logs.take_topic_id(opened, topic.id)
+        except LogFailed:
+            self._on_lost(topic, index)
+            raise
+        now = self._image().topics_by_id.get(topic.id)
+        image = None if now is None else now.partitions[index]
+        if image is None or self._node_id not in image.replicas:
+            # Deleted, or given to others, while the disk was waited for
+            await self._logs.delete(TopicPartition(topic.name, index))
+            if image is None:
+                raise UnknownPartition(f"{topic.name} is deleted")
+            raise _no_replica(topic.name, index)
+        partition = Partition(
+            opened,
+            topic_id=topic.id,
+            node_id=self._node_id,
+            image=image,
+            surroundings=self._surroundings,
+        )
+        if self.counts_traffic:
+            partition.traffic = Traffic()
+        self._by_name[topic.name, index] = partition
+        self._by_id[topic.id, index] = partition
+        return partition
+
+    async def _log_of(self, topic: TopicImage, index: int) -> PartitionLog | None:
+        """What is here under the partition's name, if it is this topic's. A topic of its name that was
+        deleted while its replica was not open has left its log, or has it in a directory that is offline.
+        Raises LogFailed where this one's may be there."""
+        name = TopicPartition(topic.name, index)
+        found = self._logs.registry.logs.get(name)
+        if found is None and (lost := self._logs.registry.offline.get(name)) is not None:
+            was_here = (topic.id, index) in self._at_start
+            if lost.topic_id not in (None, topic.id) and not was_here:
+                await self._logs.set_aside(name)
+            is_here = any(name in home.unserved for home in self._logs.homes())
+            if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
+                raise LogFailed(lost.reason)
+        if found is None or found.topic_id in (None, topic.id):
+            if found is not None:
+                found.check_online()
+                self._refuse_leftover(found, topic, index)
+            return found
+        await self._logs.set_aside(name)
+        return None
+
+    def _refuse_leftover(self, found: PartitionLog, topic: TopicImage, index: int) -> None:
+        """A log that never had a record is not the replica where that should be in a directory that is
+        offline: one that fails while a log is made in it has such a log, and the replica is in another.
+        Raises LogFailed."""
+        assigned = topic.partitions[index].directory_of(self._node_id)
+        if (
+            found.end_offset == 0
+            and (topic.id, index) in self._at_start
+            and not self._logs.registry.are_all_online
+            and assigned.int >= RESERVED_DIRECTORIES
+            and all(home.directory.id != assigned for home in self._logs.homes())
+        ):
+            raise LogFailed(
+                f"{topic.name}-{index} may be in a log directory that is offline, with the id {assigned}:"
+                f" {found.directory} never had a record"
+            )
+
+    async def _create_log(self, topic: TopicImage, index: int) -> PartitionLog:
+        """Raises LogFailed where the replica's records may be somewhere else."""
+        image = topic.partitions[index]
+        is_new = (topic.id, index) not in self._at_start
+        online = [home.directory.id for home in self._logs.homes()]
+        decided = decide_creation(
+            image.directory_of(self._node_id),
+            is_new=is_new,
+            live=[each for each in online if each is not None],
+            any_offline=len(online) < len(self._logs.directories.all),
+            others_in_sync=any(each != self._node_id for each in image.isr),
+        )
+        if decided.refusal is not None:
+            raise LogFailed(f"{topic.name}-{index} is not here: {decided.refusal}")
+        return await self._logs.create(
+            topic.name, index, topic.id, is_new=is_new, directory_id=decided.directory
+        )
+
+    async def _delete(self, leaving: Sequence[_Leaving]) -> None:
+        keys = [each.key for each in leaving]
+        try:
+            for each in leaving:
+                if each.partition is not None:
+                    await each.partition.wait_unchanged()
+            try:
+                await self._logs.delete(*(TopicPartition(*key) for key in keys))
+            except LogFailed as error:  # the others went
+                log.warning("deleted partitions stay on a directory that is offline: %s", error)
+            offline = self._logs.registry.offline
+            self._at_start -= {
+                (each.topic_id, each.key[1])
+                for each in leaving
+                if TopicPartition(*each.key) not in offline
+            }
+        except (
+            Exception
+        ):  # ours, and theirs alone: what is left of them is a stray at the next start
+            log.exception("%s could not be deleted", ", ".join(f"{name}-{n}" for name, n in keys))
+        finally:
+            for key in keys:
+                self._busy.pop(key).set()
+
+    @contextmanager
+    def _working_on(self, key: Key) -> Iterator[None]:
+        self._busy[key] = trio.Event()
+        try:
+            yield
+        finally:
+            self._busy.pop(key).set()
+
+
+def _no_replica(topic: str, index: int) -> NotLeader:
+    """The partition is there, and others have it."""
+    return NotLeader(f"{topic}-{index} has no replica here")

@@ -1,0 +1,105 @@
+"""The partitions that this node follows, from the first one on: nothing of this runs, or is loaded, in a
+node that leads all it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.replication.partition.partition import Partition
+from odradek.storage.log_manager.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.broker.node import Broker
+    from odradek.replication.fetching.followers import Followers
+    from odradek.replication.fetching.settings import FetchingSettings
+
+
+class ReplicaFetching:
+    """`run` must be running. All else is synchronous, on the loop."""
+
+    def __init__(
+        self, broker: Broker, logs: LogManager, on_role: Callable[[Partition], None]
+    ) -> None:
+        """`on_role` hears of a partition whose role had to wait for a change of its log."""
+        self._broker = broker
+        self._logs = logs
+        self._on_role = on_role
+        self._needed = trio.Event()
+
+    @cached_property
+    def _followers(self) -> Followers:
+        from odradek.replication.fetching.followers import Followers
+        from odradek.replication.quota import ReplicationQuota
+
+        broker, config = self._broker, self._broker.config
+        return Followers(
+            broker.node_id,
+            listener=config.inter_broker_listener,
+            image=lambda: broker.metadata.image,
+            broker_epoch=lambda: broker.broker_epoch,
+            settings=lambda: fetching_settings(config),
+            quota=ReplicationQuota(
+                lambda: config.get_int("follower.replication.throttled.rate"),
+                samples=config.get_int("replication.quota.window.num"),
+                sample_seconds=config.get_int("replication.quota.window.size.seconds"),
+            ),
+            logs=self._logs,
+            network=broker.seams.network,
+            clock=broker.seams.clock,
+            on_role=self._on_role,
+            tier=None if broker.remote is None else broker.remote.tier,
+        )
+
+    @property
+    def is_catching_up(self) -> bool:
+        """As `Followers.is_catching_up`."""
+        return self._needed.is_set() and self._followers.is_catching_up
+
+    def role_changed(self, partition: Partition) -> None:
+        """It was opened, or somebody else leads it."""
+        is_followed = partition.leader >= 0 and not partition.is_leader
+        if is_followed or self._needed.is_set():
+            self._needed.set()
+            self._followers.role_changed(partition)
+
+    def gone(self, topic: str, index: int) -> None:
+        """The replica is not here any more, or its directory is offline."""
+        if self._needed.is_set():
+            self._followers.gone(topic, index)
+
+    def brokers_changed(self) -> None:
+        if self._needed.is_set():
+            self._followers.brokers_changed()
+
+    def settings_changed(self) -> None:
+        if self._needed.is_set():
+            self._followers.settings_changed()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fetch, until cancelled."""
+        task_status.started()
+        await self._needed.wait()
+        await self._followers.run()
+
+
+def fetching_settings(config: ServerConfig) -> FetchingSettings:
+    """Worked out once for the values that hold: each fetch asks."""
+    from odradek.replication.fetching.settings import FetchingSettings
+
+    kept: FetchingSettings | None = config.derived.get(FetchingSettings)
+    if kept is None:
+        kept = config.derived[FetchingSettings] = FetchingSettings(
+            fetchers=config.get_int("num.replica.fetchers"),
+            fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
+            response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+            min_bytes=config.get_int("replica.fetch.min.bytes"),
+            wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
+            back_off_ms=config.get_int("replica.fetch.backoff.ms"),
+            socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
+        )
+    return kept

@@ -1,0 +1,311 @@
+"""The replicas of a node with the role of a broker: their logs, what each is, whom that concerns.
+
+    logs recovered → strays set aside → partitions opened → what becomes of them, until the end
+
+What the metadata log says of topics, configs and replicas goes down from here to the logs; what
+happens to the logs (a directory fails, a log has moved) goes up to whoever has to know: coordinators,
+and the controller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import trio
+
+from odradek.broker.lifecycle import storage_settings
+from odradek.broker.lifecycle.errors import CannotStart
+from odradek.broker.replicas.directory_assignments import DirectoryReports
+from odradek.broker.replicas.isr_maintenance import InSyncUpkeep
+from odradek.broker.replicas.partition_table import PartitionTable
+from odradek.broker.replicas.replica_fetching import ReplicaFetching
+from odradek.replication.controller import image as images
+from odradek.replication.controller.image import MetadataDelta, TopicImage
+from odradek.replication.partition.partition import Partition
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.errors import NoDirectory
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import DiskFull
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+    from odradek.broker.replicas.alter_partition_sender import InSyncChanges
+    from odradek.broker.replicas.leader_throttle import LeaderThrottle
+
+log = logging.getLogger("odradek.node")
+
+LOOK_SECONDS = 1.0
+"""How often it is seen, at most, whether a full directory can be given up."""
+
+
+class Replicas:
+    """See the module. `load` comes first, `start` once the broker is registered."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.logs = self._new_log_manager()
+        self.partitions: PartitionTable | None = None
+        self.directory_reports = DirectoryReports(
+            lambda: broker.metadata.image,
+            broker.node_id,
+            lambda: broker.broker_epoch,
+            broker.controller,
+            lambda: broker.lifecycle.report(),
+            timeout_ms=broker.config.get_int("log.dir.failure.timeout.ms"),
+        )
+
+        self._in_sync = InSyncUpkeep(
+            lambda: self.partitions or (),
+            lambda node_id: broker.metadata.image.brokers.get(node_id),
+            self._new_in_sync_changes,
+            self._disk_full,
+            lag_max_ms=broker.config.get_int("replica.lag.time.max.ms"),
+        )
+
+        self._fetching = ReplicaFetching(broker, self.logs, self._role_changed)
+        self._next_look_at = 0.0
+
+    @cached_property
+    def leader_throttle(self) -> LeaderThrottle:
+        from odradek.broker.replicas.leader_throttle import LeaderThrottle
+
+        broker = self._broker
+        return LeaderThrottle(
+            broker.config,
+            lambda topic: broker.metadata.image.topic_configs(topic),
+            broker.seams.clock,
+        )
+
+    def _new_in_sync_changes(self) -> InSyncChanges:
+        from odradek.broker.replicas.alter_partition_sender import InSyncChanges
+
+        broker = self._broker
+        return InSyncChanges(
+            broker.node_id, lambda: broker.broker_epoch, broker.controller, broker.metrics
+        )
+
+    def _new_log_manager(self) -> LogManager:
+        seams, config = self._broker.seams, self._broker.config
+        return LogManager(
+            seams.files,
+            seams.clock,
+            seams.entropy,
+            seams.offload,
+            self._broker.directories,
+            config_for=self.log_config,
+            intervals=lambda: storage_settings.intervals(config),
+            on_failure=self._directory_failed,
+            on_failed_alone=self._log_failed,
+            workers=seams.workers,
+            cleaner_settings=lambda: storage_settings.cleaner(config),
+            mover_settings=lambda: storage_settings.mover(config),
+        )
+
+    def log_config(self, topic: str) -> LogConfig:
+        """A topic's effective config; the broker's defaults for one that is not known.
+
+        It is in the remote tier only where there is one, and where Kafka has it, too: what is internal
+        or compacted stays on the disk.
+        """
+        broker = self._broker
+        config = broker.config.log_config(broker.metadata.image.topic_configs(topic))
+        if config.remote_storage_enable and (
+            not broker.config.get_bool("remote.log.storage.system.enable")
+            or config.compact
+            or broker.is_internal(topic)
+        ):
+            return replace(config, remote_storage_enable=False)
+        return config
+
+    # Starting
+
+    def refuse_tiered(self) -> None:
+        """A topic's logs would lose what is in the remote tier, and where they begin, if they were opened
+        without it. Raises CannotStart (as Kafka does)."""
+        image = self._broker.metadata.image
+        for name in image.topics_by_name:
+            enabled = image.topic_configs(name).get("remote.storage.enable", "")
+            if enabled.strip().lower() == "true":
+                raise CannotStart(
+                    f"topic {name} has remote.storage.enable=true, and this broker has not"
+                    " remote.log.storage.system.enable=true: start it with that, and with its store"
+                    " (--tiered does both), or delete such topics before tiered storage is turned off"
+                )
+
+    async def load(self) -> PartitionTable:
+        """Recover the logs, by the configs that the metadata image has: compacted logs that no checkpoint
+        names are recovered otherwise. Raises CannotStart where there are too few file descriptors."""
+        broker = self._broker
+        self.cordon()
+        try:
+            await self.logs.load(self._is_stray)
+        except NoDirectory as error:
+            raise CannotStart(str(error)) from None
+        self.partitions = PartitionTable(
+            self.logs,
+            lambda: broker.metadata.image,
+            broker.node_id,
+            surroundings=self._in_sync.surroundings,
+            on_role=self._role_changed,
+            on_gone=self._gone,
+            on_lost=self._replica_lost,
+        )
+        self.logs.mover.on_moved = self._replica_moved
+        return self.partitions
+
+    async def start(self, house: trio.Nursery) -> None:
+        """Open the partitions, and look after them in `house` from now on."""
+        assert self.partitions is not None
+        await house.start(self.directory_reports.run)
+        await house.start(self._in_sync.run)
+        await house.start(self._fetching.run)
+        # Before: a log of a topic that is gone would be opened for the next one of that name.
+        await self._set_aside_strays()
+        await self.logs.promote_moved(self._is_elsewhere, self._is_stray)
+        await house.start(self.partitions.run)
+        await self.partitions.open_all()
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether a leader is known to have more of what this node follows, or was not asked yet."""
+        return self._fetching.is_catching_up
+
+    async def _set_aside_strays(self) -> None:
+        """Logs of topics that the cluster does not know, or knows elsewhere, are renamed."""
+        for stray in await self.logs.set_aside_strays(self._is_stray):
+            log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
+
+    def _is_stray(self, name: TopicPartition, topic_id: UUID | None) -> bool:
+        topic = self._broker.metadata.image.topics_by_name.get(name.topic)
+        if topic is None or topic_id not in (None, topic.id):
+            return True
+        partition = topic.partitions.get(name.partition)
+        return partition is None or self._broker.node_id not in partition.replicas
+
+    # What the metadata log says
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Take over what a commit changed, configs of brokers included."""
+        assert self.partitions is not None
+        broker_configs = any(kind == images.BROKER for kind, _ in delta.changed_configs)
+        if broker_configs:
+            self.cordon()
+            self.logs.update_configs()
+            self._fetching.settings_changed()
+        if delta.changed_features or broker_configs:
+            self.directory_reports.cordoned(self.cordoned_ids())
+        if self._broker.remote is not None:
+            self._broker.remote.topics_deleted(delta)
+        topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
+        if topics:
+            self.logs.update_configs(topics)
+        self.partitions.metadata_changed(delta)
+        if delta.changed_brokers:
+            self._in_sync.brokers_changed()
+            self._fetching.brokers_changed()
+        if self._broker.remote is not None:
+            self._broker.remote.metadata_changed(delta)
+
+    def cordon(self) -> None:
+        self.logs.cordon(self._broker.config.cordoned_log_dirs)
+
+    def cordoned_ids(self) -> list[UUID]:
+        """Directories that get no new replicas (KIP-1066)."""
+        cordoned = self.logs.registry.cordoned
+        every = self._broker.directories.all
+        return [each.id for each in every if each.path in cordoned and each.id is not None]
+
+    # What happens to the logs
+
+    def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
+        log.error(
+            "log directory %s took %d partitions offline; OfflineLogDirectoryCount is %d of %d",
+            directory.path,
+            len(logs),
+            self.logs.gauges()["OfflineLogDirectoryCount"],
+            len(self._broker.directories.all),
+        )
+        if self.partitions is None:
+            return  # found while logs are loaded: nobody waits for any yet
+        lost = self.partitions.logs_failed(logs)
+        for failed in logs:
+            self._gone(failed.topic, failed.partition)
+        self.directory_reports.directory_failed(directory.id, lost)
+
+    def _log_failed(self, which: PartitionLog) -> None:
+        """By itself, until the next start. The controller cannot know by the directory that it is not led
+        from here any more."""
+        if self.partitions is None:
+            return
+        log.error("%s; other replicas are to lead it until the next start", which.offline().message)
+        for partition in self.partitions.logs_failed([which]):
+            self._gone(which.topic, which.partition)
+            self.directory_reports.lost(partition.topic_id, partition.index)
+
+    def _disk_full(self, which: PartitionLog, error: DiskFull) -> None:
+        """A leader cannot append. Kafka gives the directory up then, and itself with its last one; here
+        that is done where others can take over everything that is led from there: else what can still
+        be read is worth more."""
+        clock = self._broker.seams.clock
+        if self.partitions is None or clock.monotonic() < self._next_look_at:
+            return
+        self._next_look_at = clock.monotonic() + LOOK_SECONDS
+        directory = self.logs.directory_of(which)
+        live = self._broker.directories.live
+        is_the_end = directory is self._broker.directories.metadata or list(live) == [directory]
+        for partition in self.partitions:
+            if not partition.is_leader or partition.log.failure is not None:
+                continue
+            goes = is_the_end or self.logs.directory_of(partition.log) is directory
+            leading = partition.leading
+            if goes and (leading is None or not leading.is_dispensable()):
+                return
+        log.error("%s is full: other replicas are to lead what is in it", directory.path)
+        directory.fail(error)
+
+    def _role_changed(self, partition: Partition) -> None:
+        if partition.log.failure is None:
+            self._fetching.role_changed(partition)
+            self._broker.coordinators.role_changed(partition)
+            if self._broker.remote is not None:
+                self._broker.remote.role_changed(partition)
+            self.directory_reports.seen(partition, self.logs.directory_of(partition.log).id)
+
+    def _gone(self, topic: str, index: int) -> None:
+        """The replica is not here any more, or its directory is offline."""
+        self._fetching.gone(topic, index)
+        self._broker.coordinators.partition_gone(topic, index)
+        if self._broker.remote is not None:
+            self._broker.remote.gone(topic, index)
+
+    def _replica_lost(self, topic: TopicImage, index: int) -> None:
+        """A replica's log cannot be had. Where its directory failed, or is none of ours, the
+        controller knows it by that."""
+        assigned = topic.partitions[index].directory_of(self._broker.node_id)
+        live = (each.id for each in self._broker.directories.live)
+        if assigned in (images.UNASSIGNED, images.MIGRATING, *live):
+            self.directory_reports.lost(topic.id, index)
+
+    def _replica_moved(self, which: PartitionLog) -> None:
+        """It is in another of our log directories now."""
+        assert self.partitions is not None
+        partition = self.partitions.opened(which.topic, which.partition)
+        if partition is not None and partition.log is which:
+            self.directory_reports.seen(partition, self.logs.directory_of(which).id)
+
+    def _is_elsewhere(self, name: TopicPartition, topic_id: UUID | None) -> bool:
+        """Whether the cluster knows a replica of ours to be in a directory that is not here now."""
+        if self._is_stray(name, topic_id):
+            return False
+        image, node_id = self._broker.metadata.image, self._broker.node_id
+        assigned = image.topics_by_name[name.topic].partitions[name.partition].directory_of(node_id)
+        live = {each.id for each in self._broker.directories.live}
+        return assigned.int >= images.RESERVED_DIRECTORIES and assigned not in live

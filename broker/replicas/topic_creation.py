@@ -1,0 +1,172 @@
+"""Topics that a node has made: by itself, where it is the active controller, or by whoever is.
+
+Whoever had them made elsewhere waits until this node knows them, too. What a client gets by asking for it
+is the client's (KIP-590, KIP-599); what a coordinator needs is this node's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from odradek.broker.quotas.partition_mutation_quota import mutations_of
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import Charge, Plan, for_free
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+    from odradek.broker.requests.context import RequestContext
+    from odradek.replication.controller.topics import CreatedTopic, NewTopic
+    from odradek.replication.raft.metadata import Metadata
+
+CREATE_SECONDS: Final = 30.0
+KNOWN_SECONDS: Final = 5.0
+"""How long what another node created may take to be known here."""
+
+
+async def create_topics(
+    broker: Broker,
+    topics: Sequence[NewTopic],
+    *,
+    validate_only: bool,
+    charge: Charge = for_free,
+) -> list[CreatedTopic]:
+    """Create topics as the active controller; one answer each. Raises NotController if it is not."""
+    from odradek.replication.controller.topics import TopicDefaults, create_topics
+
+    defaults = TopicDefaults(
+        broker.config.get_int("num.partitions"),
+        broker.config.get_int("default.replication.factor"),
+    )
+
+    def operation(image: MetadataImage) -> Plan[list[CreatedTopic]]:
+        return create_topics(
+            image,
+            topics,
+            entropy=broker.seams.entropy,
+            defaults=defaults,
+            validate_config=broker.validate_config,
+            validate_only=validate_only,
+            charge=charge,
+        )
+
+    return await broker.metadata.perform(operation)
+
+
+async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
+    """Have the active controller create topics for a client, under its name and by its quota; one answer
+    each, which this node knows then.
+
+    Raises KafkaError if there is no active controller.
+    """
+    api = apis.CREATE_TOPICS
+    ctx = replace(ctx, api=api, api_version=api.max_version)
+    if ctx.broker.metadata.is_active:
+        is_free = all(ctx.broker.is_internal(topic.name) for topic in topics)
+        charge = mutations_of(ctx, is_free=is_free).charge
+        return await create_topics(ctx.broker, topics, validate_only=False, charge=charge)
+    answer = None
+    with trio.move_on_after(CREATE_SECONDS):
+        answer = await _forward(topics, ctx)
+    if answer is None:
+        raise KafkaError(ErrorCode.request_timed_out, "no active controller has created them")
+    return await _once_known(ctx.broker, answer)
+
+
+async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
+    from odradek.broker.requests.forwarding import forward_values
+
+    try:
+        return await forward_values(_request(topics), ctx)
+    except InvalidFrame as error:  # not the client's, whose connection it would end
+        raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
+
+
+async def _request_as_broker(broker: Broker, topic: NewTopic) -> list[CreatedTopic]:
+    if broker.metadata.is_active:
+        return await create_topics(broker, [topic], validate_only=False)
+    request = _request([topic])
+    answer = await broker.controller.request(apis.CREATE_TOPICS, request, timeout_s=CREATE_SECONDS)
+    return await _once_known(broker, answer)
+
+
+async def _once_known(broker: Broker, answer: Any) -> list[CreatedTopic]:
+    created = [_created(each) for each in answer.topics]
+    await _known(broker.metadata, [each.name for each in created if not each.error_code])
+    return created
+
+
+def _request(topics: Sequence[NewTopic]) -> dict[str, Any]:
+    return {
+        "topics": [_values(topic) for topic in topics],
+        "timeout": int(CREATE_SECONDS * 1000),
+        "validate_only": False,
+    }
+
+
+def _values(topic: NewTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "assignments": [
+            {"partition_index": index, "broker_ids": list(replicas)}
+            for index, replicas in topic.assignment_pairs
+        ],
+        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+    }
+
+
+def _created(answer: Any) -> CreatedTopic:
+    from odradek.replication.controller.topics import CreatedTopic
+
+    return CreatedTopic(
+        answer.name,
+        answer.error_code,
+        answer.error_message,
+        answer.topic_id,
+        answer.num_partitions,
+        answer.replication_factor,
+    )
+
+
+async def _known(metadata: Metadata, names: Collection[str]) -> None:
+    """Until this node's image has all of them, or for as long as that may take."""
+    changed = trio.Event()
+
+    def set_changed(_: Any) -> None:
+        changed.set()
+
+    unsubscribe = metadata.subscribe(set_changed)
+    try:
+        with trio.move_on_after(KNOWN_SECONDS):
+            while any(name not in metadata.image.topics_by_name for name in names):
+                await changed.wait()
+                changed = trio.Event()
+    finally:
+        unsubscribe()
+
+
+async def ensure_topic(
+    broker: Broker,
+    name: str,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Create the topic unless it is there. Raises KafkaError with what the controller says."""
+    if name in broker.metadata.image.topics_by_name:
+        return
+    from odradek.replication.controller.topics import NewTopic
+
+    wanted = NewTopic(name, partitions, replication_factor, configs=dict(configs or {}))
+    (created,) = await _request_as_broker(broker, wanted)
+    if created.error_code == ErrorCode.topic_already_exists:
+        await _known(broker.metadata, [name])
+    elif created.error_code != ErrorCode.none:
+        raise KafkaError(created.error_code, created.error_message or "")

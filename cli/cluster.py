@@ -1,0 +1,211 @@
+"""What every command that talks to a cluster shares: --bootstrap, and what its failures say."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import trio
+
+from odradek.cli.errors import CommandFailed, WrongUsage
+from odradek.cli.terminal import environment
+from odradek.client.errors import ClientError, NoSuchNode, Unreachable
+from odradek.client.metadata import Cluster, open_cluster, parse_bootstrap
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams import Seams
+from odradek.seams.real import real_seams
+
+T = TypeVar("T")
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+HINTS = {
+    ErrorCode.unknown_topic_or_partition: "`odradek topics list` shows the topics there are",
+    ErrorCode.topic_already_exists: "`odradek topics describe` shows it; "
+    "--if-not-exists makes this no error",
+    ErrorCode.group_id_not_found: "`odradek groups list` shows the groups there are",
+    ErrorCode.non_empty_group: "stop its members first, or wait until they have timed out",
+    ErrorCode.unknown_member_id: "if the group has members, stop them first",
+    ErrorCode.group_subscribed_to_topic: "stop the members that read the topic first",
+    ErrorCode.offset_out_of_range: "`odradek topics offsets TOPIC` shows what is there",
+    ErrorCode.message_too_large: "the topic's max.message.bytes says how large a record may be",
+    ErrorCode.kafka_storage_error: "a disk is full or failing: the broker's log says which",
+    ErrorCode.unknown_server_error: "the broker's log says why",
+    ErrorCode.invalid_replication_factor: "there can't be more replicas than brokers",
+    ErrorCode.security_disabled: "start the broker with --set authorizer.class.name="
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    ErrorCode.cluster_authorization_failed: "this user may not do that",
+    ErrorCode.topic_authorization_failed: "this user may not do that",
+    ErrorCode.group_authorization_failed: "this user may not do that",
+}
+"""What to do about a refusal, where there is something to say."""
+
+
+def leaf(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    line: str,
+    action: Callable[[argparse.Namespace, Cluster, Seams], Awaitable[int]],
+    *,
+    epilog: str = "",
+    json: bool = True,
+) -> argparse.ArgumentParser:
+    """A subcommand that talks to a cluster; `action` is run by `run_leaf`."""
+    parser = subparsers.add_parser(
+        name,
+        help=line,
+        description=line[0].upper() + line[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cluster_arguments(parser)
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(action=action, leaf=parser)
+    return parser
+
+
+def cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """--bootstrap and --timeout."""
+    bootstrap_argument(parser)
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=10.0,
+        help="how long to wait for an answer (default: 10)",
+    )
+
+
+def bootstrap_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=environment("ODRADEK_BOOTSTRAP", DEFAULT_BOOTSTRAP),
+        help="a broker of the cluster, or several with commas between "
+        f"(default: ODRADEK_BOOTSTRAP, or {DEFAULT_BOOTSTRAP})",
+    )
+
+
+def seconds(text: str) -> float:
+    """An argument that is a time in seconds, above 0."""
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
+
+
+def record_count(text: str) -> int:
+    """An argument that is a number of records."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of records")
+    return int(text)
+
+
+def run_leaf(args: argparse.Namespace) -> int:
+    """Run the subcommand that was chosen; with none chosen, say which there are."""
+    if not hasattr(args, "action"):
+        raise WrongUsage(f"odradek {args.command} what? See `odradek {args.command} --help`")
+    code: int = with_cluster(args, lambda cluster, seams: args.action(args, cluster, seams))
+    return code
+
+
+def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Awaitable[T]]) -> T:
+    """Run `action` with the cluster at --bootstrap; its failures become texts that help.
+
+    Ctrl-C strikes where `action` waits, never in the middle of a step: raised inside trio's own
+    (`start_soon`, say) it leaves a nursery that never ends.
+    """
+    try:
+        addresses = parse_bootstrap(args.bootstrap)
+    except ValueError as error:
+        raise WrongUsage(f"--bootstrap: {error}") from None
+
+    async def main() -> T:
+        seams = real_seams()
+        opened = open_cluster(seams.network, addresses, timeout_s=args.timeout)
+        async with opened as cluster:
+            return await action(cluster, seams)
+
+    try:
+        return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
+    except BaseExceptionGroup as group:
+        raise explained(first_cause(group), args) from group
+    except (KafkaError, ClientError, UnicodeEncodeError, struct.error) as error:
+        raise explained(error, args) from error
+
+
+def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
+    """The error with what to do about it, if it is one of those that are expected."""
+    if isinstance(error, NoSuchNode):
+        return CommandFailed(f"{error}\n`odradek configs list broker` shows the brokers there are")
+    if isinstance(error, Unreachable):
+        return CommandFailed(
+            f"{error}\nIs a broker running there? Name another one with --bootstrap HOST:PORT or "
+            f"ODRADEK_BOOTSTRAP (now {args.bootstrap})"
+        )
+    if isinstance(error, ClientError):
+        return CommandFailed(str(error))
+    if isinstance(error, UnicodeEncodeError):  # a name on the command line, which is bytes to us
+        return WrongUsage(f"{error.object!r} is not UTF-8")
+    if isinstance(error, struct.error):  # one on the command line, which no request has room for
+        return WrongUsage(f"a number is too large, or too small: {error}")
+    if isinstance(error, KafkaError):
+        text = error.message or str(error)
+        found = HINTS.get(error.code)
+        return CommandFailed(
+            f"{text} [{error.code.name.upper()}]" + (f"\n{found}" if found else "")
+        )
+    return error
+
+
+def first_cause(group: BaseException) -> BaseException:
+    """What a group of exceptions is about: Ctrl-C or a broken pipe before anything else."""
+    leaves = list(_leaves(group))
+    for error in leaves:
+        if isinstance(error, KeyboardInterrupt | BrokenPipeError):
+            return error
+    return leaves[0]
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """An argument KEY=VALUE, which is text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def partition_list(text: str) -> list[int]:
+    """An argument like 0,3,5-7."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of partitions such as 0,3,5-7")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def base64_uuid(value: Any) -> str | None:
+    """A topic id as Kafka's tools show it."""
+    if value is None:
+        return None
+    import base64
+
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")

@@ -1,0 +1,167 @@
+"""`odradek configs`: list, describe and alter the configs of topics, brokers and groups."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odradek.cli.cluster import key_value, leaf, run_leaf
+from odradek.cli.errors import WrongUsage
+from odradek.cli.output import print_json, print_lines, print_table
+from odradek.client import admin
+from odradek.client.admin import ConfigChange, ConfigOperation, ConfigSource, ResourceType
+from odradek.client.metadata import Cluster
+from odradek.seams import Seams
+
+EPILOG = """\
+examples:
+  odradek configs list
+  odradek configs describe topic orders            # what was set; --all shows every config
+  odradek configs alter topic orders --set retention.ms=3600000 --unset cleanup.policy
+  odradek configs describe broker 1 --all
+  odradek configs alter broker default --set log.retention.ms=86400000
+"""
+
+TYPES = {
+    "topic": ResourceType.TOPIC,
+    "broker": ResourceType.BROKER,
+    "broker-logger": ResourceType.BROKER_LOGGER,
+    "client-metrics": ResourceType.CLIENT_METRICS,
+    "group": ResourceType.GROUP,
+}
+SET_BY_SOMEBODY = frozenset(
+    {
+        ConfigSource.TOPIC,
+        ConfigSource.BROKER,
+        ConfigSource.STATIC_BROKER,
+        ConfigSource.BROKER_DEFAULT,
+        ConfigSource.CLIENT_METRICS,
+        ConfigSource.GROUP,
+    }
+)
+CLUSTER_WIDE = "default"
+"""As a broker's name: the configs that every broker has unless it has its own."""
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "configs",
+        help="describe and alter configs",
+        description="The configs of topics, brokers and groups.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="WHAT")
+
+    listing = leaf(commands, "list", "list what has configs", list_resources)
+    listing.add_argument("type", nargs="?", choices=TYPES, metavar="TYPE", help=", ".join(TYPES))
+
+    describing = leaf(commands, "describe", "show configs and where they come from", describe)
+    _resource_arguments(describing)
+    describing.add_argument("--all", action="store_true", help="also those that nobody has set")
+    describing.add_argument(
+        "--key", action="append", dest="keys", metavar="KEY", help="only this one; may be repeated"
+    )
+
+    altering = leaf(commands, "alter", "change some configs and leave the others", alter)
+    _resource_arguments(altering)
+    for flag, operation, line in (
+        ("--set", ConfigOperation.SET, "give it this value"),
+        ("--append", ConfigOperation.APPEND, "add a value to a list"),
+        ("--subtract", ConfigOperation.SUBTRACT, "take a value from a list"),
+    ):
+        altering.add_argument(
+            flag,
+            dest=operation.name,
+            type=key_value,
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help=f"{line}; may be given again",
+        )
+    altering.add_argument(
+        "--unset", action="append", default=[], metavar="KEY", help="back to the default"
+    )
+    altering.add_argument("--validate-only", action="store_true", help="only see if it could be")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_leaf(args)
+
+
+def _resource_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("type", choices=TYPES, metavar="TYPE", help=", ".join(TYPES))
+    parser.add_argument("name", metavar="NAME", help=f"for brokers: an id, or {CLUSTER_WIDE}")
+
+
+def _name(args: argparse.Namespace) -> str:
+    name: str = args.name
+    return "" if args.type == "broker" and name == CLUSTER_WIDE else name
+
+
+async def list_resources(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    names = {int(number): name for name, number in TYPES.items()}
+    types = [TYPES[args.type]] if args.type else []
+    rows = [
+        {"type": names.get(number, str(number)), "name": name or CLUSTER_WIDE}
+        for number, name in await admin.list_config_resources(cluster, types)
+    ]
+    if args.json:
+        print_json(rows)
+    else:
+        print_table(["TYPE", "NAME"], [(row["type"], row["name"]) for row in rows])
+    return 0
+
+
+async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    entries = await admin.describe_configs(cluster, TYPES[args.type], _name(args), keys=args.keys)
+    if not (args.all or args.keys):
+        entries = [entry for entry in entries if entry.source in SET_BY_SOMEBODY]
+    if args.json:
+        print_json([_row(entry) for entry in entries])
+    elif not entries:
+        print_lines([f"{args.type} {args.name}: all default; --all shows them"])
+    else:
+        print_table(
+            ["CONFIG", "VALUE", "SOURCE", "READ-ONLY"],
+            [
+                (e.name, _value(e), e.source.name.lower(), "yes" if e.read_only else "no")
+                for e in entries
+            ],
+        )
+    return 0
+
+
+async def alter(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    changes = [
+        ConfigChange(operation, key, value)
+        for operation in (ConfigOperation.SET, ConfigOperation.APPEND, ConfigOperation.SUBTRACT)
+        for key, value in getattr(args, operation.name)
+    ] + [ConfigChange(ConfigOperation.DELETE, key) for key in args.unset]
+    if not changes:
+        raise WrongUsage("alter what? Give --set, --unset, --append or --subtract")
+    await admin.alter_configs(
+        cluster, TYPES[args.type], _name(args), changes, validate_only=args.validate_only
+    )
+    if args.json:
+        print_json({"type": args.type, "name": args.name, "altered": not args.validate_only})
+    else:
+        print_lines([f"{args.type} {args.name} {'could be ' if args.validate_only else ''}altered"])
+    return 0
+
+
+def _row(entry: admin.ConfigEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source.name.lower(),
+        "read_only": entry.read_only,
+        "sensitive": entry.sensitive,
+    }
+
+
+def _value(entry: admin.ConfigEntry) -> str | None:
+    return "(hidden)" if entry.sensitive else entry.value

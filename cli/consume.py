@@ -1,0 +1,245 @@
+"""`odradek consume`: a topic's records on stdout, in the manner of kcat."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import trio
+
+from odradek.cli.cluster import (
+    cluster_arguments,
+    partition_list,
+    record_count,
+    with_cluster,
+)
+from odradek.cli.errors import WrongUsage
+from odradek.cli.offset_arguments import (
+    HELP,
+    Beginning,
+    End,
+    Offset,
+    parse_offset,
+    resolve_offsets,
+)
+from odradek.cli.record_format import compile_format, json_line, unescape
+from odradek.cli.terminal import check_reader, hint, is_terminal, write_bytes
+from odradek.client.consumer import (
+    EARLIEST,
+    LATEST,
+    ConsumedRecord,
+    Isolation,
+    Reader,
+    ReaderOptions,
+    TopicPartition,
+)
+from odradek.client.errors import ClientError
+from odradek.client.group import FORGOTTEN, REJOIN, GroupConsumer, GroupOptions
+from odradek.client.metadata import Cluster
+from odradek.protocol.errors import KafkaError
+
+DESCRIPTION = """\
+Print a topic's records, a line each, and wait for more (or end with -e or -c).
+
+With --group the partitions are shared with the group's other members, and what was printed is
+committed: the next run goes on from there.
+"""
+EPILOG = """\
+formats (-f):
+  %s value     %S its length, -1 for NULL    %R the same as 4 bytes, big-endian
+  %k key       %K its length, -1 for NULL    %T timestamp (ms)
+  %t topic     %p partition    %o offset     %h headers     %%    \\n \\r \\t \\0 \\\\ \\xHH
+
+examples:
+  odradek consume -t greetings -o beginning -e
+  odradek consume -t greetings -o -10 -f '%p/%o %T %k: %s\\n'
+  odradek consume -t greetings -p 0 -o s@1700000000000 -c 5
+  odradek consume -t greetings --group readers
+  odradek consume -t greetings --json -e -o beginning | jq .value
+"""
+COMMIT_EVERY_S = 1.0
+CLOSE_S = 3.0
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "consume",
+        help="print a topic's records",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cluster_arguments(parser)
+    parser.add_argument(
+        "-t", "--topic", dest="topics", action="append", required=True, help="may be given again"
+    )
+    parser.add_argument(
+        "-p", "--partitions", type=partition_list, metavar="LIST", help="0,3,5-7 (default: all)"
+    )
+    parser.add_argument(
+        "-o",
+        "--offset",
+        metavar="OFFSET",
+        type=parse_offset,
+        help=f"where to begin: {HELP} (default: end; in a group: what it has committed, else this, "
+        "beginning by default)",
+    )
+    parser.add_argument("-G", "--group", metavar="GROUP", help="read as a member of this group")
+    parser.add_argument(
+        "-c", "--count", type=record_count, metavar="N", help="stop after N records"
+    )
+    parser.add_argument(
+        "-e", "--exit", action="store_true", help="stop at the end of the partitions"
+    )
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("-f", "--format", metavar="FORMAT", help="see below (default: %%s\\n)")
+    shape.add_argument("-J", "--json", action="store_true", help="print a line of JSON a record")
+    parser.add_argument(
+        "-K", "--key-delimiter", metavar="DELIM", help="print the key, and this after it"
+    )
+    parser.add_argument(
+        "-D", "--delimiter", metavar="DELIM", help="print this after a record (default: \\n)"
+    )
+    parser.add_argument("-Z", "--null", action="store_true", help="print NULL as NULL")
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_committed",
+        help="whether records of open and aborted transactions are left out "
+        "(default: read_committed)",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.format is not None and (args.key_delimiter or args.delimiter):
+        raise WrongUsage("--format says it all: -K and -D don't go with it")
+    if args.group is not None and args.partitions is not None:
+        raise WrongUsage("a group assigns the partitions: -p doesn't go with --group")
+    if args.group is not None and not isinstance(args.offset, Beginning | End | None):
+        raise WrongUsage(
+            "in a group -o is beginning or end, for partitions without a committed offset; "
+            "`odradek groups reset` moves the others"
+        )
+    shown = _shape(args)
+    return with_cluster(args, lambda cluster, _: _consume(args, cluster, shown))
+
+
+def _shape(args: argparse.Namespace) -> Callable[[ConsumedRecord], bytes]:
+    """How a record is printed."""
+    if args.json:
+        return json_line
+    null = b"NULL" if args.null else b""
+    try:
+        if args.format is not None:
+            return compile_format(args.format, null=null)
+        value = compile_format("%s", null=null)
+        key = compile_format("%k", null=null)
+        between = unescape(args.key_delimiter or "")
+        after = unescape(args.delimiter if args.delimiter is not None else "\\n")
+    except ValueError as error:
+        raise WrongUsage(str(error)) from None
+    if not between:
+        return lambda record: value(record) + after
+    return lambda record: key(record) + between + value(record) + after
+
+
+async def _consume(
+    args: argparse.Namespace, cluster: Cluster, shown: Callable[[ConsumedRecord], bytes]
+) -> int:
+    options = ReaderOptions(isolation=Isolation[args.isolation.upper()], unavailable_s=args.timeout)
+    printer = _Printer(shown, args.count)
+    if args.group is not None:
+        await _as_member(args, cluster, options, printer)
+    else:
+        await _alone(args, cluster, options, printer)
+    return 0
+
+
+class _Printer:
+    """Prints records until there were enough."""
+
+    def __init__(self, shown: Callable[[ConsumedRecord], bytes], count: int | None) -> None:
+        self._shown = shown
+        self._left = count
+
+    @property
+    def done(self) -> bool:
+        return self._left is not None and self._left <= 0
+
+    def print(self, records: Sequence[ConsumedRecord]) -> Sequence[ConsumedRecord]:
+        """Print as many as are wanted, and return them."""
+        if self._left is not None:
+            records = records[: max(0, self._left)]
+            self._left -= len(records)
+        if records:
+            write_bytes(map(self._shown, records))
+        else:
+            check_reader()
+        return records
+
+
+async def _alone(
+    args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _Printer
+) -> None:
+    where = await _partitions(args, cluster)
+    begin: Offset = args.offset if args.offset is not None else End()
+    reader = Reader(cluster, options)
+    reader.assign(await resolve_offsets(cluster, dict.fromkeys(where, begin)))
+    if not args.exit and is_terminal():
+        hint(f"reading {len(where)} partitions; Ctrl-C ends")
+    while not printer.done:
+        printer.print(await reader.poll())
+        if args.exit and await reader.at_end():
+            return
+
+
+async def _partitions(args: argparse.Namespace, cluster: Cluster) -> list[TopicPartition]:
+    found = []
+    for name in args.topics:
+        topic = await cluster.topic(name)
+        wanted: Iterable[int] = args.partitions if args.partitions is not None else topic.partitions
+        found += [TopicPartition(name, index) for index in wanted]
+    return found
+
+
+async def _as_member(
+    args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _Printer
+) -> None:
+    for name in args.topics:
+        await cluster.topic(name)  # a topic that is not there is an error, not a silent wait
+    reset = LATEST if isinstance(args.offset, End) else EARLIEST
+    member = GroupConsumer(
+        cluster, args.group, args.topics, options=GroupOptions(reset=reset), reader=options
+    )
+    printed: dict[TopicPartition, int] = {}
+    commit_due = trio.current_time() + COMMIT_EVERY_S
+    try:
+        while not printer.done:
+            for record in printer.print(await member.poll()):
+                printed[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            if trio.current_time() >= commit_due:
+                await _commit(member, printed)
+                commit_due = trio.current_time() + COMMIT_EVERY_S
+            if args.exit and await member.at_end():
+                break
+    finally:  # on Ctrl-C and on a broken pipe too: what was printed is not printed again
+        with trio.move_on_after(CLOSE_S, shield=True), suppress(KafkaError, ClientError):
+            await _commit(member, printed)
+            await member.leave()
+
+
+async def _commit(member: GroupConsumer, printed: dict[TopicPartition, int]) -> None:
+    """Commit what was printed of the partitions that are still ours: none are, where the coordinator has given
+    us up meanwhile (a pager that is read slowly holds us up), and the next poll joins again."""
+    mine = {where: offset for where, offset in printed.items() if where in member.assigned}
+    printed.clear()
+    try:
+        if mine:
+            await member.commit(mine)
+    except KafkaError as error:
+        if error.code not in REJOIN | FORGOTTEN:
+            raise

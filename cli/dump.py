@@ -1,0 +1,273 @@
+"""`odradek dump`: show and verify a broker's files, with no broker running."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from odradek.cli.errors import WrongUsage
+
+if TYPE_CHECKING:
+    from odradek.cli.dump_files import Found
+    from odradek.cli.dump_output import Output, Problem, Row
+    from odradek.seams.files import Files, Path
+
+HELP = "show and verify a broker's files, offline"
+DESCRIPTION = """\
+Show what is in a broker's files: segments, indexes, producer snapshots, checkpoints, metadata
+snapshots, what is kept of the remote tier, and the marker files of a log directory, as Odradek and Apache Kafka write them. Nothing is
+changed; a running broker's files may be read, their last batch may then be cut short.
+
+Directories are gone through to the bottom. Records of __consumer_offsets, __transaction_state,
+__cluster_metadata and __remote_log_metadata are decoded, told by their directory's name.
+"""
+EPILOG = """\
+examples:
+  odradek dump odradek-data/flights-0/00000000000000000000.log
+  odradek dump --records --from 4700 --to 4711 odradek-data/flights-0/*.log
+  odradek dump --records --json odradek-data/__consumer_offsets-12 | jq .key
+  odradek dump --verify odradek-data
+  odradek dump --remote-log-metadata odradek-data/__remote_log_metadata-12
+
+exit status: 0 if all is well, 1 if a file could not be read or is damaged, 2 for bad usage
+"""
+DECODERS = ("auto", "none", "offsets", "transactions", "metadata", "remote")
+FAILED = 1
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "dump",
+        help=HELP,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a directory")
+    parser.add_argument(
+        "--deep", action="store_true", help="also the records in the batches, by their sizes"
+    )
+    parser.add_argument(
+        "--records", action="store_true", help="also the records' keys, values and headers"
+    )
+    parser.add_argument(
+        "--decode",
+        choices=DECODERS,
+        default="auto",
+        help="what keys and values are (default: auto, by the topic's name)",
+    )
+    parser.add_argument("--from", type=int, metavar="OFFSET", help="only from this offset on")
+    parser.add_argument("--to", type=int, metavar="OFFSET", help="only up to this offset")
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="check checksums, order, and indexes against the log; print only what is wrong, file by "
+        "file (--deep reads every record)",
+    )
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each entry")
+    parser.add_argument(
+        "--remote-log-metadata",
+        action="store_true",
+        help="the events of __remote_log_metadata, a line each, as Kafka's formatter prints them",
+    )
+    parser.add_argument(
+        "--kip-405", action="store_true", help="with that: as KIP-405 spells them instead"
+    )
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=BOOL",
+        help="with --kip-405: print.partition, print.message.offset, print.version or "
+        "print.all.event.value.fields (all false)",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Dump or verify; 1 if anything was found to be wrong. Raises WrongUsage."""
+    from odradek.cli.dump_output import JsonOutput, TextOutput
+    from odradek.seams.real_files import RealFiles
+
+    _check(args)
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a terminal that cannot show a character shows \\u…
+        sys.stdout.reconfigure(errors="backslashreplace")
+    files = RealFiles()
+    if args.remote_log_metadata:
+        return _dump_remote_events(files, list(_find(files, args.paths)), args)
+    output: Output
+    if args.json:
+        output = JsonOutput(sys.stdout)
+    else:
+        output = TextOutput(sys.stdout, only_problems=args.verify)
+    found = list(_find(files, args.paths))
+    if args.verify:
+        return _verify(files, found, output, deep=args.deep)
+    return _dump(files, found, output, args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.verify and (args.records or vars(args)["from"] is not None or args.to is not None):
+        raise WrongUsage("--verify looks at whole files: leave --records, --from and --to away")
+    if args.remote_log_metadata and (args.verify or args.records or args.deep or args.json):
+        raise WrongUsage(
+            "--remote-log-metadata has lines of its own: only --from and --to go along"
+        )
+    if (args.kip_405 and not args.remote_log_metadata) or (args.property and not args.kip_405):
+        raise WrongUsage("--property is for --kip-405, and that for --remote-log-metadata")
+    start, end = vars(args)["from"], args.to
+    if min(start or 0, end or 0) < 0:
+        raise WrongUsage("--from and --to take offsets, which are not negative")
+    if start is not None and end is not None and start > end:
+        raise WrongUsage(f"--from {start} lies past --to {end}")
+
+
+def _find(files: Files, paths: Sequence[str]) -> Iterator[Found]:
+    from odradek.cli.dump_files import NAMES_SHOWN, identify, walk
+    from odradek.seams.files import Path
+
+    for text in paths:
+        path = Path(text)
+        if files.is_directory(path):
+            yield from _walked(walk(files, path), path)
+        elif not files.exists(path):
+            raise WrongUsage(f"there is no {path}: give a broker's file or log directory")
+        elif (found := identify(path)) is None:
+            raise WrongUsage(f"{path} is none of a broker's files, by its name ({NAMES_SHOWN})")
+        else:
+            yield found
+
+
+def _walked(found: Iterator[Found], path: Path) -> Iterator[Found]:
+    first = next(found, None)
+    if first is None:
+        raise WrongUsage(f"there are no broker's files in {path}: give a log directory")
+    yield first
+    yield from found
+
+
+def _dump(files: Files, found: Sequence[Found], output: Output, args: argparse.Namespace) -> int:
+    from odradek.cli.dump_output import Problem
+
+    code = 0
+    for each in found:
+        rows = problems = 0
+        try:
+            output.begin(each, files.file_size(each.path))
+            for item in _items(files, each, args):
+                if isinstance(item, Problem):
+                    output.problem(each, item)
+                    problems += 1
+                else:
+                    output.row(item)
+                    rows += 1
+        except OSError as error:
+            output.problem(each, Problem(f"cannot be read: {error.strerror or error}"))
+            problems += 1
+        output.end(each, rows, problems, verified=False)
+        code = FAILED if problems else code
+    return code
+
+
+def _dump_remote_events(files: Files, found: Sequence[Found], args: argparse.Namespace) -> int:
+    from odradek.cli import dump_remote
+    from odradek.cli.dump_files import Kind
+    from odradek.cli.dump_output import Problem
+
+    show: dump_remote.Format = dump_remote.as_kafka
+    if args.kip_405:
+        show = dump_remote.as_the_kip(_kip_properties(args.property))
+    wrong = 0
+    for each in found:
+        if each.kind is not Kind.SEGMENT:
+            continue
+        try:
+            start = vars(args)["from"] or 0
+            for line in dump_remote.lines(files, each, show, start, args.to):
+                if isinstance(line, Problem):
+                    sys.stderr.write(f"{each.path}: {line.text}\n")
+                    wrong += 1
+                else:
+                    sys.stdout.write(f"{line}\n")
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            sys.stderr.write(f"{each.path}: cannot be read: {error.strerror or error}\n")
+            wrong += 1
+    return FAILED if wrong else 0
+
+
+def _kip_properties(asked: Sequence[str]) -> set[str]:
+    """Those that are to be true."""
+    from odradek.cli.dump_remote import PROPERTIES
+
+    chosen = set()
+    for each in asked:
+        name, _, value = each.partition("=")
+        if name not in PROPERTIES or value.lower() not in ("true", "false"):
+            raise WrongUsage(
+                f"--property {each}: one of {', '.join(PROPERTIES)}, and =true or =false"
+            )
+        if value.lower() == "true":
+            chosen.add(name)
+    return chosen
+
+
+def _items(files: Files, found: Found, args: argparse.Namespace) -> Iterator[Row | Problem]:
+    from odradek.cli import dump_segments, dump_small
+    from odradek.cli.dump_files import Kind
+
+    if found.kind not in (Kind.SEGMENT, Kind.RAFT_SNAPSHOT):
+        yield from dump_small.rows(found, files.read(found.path))
+        return
+    wanted = dump_segments.Wanted(
+        deep=args.deep,
+        records=args.records,
+        decoder=_decoder(found, args.decode),
+        start=vars(args)["from"] or 0,
+        end=args.to,
+    )
+    with closing(files.open(found.path)) as file:
+        yield from dump_segments.rows(file, file.size, wanted)
+
+
+def _decoder(found: Found, asked: str) -> str:
+    from odradek.cli.dump_decoders import BY_TOPIC
+    from odradek.cli.dump_files import Kind
+
+    if asked != "auto":
+        return asked
+    if found.kind is Kind.RAFT_SNAPSHOT:
+        return "metadata"
+    return BY_TOPIC.get(found.topic or "", "none")
+
+
+def _verify(files: Files, found: Sequence[Found], output: Output, *, deep: bool) -> int:
+    from odradek.cli.dump_output import Problem
+    from odradek.cli.dump_verify import Verifier
+
+    verifier = Verifier(files, deep=deep)
+    wrong = 0
+    for each in found:
+        problems = 0
+        try:
+            output.begin(each, files.file_size(each.path))
+            for problem in verifier.verify(each):
+                output.problem(each, problem)
+                problems += 1
+        except OSError as error:
+            output.problem(each, Problem(f"cannot be read: {error.strerror or error}"))
+            problems += 1
+        output.end(each, verifier.entries, problems, verified=True)
+        wrong += problems > 0
+    if wrong:
+        sys.stderr.write(f"odradek: {wrong} of {len(found)} files are not as they should be\n")
+    return FAILED if wrong else 0

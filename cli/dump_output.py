@@ -1,0 +1,260 @@
+"""How what was found is shown: lines of JSON for a program, tables and text for a person.
+
+A row is a kind and its fields, in Kafka's own names and ready for JSON. The JSON gets every field;
+the table only what a person looks for, in columns whose widths are known beforehand, so that a
+segment of any size is printed while it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import IO, Any, NamedTuple, Protocol
+
+from odradek.cli.dump_files import Found
+
+Fields = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    kind: str
+    fields: dict[str, Any]
+
+
+class Problem(NamedTuple):
+    """Something that is not as it should be."""
+
+    text: str
+    position: int | None = None
+
+
+class Output(Protocol):
+    def begin(self, found: Found, size_bytes: int) -> None: ...
+
+    def row(self, row: Row) -> None: ...
+
+    def problem(self, found: Found, problem: Problem) -> None: ...
+
+    def end(self, found: Found, rows: int, problems: int, *, verified: bool) -> None: ...
+
+
+class JsonOutput:
+    """One object a line: `type`, `file`, and the row's fields."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+        self._file = ""
+        encoding = getattr(out, "encoding", None) or "utf-8"
+        self._ascii_only = encoding.lower() not in ("utf-8", "utf8")
+
+    def begin(self, found: Found, size_bytes: int) -> None:
+        self._file = str(found.path)
+        self._line("file", {"fileType": found.kind.value, "sizeBytes": size_bytes})
+
+    def row(self, row: Row) -> None:
+        self._line(row.kind, row.fields)
+
+    def problem(self, found: Found, problem: Problem) -> None:
+        fields: dict[str, Any] = {"problem": problem.text}
+        if problem.position is not None:
+            fields["position"] = problem.position
+        self._line("problem", fields)
+
+    def end(self, found: Found, rows: int, problems: int, *, verified: bool) -> None:
+        if verified:
+            self._line("verified", {"problems": problems})
+
+    def _line(self, kind: str, fields: Fields) -> None:
+        line = {"type": kind, "file": self._file, **fields}
+        text = json.dumps(line, ensure_ascii=self._ascii_only, separators=(",", ":"))
+        self._out.write(f"{text}\n")
+
+
+class Column(NamedTuple):
+    title: str
+    width: int
+    """Columns before the next; negative: to the left."""
+    show: Callable[[Fields], str]
+
+
+def _field(name: str) -> Callable[[Fields], str]:
+    return lambda fields: str(fields[name])
+
+
+def time_text(timestamp_ms: int) -> str:
+    """UTC, to the millisecond; '-' for none, the number for one that no calendar has."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def _time(name: str) -> Callable[[Fields], str]:
+    return lambda fields: time_text(fields[name])
+
+
+def _producer(fields: Fields) -> str:
+    if fields["producerId"] < 0:
+        return "-"
+    return f"{fields['producerId']}/{fields['producerEpoch']}:{fields['baseSequence']}"
+
+
+def _flags(fields: Fields) -> str:
+    shown = [
+        name
+        for name, field in (("txn", "isTransactional"), ("control", "isControl"))
+        if fields[field]
+    ]
+    if not fields.get("isValid", True):
+        shown.append("CORRUPT")
+    return ",".join(shown) or "-"
+
+
+TABLES: Mapping[str, Sequence[Column]] = {
+    "batch": (
+        Column("offsets", -23, lambda each: f"{each['baseOffset']}..{each['lastOffset']}"),
+        Column("records", 8, _field("count")),
+        Column("position", 11, _field("position")),
+        Column("bytes", 9, _field("sizeInBytes")),
+        Column("epoch", 6, _field("partitionLeaderEpoch")),
+        Column("codec", -6, _field("compressCodec")),
+        Column("max timestamp", -24, _time("maxTimestamp")),
+        Column("producer:sequence", -18, _producer),
+        Column("flags", -5, _flags),
+    ),
+    "offsetIndexEntry": (
+        Column("offset", -20, _field("offset")),
+        Column("position", 11, _field("position")),
+    ),
+    "timeIndexEntry": (
+        Column("timestamp", -24, _time("timestamp")),
+        Column("offset", 20, _field("offset")),
+    ),
+    "abortedTransaction": (
+        Column("producer", 10, _field("producerId")),
+        Column("first offset", 14, _field("firstOffset")),
+        Column("last offset", 14, _field("lastOffset")),
+        Column("last stable offset", 18, _field("lastStableOffset")),
+    ),
+    "producer": (
+        Column("producer", 10, _field("producerId")),
+        Column("epoch", 6, _field("producerEpoch")),
+        Column("sequences", -23, lambda each: f"{each['firstSequence']}..{each['lastSequence']}"),
+        Column("last offset", 14, _field("lastOffset")),
+        Column("last timestamp", -24, _time("lastTimestamp")),
+        Column("coordinator epoch", 17, _field("coordinatorEpoch")),
+        Column("transaction start", 17, _field("currentTxnFirstOffset")),
+    ),
+    "epoch": (
+        Column("epoch", 8, _field("epoch")),
+        Column("start offset", 20, _field("startOffset")),
+    ),
+    "checkpoint": (
+        Column("topic", -40, _field("topic")),
+        Column("partition", 10, _field("partition")),
+        Column("offset", 20, _field("offset")),
+    ),
+    "remoteSegment": (
+        Column("offsets", -23, lambda each: f"{each['startOffset']}..{each['endOffset']}"),
+        Column("segment", -22, _field("segmentId")),
+        Column("bytes", 11, _field("sizeInBytes")),
+        Column("max timestamp", -24, _time("maxTimestamp")),
+        Column("epochs", -8, lambda each: ",".join(each["leaderEpochs"])),
+        Column("state", -24, _field("state")),
+    ),
+    "remoteMetadataOffset": (
+        Column("partition", 10, _field("partition")),
+        Column("offset", 20, _field("offset")),
+    ),
+    "remoteMetadataTopic": (Column("topic id", -22, _field("topicId")),),
+}
+
+
+class TextOutput:
+    """A heading a file, a table of its rows; with `only_problems` no rows."""
+
+    def __init__(self, out: IO[str], *, only_problems: bool = False) -> None:
+        self._out = out
+        self._only_problems = only_problems
+        self._table: Sequence[Column] | None = None
+        self._files = 0
+
+    def begin(self, found: Found, size_bytes: int) -> None:
+        self._table = None
+        if not self._only_problems:
+            gap = "\n" if self._files else ""
+            self._out.write(f"{gap}{found.path}: {found.kind.value}, {size_bytes} bytes\n")
+        self._files += 1
+
+    def row(self, row: Row) -> None:
+        if self._only_problems:
+            return
+        if row.kind == "record":
+            self._out.write(record_text(row.fields))
+        elif row.kind in TABLES:
+            self._table_row(TABLES[row.kind], row.fields)
+        else:
+            for name, value in row.fields.items():
+                self._out.write(f"  {name}: {_plain(value)}\n")
+
+    def _table_row(self, table: Sequence[Column], fields: Fields) -> None:
+        if self._table is not table:
+            self._table = table
+            self._cells(table, [column.title for column in table])
+        self._cells(table, [column.show(fields) for column in table])
+
+    def _cells(self, table: Sequence[Column], cells: Sequence[str]) -> None:
+        shown = [
+            cell.rjust(column.width) if column.width > 0 else cell.ljust(-column.width)
+            for column, cell in zip(table, cells, strict=True)
+        ]
+        self._out.write(f"  {'  '.join(shown).rstrip()}\n")
+
+    def problem(self, found: Found, problem: Problem) -> None:
+        where = f" at position {problem.position}" if problem.position is not None else ""
+        lead = f"{found.path}: " if self._only_problems else "  PROBLEM: "
+        self._out.write(f"{lead}{problem.text}{where}\n")
+
+    def end(self, found: Found, rows: int, problems: int, *, verified: bool) -> None:
+        if verified and not problems and self._only_problems:
+            self._out.write(f"{found.path}: ok ({found.kind.value}, {rows} entries)\n")
+        elif not self._only_problems and not rows and not problems:
+            self._out.write("  empty\n")
+
+
+def record_text(fields: Fields) -> str:
+    """One record, below its batch."""
+    parts = [f"    | {fields['offset']}", time_text(fields["timestamp"])]
+    if "controlType" in fields:
+        parts.append(fields["controlType"])
+        parts.append(_plain(fields["value"]))
+    else:
+        parts += [f"{name}: {part_text(fields, name)}" for name in ("key", "value")]
+    if fields.get("headers"):
+        shown = (
+            f"{part_text(each, 'key')}={part_text(each, 'value')}" for each in fields["headers"]
+        )
+        parts.append(f"headers: {' '.join(shown)}")
+    return "  ".join(parts) + "\n"
+
+
+def part_text(fields: Fields, name: str) -> str:
+    """A key or a value, however it was decoded, or its size if it was not."""
+    if f"{name}Base64" in fields:
+        return f"base64:{fields[f'{name}Base64']}"
+    if name in fields:
+        return _plain(fields[name])
+    size = fields[f"{name}Size"]
+    return "null" if size < 0 else f"{size} bytes"
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return value if value.isprintable() else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,311 @@
+"""What `--verify` checks beyond "can it be read".
+
+| file | checked |
+|---|---|
+| segment | every batch whole, its CRC right, offsets rising from the file's own, epochs never falling; with --deep every record read |
+| segments of a partition | each begins at or past the end of the one before |
+| offset index | entries rise, and each is a batch's last offset and where that batch starts |
+| time index | entries rise, each is the end of a batch, and no batch up to there is later than it says |
+| transaction index | entries rise, and each ends in the abort marker of its producer |
+| leader epochs | entries rise, and agree with the batches in the log |
+| metadata snapshot | as a segment; begins with a header and ends with a footer |
+| the others | that they parse: checksums, counts, versions |
+
+The zeros at the end of the active segment's indexes are not a problem: they are preallocated room.
+What a segment's batches are is kept for the files beside it, so that each is read once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import closing
+
+from odradek.cli import dump_segments, dump_small
+from odradek.cli.dump_files import Found, Kind
+from odradek.cli.dump_output import Problem
+from odradek.protocol.errors import CorruptBatch, KafkaError
+from odradek.protocol.records.batch import Batch
+from odradek.protocol.records.control import ControlType, control_type
+from odradek.protocol.records.records import decode
+from odradek.seams.files import Files, Path
+from odradek.storage.log import names
+from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
+
+Problems = Iterator[Problem]
+INT32_MAX = 2**31 - 1
+
+
+class Layout:
+    """Where a segment's batches are: parallel columns, one entry a batch."""
+
+    def __init__(self) -> None:
+        self.positions = array("q")
+        self.base_offsets = array("q")
+        self.last_offsets = array("q")
+        self.max_timestamps = array("q")
+        self.epochs = array("q")
+        self.aborts: dict[int, int] = {}
+        """Last offset of an abort marker's batch to its producer."""
+
+    def add(self, batch: Batch) -> None:
+        self.positions.append(batch.position)
+        self.base_offsets.append(batch.base_offset)
+        self.last_offsets.append(batch.last_offset)
+        self.max_timestamps.append(batch.max_timestamp)
+        self.epochs.append(batch.leader_epoch)
+
+    def at_position(self, position: int) -> int | None:
+        slot = bisect_left(self.positions, position)
+        return slot if slot < len(self.positions) and self.positions[slot] == position else None
+
+    def ending_at(self, offset: int) -> int | None:
+        slot = bisect_left(self.last_offsets, offset)
+        found = slot < len(self.last_offsets) and self.last_offsets[slot] == offset
+        return slot if found else None
+
+
+class Verifier:
+    """Checks file after file; what it has learned of a segment serves those beside it."""
+
+    def __init__(self, files: Files, *, deep: bool) -> None:
+        self._files = files
+        self._deep = deep
+        self._layouts: dict[Path, tuple[Layout, list[Problem]]] = {}
+        self._directory = Path()
+        self._before: tuple[Path, int] | None = None
+        self.entries = 0
+        """How many entries the last file had."""
+
+    def verify(self, found: Found) -> Problems:
+        """What is wrong with the file. Raises OSError where it cannot be read."""
+        if found.path.parent != self._directory:
+            self._directory = found.path.parent
+            self._layouts.clear()
+            self._before = None
+        self.entries = 0
+        match found.kind:
+            case Kind.SEGMENT:
+                yield from self._segment(found)
+            case Kind.RAFT_SNAPSHOT:
+                yield from self._raft_snapshot(found)
+            case _:
+                yield from self._small(found)
+
+    # Segments
+
+    def _layout(self, path: Path, base_offset: int) -> tuple[Layout, list[Problem]]:
+        known = self._layouts.get(path)
+        if known is None:
+            layout = Layout()
+            known = self._layouts[path] = (layout, list(self._scan(path, base_offset, layout)))
+        return known
+
+    def _scan(self, path: Path, base_offset: int, layout: Layout) -> Problems:
+        with closing(self._files.open(path)) as file:
+            previous: Batch | None = None
+            for batch in dump_segments.batches(file, file.size):
+                if isinstance(batch, Problem):
+                    yield batch
+                    return
+                yield from self._batch(batch, base_offset, previous)
+                layout.add(batch)
+                if batch.is_control and batch.is_transactional:
+                    self._note_marker(batch, layout)
+                previous = batch
+
+    def _batch(self, batch: Batch, base_offset: int, previous: Batch | None) -> Problems:
+        at = batch.position
+        floor = base_offset if previous is None else previous.last_offset + 1
+        if batch.base_offset < floor:
+            before = "the segment begins at" if previous is None else "the one before ends at"
+            number = base_offset if previous is None else floor - 1
+            yield Problem(f"batch at offset {batch.base_offset}, but {before} {number}", at)
+        if batch.last_offset < batch.base_offset:
+            yield Problem(f"batch at offset {batch.base_offset} ends at {batch.last_offset}", at)
+        if batch.last_offset - base_offset > INT32_MAX:
+            yield Problem(f"offset {batch.last_offset} is too far from the segment's first", at)
+        if previous is not None and -1 < batch.leader_epoch < previous.leader_epoch:
+            yield Problem(f"leader epoch {batch.leader_epoch} after {previous.leader_epoch}", at)
+        try:
+            batch.check()
+            if self._deep:
+                decode(batch)
+        except (CorruptBatch, ValueError) as error:
+            yield Problem(getattr(error, "message", "") or str(error), at)
+
+    def _note_marker(self, batch: Batch, layout: Layout) -> None:
+        try:
+            records = decode(batch)
+            if records and control_type(records[0].key) is ControlType.ABORT:
+                layout.aborts[batch.last_offset] = batch.producer_id
+        except (KafkaError, ValueError):
+            return  # the batch's own problem, told already
+
+    def _segment(self, found: Found) -> Problems:
+        layout, problems = self._layout(found.path, found.offset)
+        self.entries = len(layout.positions)
+        yield from problems
+        if found.path.suffix != names.LOG:
+            return  # on its way in or out: no neighbour of the others
+        if self._before is not None and layout.base_offsets:
+            path, last = self._before
+            if layout.base_offsets[0] <= last:
+                yield Problem(
+                    f"begins at offset {layout.base_offsets[0]}, but {path.name} ends at {last}"
+                )
+        if layout.last_offsets:
+            self._before = (found.path, layout.last_offsets[-1])
+
+    def _raft_snapshot(self, found: Found) -> Problems:
+        layout, problems = self._layout(found.path, 0)
+        self.entries = len(layout.positions)
+        yield from problems
+        if problems:
+            return
+        ends = [(0, ControlType.SNAPSHOT_HEADER), (-1, ControlType.SNAPSHOT_FOOTER)]
+        if found.path.name.startswith("bootstrap"):
+            ends = []  # `kafka-storage format` writes it with both; older ones have neither
+        for at, wanted in ends:
+            if not layout.positions or self._control(found.path, layout.positions[at]) != wanted:
+                yield Problem(f"there is no {wanted.name}: the snapshot is not whole")
+
+    def _control(self, path: Path, position: int) -> ControlType | None:
+        file = self._files.open(path)
+        try:
+            header = Batch(memoryview(file.read_at(position, 61)))
+            batch = Batch(memoryview(file.read_at(position, header.size)))
+            records = decode(batch) if batch.is_control else []
+            return control_type(records[0].key) if records else None
+        except (KafkaError, ValueError):
+            return None
+        finally:
+            file.close()
+
+    # The files beside them
+
+    def _small(self, found: Found) -> Problems:
+        data = self._files.read(found.path)
+        for item in dump_small.rows(found, data):
+            if isinstance(item, Problem):
+                yield item
+            else:
+                self.entries += 1
+        segment = self._segment_beside(found)
+        match found.kind:
+            case Kind.OFFSET_INDEX:
+                yield from _offset_index(found, data, segment)
+            case Kind.TIME_INDEX:
+                yield from _time_index(found, data, segment)
+            case Kind.TRANSACTION_INDEX:
+                yield from _transaction_index(data, segment)
+            case Kind.EPOCHS:
+                yield from self._epochs(found, data)
+
+    def _segment_beside(self, found: Found) -> Layout | None:
+        """The segment of an index in use; None for others, and where it is gone."""
+        if found.path.suffix not in names.INDEX_FILES:
+            return None
+        path = found.beside(names.LOG)
+        if not self._files.exists(path):
+            return None
+        return self._layout(path, found.offset)[0]
+
+    def _epochs(self, found: Found, data: bytes) -> Problems:
+        try:
+            entries = parse_checkpoint(data)
+        except CorruptEpochs:
+            return  # told already
+        for before, after in itertools.pairwise(entries):
+            if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+                yield Problem(f"{_epoch(after)} after {_epoch(before)}")
+                return
+        for name in self._files.list(found.path.parent):
+            offset = names.offset_of(name)
+            if offset is not None and name.endswith(names.LOG):
+                layout, _ = self._layout(found.path.parent / name, offset)
+                yield from _epochs_of(entries, layout)
+
+
+def _epoch(entry: EpochStart) -> str:
+    return f"epoch {entry.epoch} from offset {entry.start_offset}"
+
+
+def _epochs_of(entries: list[EpochStart], layout: Layout) -> Problems:
+    """Where the log is newer than the file, the file may lag: recovery finds those epochs again."""
+    latest = entries[-1].epoch if entries else -1
+    slot = -1
+    for offset, epoch in zip(layout.base_offsets, layout.epochs, strict=True):
+        while slot + 1 < len(entries) and entries[slot + 1].start_offset <= offset:
+            slot += 1
+        said = entries[slot].epoch if slot >= 0 else None
+        if epoch > latest or epoch < 0 or said is None or said == epoch:
+            continue
+        yield Problem(f"offset {offset} is of epoch {epoch} in the log, of epoch {said} here")
+        return
+
+
+def _offset_index(found: Found, data: bytes, segment: Layout | None) -> Problems:
+    previous = (found.offset - 1, -1)
+    for offset, position in dump_small.offset_entries(found.offset, data):
+        if offset <= previous[0] or position <= previous[1]:
+            yield Problem(
+                f"offset {offset} at {position} after offset {previous[0]} at {previous[1]}"
+            )
+            return
+        previous = (offset, position)
+        if segment is None:
+            continue
+        slot = segment.at_position(position)
+        if slot is None:
+            yield Problem(f"offset {offset}: no batch starts at position {position} of the log")
+        elif segment.last_offsets[slot] != offset:
+            yield Problem(
+                f"offset {offset}: the batch at position {position} of the log ends at offset "
+                f"{segment.last_offsets[slot]}"
+            )
+
+
+def _time_index(found: Found, data: bytes, segment: Layout | None) -> Problems:
+    previous = (-1, found.offset - 1)
+    highest = -1
+    checked = 0
+    for timestamp, offset in dump_small.time_entries(found.offset, data):
+        if timestamp <= previous[0] or offset <= previous[1]:
+            yield Problem(
+                f"timestamp {timestamp} of offset {offset} after timestamp {previous[0]} of offset "
+                f"{previous[1]}"
+            )
+            return
+        previous = (timestamp, offset)
+        if segment is None:
+            continue
+        slot = segment.ending_at(offset)
+        if slot is None:
+            yield Problem(f"timestamp {timestamp}: no batch of the log ends at offset {offset}")
+            continue
+        while checked <= slot:
+            highest = max(highest, segment.max_timestamps[checked])
+            checked += 1
+        if highest != timestamp:
+            yield Problem(
+                f"timestamp {timestamp}: the latest in the log up to offset {offset} is {highest}"
+            )
+
+
+def _transaction_index(data: bytes, segment: Layout | None) -> Problems:
+    previous = -1
+    for version, producer_id, first, last, _ in dump_small.aborted_entries(data):
+        if version != 0:
+            yield Problem(f"an entry of version {version}")
+            return
+        if not first <= last or last <= previous:
+            yield Problem(f"aborted transaction {first}..{last} after one that ends at {previous}")
+        previous = last
+        if segment is not None and segment.aborts.get(last) != producer_id:
+            yield Problem(
+                f"aborted transaction {first}..{last} of producer {producer_id}: the log has no "
+                f"abort marker of it at offset {last}"
+            )

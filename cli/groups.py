@@ -1,0 +1,291 @@
+"""`odradek groups`: list, describe, reset (alter), delete, forget."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from odradek.cli.cluster import leaf, partition_list, run_leaf
+from odradek.cli.errors import CommandFailed, WrongUsage
+from odradek.cli.offset_arguments import HELP, parse_offset, resolve_offsets
+from odradek.cli.output import print_json, print_lines, print_table
+from odradek.cli.terminal import hint
+from odradek.client import group_admin
+from odradek.client.assignors import read_assignment
+from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
+from odradek.client.metadata import Cluster
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.seams import Seams
+
+EPILOG = """\
+examples:
+  odradek groups list
+  odradek groups describe billing              # its members, offsets and lag
+  odradek groups reset billing -t orders --to beginning --dry-run
+  odradek groups reset billing -t orders --to s@1700000000000
+  odradek groups delete billing
+"""
+DEAD = "Dead"
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "groups",
+        help="list, describe, reset and delete consumer groups",
+        description="The groups of a cluster and what they have committed.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="WHAT")
+
+    listing = leaf(commands, "list", "list the groups", list_groups)
+    listing.add_argument(
+        "--state", action="append", default=[], help="only groups in this state (Stable, Empty, …)"
+    )
+
+    describing = leaf(commands, "describe", "show a group's members, offsets and lag", describe)
+    describing.add_argument("groups", nargs="+", metavar="GROUP")
+
+    for name, line in (("reset", "move a group's offsets"), ("alter", "the same as reset")):
+        resetting = leaf(commands, name, line, reset, epilog="The group must have no members.")
+        resetting.add_argument("group", metavar="GROUP")
+        _partition_arguments(resetting, "default: all topics the group has committed for")
+        resetting.add_argument(
+            "--to", metavar="OFFSET", type=parse_offset, required=True, help=HELP
+        )
+        resetting.add_argument("--dry-run", action="store_true", help="only show the new offsets")
+
+    deleting = leaf(commands, "delete", "delete groups with their offsets", delete)
+    deleting.add_argument("groups", nargs="+", metavar="GROUP")
+
+    forgetting = leaf(commands, "forget", "delete a group's offsets of some topics", forget)
+    forgetting.add_argument("group", metavar="GROUP")
+    _partition_arguments(forgetting, "may be given again")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_leaf(args)
+
+
+def _partition_arguments(parser: argparse.ArgumentParser, more: str) -> None:
+    parser.add_argument(
+        "-t", "--topic", dest="topics", action="append", default=[], help=f"a topic; {more}"
+    )
+    parser.add_argument(
+        "-p", "--partitions", type=partition_list, metavar="LIST", help="0,3,5-7 (default: all)"
+    )
+
+
+async def list_groups(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    groups = await group_admin.list_groups(cluster, states=args.state)
+    if args.json:
+        print_json(
+            [
+                {"group": g.group, "state": g.state, "type": g.type, "protocol": g.protocol_type}
+                for g in groups
+            ]
+        )
+    else:
+        print_table(
+            ["GROUP", "STATE", "TYPE", "PROTOCOL"],
+            [(g.group, g.state, g.type, g.protocol_type) for g in groups],
+        )
+    return 0
+
+
+async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    described = [await _description(cluster, group) for group in args.groups]
+    if args.json:
+        print_json(described)
+        return 0
+    for number, group in enumerate(described):
+        if number:
+            print_lines([""])
+        protocol = f", assignor {group['assignor']}" if group["assignor"] else ""
+        count = len(group["members"])
+        print_lines([f"{group['group']}: {group['state']}, {count} members{protocol}", ""])
+        print_table(
+            ["TOPIC", "PARTITION", "COMMITTED", "FIRST", "END", "LAG", "MEMBER", "HOST"],
+            [
+                tuple(
+                    row[key]
+                    for key in (
+                        "topic", "partition", "committed", "first", "end", "lag", "member", "host"
+                    )
+                )
+                for row in group["partitions"]
+            ],
+        )  # fmt: skip
+    return 0
+
+
+async def reset(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    where = await _wanted(cluster, args)
+    before = await group_admin.committed_offsets(cluster, args.group, where)
+    after = await _within_logs(
+        cluster, await resolve_offsets(cluster, dict.fromkeys(where, args.to))
+    )
+    if not args.dry_run:
+        await _without_members(cluster, args.group)
+        await group_admin.reset_offsets(cluster, args.group, after)
+    rows = [
+        {
+            "topic": part.topic,
+            "partition": part.partition,
+            "before": _offset(before[part].offset) if part in before else None,
+            "after": after[part],
+        }
+        for part in where
+    ]
+    if args.json:
+        print_json(rows)
+    else:
+        print_table(["TOPIC", "PARTITION", "BEFORE", "AFTER"], [tuple(r.values()) for r in rows])
+    return 0
+
+
+async def _within_logs(
+    cluster: Cluster, wanted: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Offsets that are not in their log go to its nearer end, and a line says so, as in Kafka."""
+    first = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+    end = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
+    found = {}
+    for where, offset in wanted.items():
+        found[where] = min(max(offset, first[where].offset), end[where].offset)
+        if found[where] != offset:
+            hint(f"offset {offset} is not in {where}: {found[where]} instead")
+    return found
+
+
+async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    await group_admin.delete_groups(cluster, args.groups)
+    if args.json:
+        print_json({"deleted": args.groups})
+    else:
+        print_lines([f"deleted: {', '.join(args.groups)}"])
+    return 0
+
+
+async def forget(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    if not args.topics:
+        raise WrongUsage("forget what? Give --topic")
+    where = await _wanted(cluster, args)
+    await group_admin.delete_offsets(cluster, args.group, where)
+    if args.json:
+        print_json([{"topic": part.topic, "partition": part.partition} for part in where])
+    else:
+        print_lines([f"{args.group} has forgotten {len(where)} partitions"])
+    return 0
+
+
+async def _wanted(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
+    """The partitions that --topic and --partitions name, or all the group has committed for."""
+    if not args.topics:
+        if args.partitions is not None:
+            raise WrongUsage("--partitions goes with --topic")
+        committed = await group_admin.committed_offsets(cluster, args.group)
+        if not committed:
+            raise CommandFailed(
+                f"group {args.group} has committed nothing; name a topic with --topic"
+            )
+        return sorted(committed)
+    where = []
+    for name in args.topics:
+        topic = await cluster.topic(name)
+        wanted = args.partitions if args.partitions is not None else topic.partitions
+        where += [TopicPartition(name, index) for index in wanted]
+    return where
+
+
+async def _without_members(cluster: Cluster, group: str) -> None:
+    """CommandFailed if the group has members: they would not notice, and commit over it."""
+    try:
+        found = await group_admin.describe_group(cluster, group)
+    except KafkaError as error:
+        if error.code != ErrorCode.group_id_not_found:
+            raise
+        return  # a new group, made by the commit
+    if found.members:
+        raise CommandFailed(
+            f"group {group} has {len(found.members)} members and is {found.state}; stop them first"
+        )
+
+
+async def _description(cluster: Cluster, group: str) -> dict[str, Any]:
+    found = await group_admin.describe_group(cluster, group)
+    if found.state == DEAD:
+        raise CommandFailed(
+            f"group {group} does not exist; `odradek groups list` shows those there are"
+        )
+    owners = {part: member for member in found.members for part in _assignment(member.assignment)}
+    committed = await group_admin.committed_offsets(cluster, group)
+    where = sorted({*committed, *owners})
+    there = await _existing(cluster, where)
+    first = await list_offsets(cluster, dict.fromkeys(there, EARLIEST))
+    end = await list_offsets(cluster, dict.fromkeys(there, LATEST))
+    rows = []
+    for part in where:
+        offset = _offset(committed[part].offset) if part in committed else None
+        last = end[part].offset if part in end else None
+        owner = owners.get(part)
+        rows.append(
+            {
+                "topic": part.topic,
+                "partition": part.partition,
+                "committed": offset,
+                "first": first[part].offset if part in first else None,
+                "end": last,
+                "lag": None if offset is None or last is None else max(0, last - offset),
+                "member": owner.member_id if owner else None,
+                "client": owner.client_id if owner else None,
+                "host": owner.client_host if owner else None,
+            }
+        )
+    return {
+        "group": group,
+        "state": found.state,
+        "protocol": found.protocol_type,
+        "assignor": found.protocol,
+        "members": [
+            {
+                "member": member.member_id,
+                "instance": member.instance_id,
+                "client": member.client_id,
+                "host": member.client_host,
+                "partitions": [
+                    {"topic": part.topic, "partition": part.partition}
+                    for part in _assignment(member.assignment)
+                ],
+            }
+            for member in found.members
+        ],
+        "partitions": rows,
+    }
+
+
+async def _existing(cluster: Cluster, where: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Those that are there: a group may remember a topic that was deleted."""
+    wanted = list(where)
+    await cluster.refresh(None)
+    return [
+        part
+        for part in wanted
+        if part.topic in cluster.topics and part.partition in cluster.topics[part.topic].partitions
+    ]
+
+
+def _assignment(data: bytes) -> list[TopicPartition]:
+    """A member's partitions; none where its protocol is not a consumer's."""
+    try:
+        return read_assignment(data)
+    except InvalidFrame:
+        return []
+
+
+def _offset(offset: int) -> int | None:
+    return offset if offset >= 0 else None

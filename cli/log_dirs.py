@@ -1,0 +1,257 @@
+"""`odradek log-dirs`: the brokers' log directories and what lies in them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odradek.cli.balance import balance
+from odradek.cli.balance_plan import TOLERANCE_PERCENT
+from odradek.cli.cluster import leaf, partition_list, run_leaf
+from odradek.cli.errors import CommandFailed
+from odradek.cli.log_dirs_output import (
+    COLUMNS,
+    Filter,
+    kafka_json,
+    kip_113_json,
+    table,
+)
+from odradek.cli.output import human_bytes, print_json, print_table
+from odradek.cli.terminal import hint
+from odradek.client.log_dir_admin import LogDirectory, describe_log_dirs
+from odradek.client.metadata import Cluster
+from odradek.seams import Seams
+from odradek.seams.files import Path
+from odradek.seams.real import real_seams
+
+EPILOG = """\
+examples:
+  odradek log-dirs list
+  odradek log-dirs describe --topic orders
+  odradek log-dirs balance                             # what would be moved
+  odradek log-dirs balance --execute --throttle 50000000
+  odradek log-dirs describe --json --broker 1 --log-dirs /disk1,/disk2 --topics orders,bills
+  odradek log-dirs format /disk3 --like /disk1         # a new disk
+"""
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "log-dirs",
+        help="what lies in the log directories, and evening it out",
+        description="The brokers' log directories.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="WHAT")
+    listing = leaf(commands, "list", "list the log directories and their disks", list_directories)
+    describing = leaf(
+        commands,
+        "describe",
+        "show every replica's place, size, lag and move",
+        describe,
+        epilog="--json prints KIP-113's JSON; of several brokers each directory says whose it is.",
+    )
+    describing.add_argument(
+        "--kafka-json", action="store_true", help="print what kafka-log-dirs prints, as JSON"
+    )
+    describing.add_argument(
+        "-t",
+        "--topic",
+        "--topics",
+        "--topic-list",
+        dest="topics",
+        action="extend",
+        type=_names,
+        metavar="LIST",
+        help="only these topics, with commas between",
+    )
+    balancing = leaf(
+        commands,
+        "balance",
+        "even out the directories of each broker, moving the least data",
+        balance,
+        epilog="--json prints the plan as a file for `odradek reassign`. Interrupted, the moves go on; "
+        "run it again to watch them.",
+    )
+    what = balancing.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true", help="show what would be moved (the default)")
+    what.add_argument("--execute", action="store_true", help="move it, and show how far it is")
+    balancing.add_argument(
+        "--tolerance",
+        metavar="PERCENT",
+        type=_percent,
+        default=TOLERANCE_PERCENT,
+        help=f"how far from the mean is even (default: {TOLERANCE_PERCENT})",
+    )
+    balancing.add_argument(
+        "--throttle",
+        metavar="BYTES/S",
+        type=_rate,
+        help="limit the moves of each broker; the limit is removed at the end",
+    )
+    formatting = commands.add_parser(
+        "format",
+        help="make a new disk a log directory of a node",
+        description="Make a new disk a log directory of a node, which takes it in at its next start: write "
+        "meta.properties in it. A broker does so by itself only at its very first start. Add the "
+        "directory to log.dirs, too.",
+    )
+    formatting.add_argument("directory", metavar="NEW", help="the new directory; made if need be")
+    formatting.add_argument(
+        "--like",
+        metavar="DIRECTORY",
+        required=True,
+        help="one that is the node's already",
+    )
+    formatting.set_defaults(offline=format_directory)
+    for command in (listing, describing, balancing):
+        command.add_argument(
+            "--broker",
+            "--broker-list",
+            dest="brokers",
+            type=partition_list,
+            metavar="LIST",
+            help="only these brokers: 1,3,5-7",
+        )
+    for command in (listing, describing):
+        command.add_argument(
+            "--dir",
+            "--log-dirs",
+            dest="directories",
+            action="extend",
+            type=_names,
+            metavar="LIST",
+            help="only these log directories, with commas between",
+        )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    if hasattr(args, "offline"):
+        code: int = args.offline(args)
+        return code
+    return run_leaf(args)
+
+
+def _names(text: str) -> list[str]:
+    """An argument like one,two."""
+    return [name for name in text.split(",") if name]
+
+
+def _percent(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 100):
+        raise argparse.ArgumentTypeError(f"{text} is no percentage from 0 to 100")
+    return int(text)
+
+
+def _rate(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
+        raise argparse.ArgumentTypeError(f"{text} is no number of bytes from 1 to 2^63-1")
+    return int(text)
+
+
+def format_directory(args: argparse.Namespace) -> int:
+    """Without a broker, on this machine's disks."""
+    from odradek.storage.directories.errors import DirectoryError
+    from odradek.storage.directories.formatting import format_like
+
+    seams = real_seams()
+    try:
+        made = format_like(seams.files, seams.entropy, Path(args.directory), Path(args.like))
+    except DirectoryError as error:
+        raise CommandFailed(str(error)) from None
+    print(
+        f"{args.directory} is a log directory of node {made.node_id} now: give it in log.dirs, and "
+        f"start the broker anew"
+    )
+    return 0
+
+
+async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    found = _chosen(args, await _described(args, cluster))
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": directory.broker,
+            "path": directory.path,
+            "error": directory.error.name if directory.error else None,
+            "is_cordoned": directory.cordoned,
+            "replicas": len(directory.replicas),
+            "size_bytes": sum(replica.size_bytes for replica in directory.replicas),
+            "usable_bytes": directory.usable_bytes,
+            "total_bytes": directory.total_bytes,
+        }
+        for directory in found
+    ]
+    if args.json:
+        print_json(rows)
+        return 0
+    print_table(
+        ["BROKER", "DIRECTORY", "STATE", "REPLICAS", "SIZE", "FREE", "DISK"],
+        [
+            (
+                row["broker"],
+                row["path"],
+                row["error"] or ("cordoned" if row["is_cordoned"] else "ok"),
+                row["replicas"],
+                human_bytes(row["size_bytes"]),
+                human_bytes(row["usable_bytes"]),
+                human_bytes(row["total_bytes"]),
+            )
+            for row in rows
+        ],
+    )
+    return 0
+
+
+async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    found = await _described(args, cluster)
+    _chosen(args, found)
+    only = Filter(
+        None if args.topics is None else frozenset(args.topics),
+        None if args.directories is None else frozenset(args.directories),
+    )
+    if args.kafka_json:
+        print_json(kafka_json(found, only))
+    elif args.json:
+        print_json(kip_113_json(found, only))
+    else:
+        print_table(COLUMNS, table(found, only))
+    _say_what_is_missing(args, found)
+    return 0
+
+
+def _say_what_is_missing(args: argparse.Namespace, found: list[LogDirectory]) -> None:
+    there = {replica.topic for directory in found for replica in directory.replicas}
+    for name in args.topics or ():
+        if name not in there:
+            hint(
+                f"no log directory has a replica of {name}; `odradek topics list` shows the topics"
+            )
+
+
+async def _described(args: argparse.Namespace, cluster: Cluster) -> list[LogDirectory]:
+    """The directories of the brokers that --broker names, or of all."""
+    await cluster.refresh()
+    unknown = sorted(set(args.brokers or ()) - set(cluster.nodes))
+    if unknown:
+        raise CommandFailed(
+            f"The given brokers do not exist from --broker-list: {','.join(map(str, unknown))}. "
+            f"Current existent brokers: {','.join(map(str, sorted(cluster.nodes)))}"
+        )
+    return await describe_log_dirs(cluster, brokers=args.brokers)
+
+
+def _chosen(args: argparse.Namespace, found: list[LogDirectory]) -> list[LogDirectory]:
+    """Those that --dir names: the request itself has no such filter (J-17)."""
+    if not args.directories:
+        return found
+    there = {directory.path for directory in found}
+    missing = [path for path in args.directories if path not in there]
+    if missing:
+        raise CommandFailed(
+            f"no broker has the log directory {missing[0]}; `odradek log-dirs list` shows them"
+        )
+    return [directory for directory in found if directory.path in args.directories]

@@ -1,0 +1,345 @@
+"""What `odradek remote` shows: tables for a person, JSON for a program, progress for who waits."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.dump_output import time_text
+from odradek.cli.output import human_bytes, print_json, print_lines, print_table
+from odradek.cli.remote_summaries import Summaries
+from odradek.cli.terminal import hint
+from odradek.protocol.uuids import uuid_to_text
+from odradek.storage.tiered.audit import Audit, Finding, Standing, Tally
+from odradek.storage.tiered.metadata import TopicIdPartition
+
+if TYPE_CHECKING:
+    from odradek.cli.remote_give_up import Losses, LostTopic
+
+MEANINGS: Mapping[Standing, str] = {
+    Standing.WHOLE: "whole",
+    Standing.INCOMPLETE: "INCOMPLETE: objects of it are missing",
+    Standing.MISSING: "MISSING: the metadata has it, the store does not",
+    Standing.COPYING: "its copy is under way, or its leader will remove it",
+    Standing.DELETING: "its deletion is under way",
+    Standing.DANGLING: "garbage: it belongs to nothing",
+    Standing.YOUNG: "belongs to nothing, but is so young that its copy may be under way",
+    Standing.UNCLEAR: "belongs to nothing that is known, but brokers may know more: not touched",
+    Standing.FOREIGN: "of a partition that the cluster's metadata has never heard of: not touched",
+    Standing.STRAY: "no segment's object: not touched",
+}
+LOOKED_EVERY_S = 0.5
+
+
+class Progress:
+    """A line on stderr that is written over, where somebody watches."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._is_shown = sys.stderr.isatty()
+        self._due = 0.0
+        self._began: float | None = None
+        self._width = 0
+
+    def say(self, text: str) -> None:
+        now = self._monotonic()
+        if self._is_shown and now >= self._due:
+            self._due = now + LOOKED_EVERY_S
+            hint(f"\r{text.ljust(self._width)}", end="")
+            self._width = len(text)
+
+    def verified(self, segments: int, size_bytes: int) -> None:
+        now = self._monotonic()
+        if self._began is None:
+            self._began = now
+        rate = size_bytes / max(now - self._began, 0.001)
+        self.say(f"{segments} segments, {human_bytes(size_bytes)}, {human_bytes(int(rate))}/s")
+
+    def end(self) -> None:
+        if self._width:
+            hint(f"\r{' ' * self._width}\r", end="")
+
+
+def print_partitions(audit: Audit, *, as_json: bool) -> None:
+    """A row for each partition that there is anything of."""
+    rest = _by_partition(audit.findings)
+    partitions = sorted({*audit.tallies, *(each for each in rest if each is not None)}, key=_order)
+    if as_json:
+        print_json(
+            {
+                "partitions": [
+                    _tally_json(each, audit.tallies.get(each, Tally()), rest.get(each, []))
+                    for each in partitions
+                ],
+                "stray": [each.stray.key for each in audit.findings if each.stray is not None],
+            }
+        )
+        return
+    print_table(
+        ("TOPIC", "PARTITION", "TOPIC-ID", "SEGMENTS", "OBJECTS", "BYTES", "NOT WHOLE"),
+        (
+            (
+                each.topic,
+                each.partition,
+                uuid_to_text(each.topic_id),
+                tally.segments,
+                tally.objects,
+                human_bytes(tally.size_bytes),
+                _counted(rest.get(each, [])),
+            )
+            for each in partitions
+            for tally in [audit.tallies.get(each, Tally())]
+        ),
+    )
+    _print_strays(audit)
+
+
+def print_segments(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """A row for each segment, by partition and offset."""
+    if as_json:
+        print_json({"segments": [_finding_json(each) for each in findings]})
+        return
+    print_table(
+        ("TOPIC", "PARTITION", "OFFSETS", "SEGMENT", "BYTES", "PUT", "STANDING"),
+        (
+            (
+                each.partition.topic,
+                each.partition.partition,
+                _offsets(each),
+                _segment_id(each),
+                human_bytes(None if each.stored is None else each.stored.size_bytes),
+                "-" if each.stored is None else time_text(each.stored.newest_ms),
+                each.standing.value,
+            )
+            for each in findings
+            if each.partition is not None
+        ),
+    )
+
+
+def print_verified(audit: Audit, problems: Sequence[str], *, as_json: bool, quick: bool) -> None:
+    total = _total(audit)
+    if as_json:
+        print_json(
+            {
+                **_sum_json(total),
+                "bytesRead": not quick,
+                "problems": list(problems),
+                "findings": [_finding_json(each) for each in audit.findings],
+            }
+        )
+        return
+    print_lines(problems)
+    _print_findings(audit.findings)
+    losses = sum(each.standing.is_loss for each in audit.findings)
+    garbage = sum(each.standing.is_garbage for each in audit.findings)
+    unclear = sum(each.standing is Standing.UNCLEAR for each in audit.findings)
+    read = "" if quick else ", read and compared"
+    print_lines(
+        [
+            f"{total.segments} segments, {total.objects} objects, {human_bytes(total.size_bytes)}{read}: "
+            f"{len(problems)} problems, {losses} segments missing or incomplete, {garbage} garbage"
+            + (f", {unclear} unclear" if unclear else "")
+        ]
+    )
+
+
+def print_collected(
+    audit: Audit, garbage: Sequence[Finding], swept: Sequence[str], *, executed: bool, as_json: bool
+) -> None:
+    of_it = Tally()
+    for each in garbage:
+        if each.stored is not None:
+            of_it.add(each.stored)
+        elif each.stray is not None:
+            of_it.add_object(each.stray)
+    rest = [each for each in audit.findings if not each.standing.is_garbage]
+    if as_json:
+        print_json(
+            {
+                "executed": executed,
+                "garbage": {**_sum_json(of_it), "found": [_finding_json(each) for each in garbage]},
+                "unfinishedUploads": list(swept),
+                "findings": [_finding_json(each) for each in rest],
+            }
+        )
+        return
+    _print_findings(audit.findings)
+    done = "removed" if executed else "would be removed; --execute does it"
+    size = human_bytes(of_it.size_bytes)
+    print_lines([f"{of_it.segments} segments of garbage, {of_it.objects} objects, {size}: {done}"])
+    if swept:
+        print_lines([f"{len(swept)} uploads that were never finished: removed"])
+
+
+def print_given_up(losses: Losses, *, executed: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "executed": executed,
+                "directory": None if losses.directory is None else str(losses.directory),
+                "topics": [_lost_json(each) for each in losses.topics],
+                "left": losses.left,
+            }
+        )
+        return
+    if losses.directory is not None:
+        done = "is the store from now on" if executed else "would be the store; --execute does it"
+        print_lines([f"{losses.directory} {done}"])
+    for topic in losses.topics:
+        of = f"{len(topic.lost)} partitions, {human_bytes(topic.size_bytes)}"
+        done = "given up" if executed else "would be given up; --execute does it"
+        print_lines([f"{topic.name}: {topic.segments} segments of {of}: {done}"])
+        print_lines(
+            f"{topic.name}-{partition} begins at offset {offset} now"
+            for partition, offset in sorted(topic.begins_at.items())
+        )
+    print_lines(f"{each}: left as it is" for each in losses.left)
+    if not losses.topics and not losses.left and losses.directory is None:
+        print_lines(["nothing is lost: the store has something of each topic that was copied"])
+
+
+def print_summarized(made: Summaries, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "partitions": made.partitions,
+                "segments": made.segments,
+                "summarizedByLeaders": made.by_leaders,
+                "problems": made.problems,
+            }
+        )
+        return
+    print_lines(made.problems)
+    print_lines(
+        [
+            f"{made.segments} segments of {made.partitions} partitions summarized; "
+            f"{made.by_leaders} partitions have a summary of their leader's"
+        ]
+    )
+
+
+def _print_findings(findings: Iterable[Finding]) -> None:
+    for each in findings:
+        if each.stray is not None:
+            print_lines([f"{each.stray.key}: {MEANINGS[each.standing]}"])
+        elif each.stored is not None:
+            key = each.stored.removal_order()[0]
+            missing = ", ".join(each.stored.missing(each.metadata))
+            more = f" ({missing})" if each.standing is Standing.INCOMPLETE else ""
+            print_lines([f"{key[: key.rindex('.')]}: {MEANINGS[each.standing]}{more}"])
+        elif each.metadata is not None:
+            print_lines(
+                [f"{each.metadata.id}, offsets {_offsets(each)}: {MEANINGS[each.standing]}"]
+            )
+
+
+def _print_strays(audit: Audit) -> None:
+    strays = [each for each in audit.findings if each.stray is not None]
+    if strays:
+        print_lines([f"{len(strays)} objects are no segment's"])
+
+
+def _by_partition(
+    findings: Iterable[Finding],
+) -> dict[TopicIdPartition | None, list[Finding]]:
+    found: dict[TopicIdPartition | None, list[Finding]] = {}
+    for each in findings:
+        found.setdefault(each.partition, []).append(each)
+    return found
+
+
+def _order(partition: TopicIdPartition) -> tuple[str, int, str]:
+    return partition.topic, partition.partition, uuid_to_text(partition.topic_id)
+
+
+def _counted(findings: Iterable[Finding]) -> str:
+    counts = Counter(each.standing for each in findings)
+    return ", ".join(f"{counts[each]} {each.value}" for each in Standing if counts[each])
+
+
+def _total(audit: Audit) -> Tally:
+    total = Tally()
+    for each in audit.tallies.values():
+        total.segments += each.segments
+        total.objects += each.objects
+        total.size_bytes += each.size_bytes
+        total.log_bytes += each.log_bytes
+    return total
+
+
+def _offsets(finding: Finding) -> str:
+    if finding.metadata is not None:
+        return f"{finding.metadata.start_offset}..{finding.metadata.end_offset}"
+    return "-" if finding.stored is None else f"{finding.stored.start_offset}.."
+
+
+def _segment_id(finding: Finding) -> str:
+    found = finding.stored or finding.metadata
+    return "-" if found is None else uuid_to_text(found.id.id)
+
+
+def _lost_json(topic: LostTopic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "topicId": uuid_to_text(topic.topic_id),
+        "partitions": [
+            {
+                "partition": each.partition,
+                "segments": segments,
+                "bytes": size_bytes,
+                "beginsAt": topic.begins_at.get(each.partition),
+            }
+            for each, (segments, size_bytes) in sorted(
+                topic.lost.items(), key=lambda item: item[0].partition
+            )
+        ],
+    }
+
+
+def _tally_json(
+    partition: TopicIdPartition, tally: Tally, rest: Iterable[Finding]
+) -> dict[str, Any]:
+    counts = Counter(each.standing for each in rest)
+    return {
+        **_partition_json(partition),
+        **_sum_json(tally),
+        "notWhole": {each.value: counts[each] for each in Standing if counts[each]},
+    }
+
+
+def _sum_json(tally: Tally) -> dict[str, Any]:
+    return {
+        "segments": tally.segments,
+        "objects": tally.objects,
+        "bytes": tally.size_bytes,
+        "logBytes": tally.log_bytes,
+    }
+
+
+def _partition_json(partition: TopicIdPartition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "topicId": uuid_to_text(partition.topic_id),
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    shown: dict[str, Any] = {"standing": finding.standing.value}
+    if finding.partition is not None:
+        shown |= _partition_json(finding.partition)
+        shown["segmentId"] = _segment_id(finding)
+    if finding.metadata is not None:
+        shown["startOffset"] = finding.metadata.start_offset
+        shown["endOffset"] = finding.metadata.end_offset
+        shown["state"] = finding.metadata.state.name
+    if finding.stored is not None:
+        shown["startOffset"] = finding.stored.start_offset
+        shown["putMs"] = finding.stored.newest_ms
+        shown["objects"] = {each.key: each.size for each in finding.stored.objects.values()}
+    if finding.stray is not None:
+        shown["key"] = finding.stray.key
+    return shown

@@ -1,0 +1,186 @@
+"""`odradek storage`: formatting a node's directories, and what they say (kafka-storage's commands)."""
+
+from __future__ import annotations
+
+import argparse
+
+from odradek.cli.errors import CommandFailed, WrongUsage
+from odradek.cli.output import print_lines
+from odradek.cli.storage_info import storage_info
+from odradek.protocol.uuids import uuid_to_text
+from odradek.replication.controller.features import METADATA_VERSION
+from odradek.replication.controller.releases import (
+    BEGINNING_AT,
+    RELEASES,
+    UnknownRelease,
+    default_level,
+    dependencies,
+    parse_level,
+    release_level,
+)
+from odradek.seams.real import real_seams
+
+OLDEST, NEWEST = min(RELEASES), max(RELEASES)
+
+EPILOG = """\
+examples:
+  odradek storage random-uuid
+  odradek storage format -t CLUSTER -c server.properties --standalone
+  odradek storage format -t CLUSTER -c server.properties \\
+      --initial-controllers 1@h1:9093:UUID1,2@h2:9093:UUID2,3@h3:9093:UUID3
+  odradek storage format -t CLUSTER -c broker.properties --no-initial-controllers
+  odradek storage info -c server.properties
+  odradek storage version-mapping -r 4.0
+
+A node whose config names no process.roles formats itself at its first start.
+"""
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "storage",
+        help="format a node's directories for its cluster, and look at them",
+        description="A node's log directories before it runs: format them for its cluster, show what "
+        "they say, look up feature levels.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="WHAT")
+    _add_format(commands)
+    info = _leaf(commands, "info", "show what the directories' meta.properties say", storage_info)
+    _add_config(info)
+    mapping = _leaf(
+        commands, "version-mapping", "show the feature levels that belong to a release", _mapping
+    )
+    mapping.add_argument("-r", "--release-version", metavar="RELEASE", help=_release_help())
+    needs = _leaf(
+        commands, "feature-dependencies", "show what a feature's level needs of others", _needs
+    )
+    _add_feature(needs, required=True)
+    _leaf(commands, "random-uuid", "print a random id, for a cluster or a directory", _random_uuid)
+    return parser
+
+
+def _leaf(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    line: str,
+    action: object,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+    parser.set_defaults(action=action)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", required=True, help="the node's server.properties"
+    )
+
+
+def _add_feature(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    parser.add_argument(
+        "-f",
+        "--feature",
+        dest="features",
+        metavar="FEATURE=LEVEL",
+        action="append",
+        default=[],
+        required=required,
+        help="a feature's level; may be given again",
+    )
+
+
+def _release_help() -> str:
+    return f"from {RELEASES[OLDEST]} to {RELEASES[NEWEST]} (default: {RELEASES[NEWEST]})"
+
+
+def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _leaf(commands, "format", "format the log directories for a cluster", _format)
+    _add_config(parser)
+    parser.add_argument(
+        "-t", "--cluster-id", metavar="ID", required=True, help="the cluster's id, any text"
+    )
+    parser.add_argument(
+        "-g",
+        "--ignore-formatted",
+        action="store_true",
+        help="pass over directories that are formatted already",
+    )
+    parser.add_argument("-r", "--release-version", metavar="RELEASE", help=_release_help())
+    _add_feature(parser)
+    parser.add_argument(
+        "-S",
+        "--add-scram",
+        metavar="CREDENTIAL",
+        action="append",
+        default=[],
+        help="a user the cluster begins with: 'SCRAM-SHA-256=[name=alice,password=secret]' or "
+        '\'SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]\'',
+    )
+    voters = parser.add_mutually_exclusive_group()
+    voters.add_argument(
+        "-s", "--standalone", action="store_true", help="this controller is the only voter"
+    )
+    voters.add_argument(
+        "-N",
+        "--no-initial-controllers",
+        action="store_true",
+        help="this node learns from the others who votes",
+    )
+    voters.add_argument(
+        "-I",
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:DIRECTORY,…",
+        help="the first voters, each with the id its metadata directory is to have; the same for "
+        "every node",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if not hasattr(args, "action"):
+        raise WrongUsage("odradek storage what? See `odradek storage --help`")
+    try:
+        code: int = args.action(args)
+    except UnknownRelease as error:
+        raise CommandFailed(str(error)) from None
+    return code
+
+
+def _format(args: argparse.Namespace) -> int:
+    from odradek.cli.storage_format import format_storage
+
+    return format_storage(args)
+
+
+def _mapping(args: argparse.Namespace) -> int:
+    name = args.release_version or RELEASES[NEWEST]
+    level = release_level(name)
+    print_lines([f"{METADATA_VERSION}={level} ({name})"])
+    print_lines(f"{feature}={default_level(feature, level)}" for feature in BEGINNING_AT)
+    return 0
+
+
+def _needs(args: argparse.Namespace) -> int:
+    for text in args.features:
+        feature, level = parse_level(text)
+        shown = _shown(feature, level)
+        if not (needed := dependencies(feature, level)):
+            print_lines([f"{shown} has no dependencies."])
+            continue
+        print_lines([f"{shown} requires:"])
+        print_lines(f"    {_shown(other, least)}" for other, least in needed.items())
+    return 0
+
+
+def _shown(feature: str, level: int) -> str:
+    if feature == METADATA_VERSION and level in RELEASES:
+        return f"{feature}={level} ({RELEASES[level]})"
+    return f"{feature}={level}"
+
+
+def _random_uuid(args: argparse.Namespace) -> int:
+    print_lines([uuid_to_text(real_seams().entropy.uuid())])
+    return 0

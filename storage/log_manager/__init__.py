@@ -1,0 +1,1 @@
+"""All partition logs of a node: loading, creation, deletion, and background tasks."""

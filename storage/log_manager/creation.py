@@ -1,0 +1,164 @@
+"""Making a partition's log, in the directory that placement (`directories/placement.py`) likes best.
+
+Order: checkpoints without an earlier log of that name (of a move that was given up, say), the
+partition's directory and files, its name in the log directory, then it is visible. A
+crash before leaves a directory without records, which the next start opens, and which is a stray if
+the cluster's state does not know it. Where a directory fails meanwhile, the next best one is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import trio
+
+from odradek.seams.clock import Clock
+from odradek.seams.files import OutOfDescriptors, Path
+from odradek.seams.offload import Offload
+from odradek.storage.directories import placement
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import (
+    DiskFull,
+    InconsistentTopicId,
+    LogFailed,
+    NoDescriptors,
+    StorageError,
+)
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_metadata import CorruptMetadata
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.loading import Opener
+from odradek.storage.log_manager.registry import LogRegistry, offline_reason
+
+
+class Creation:
+    """Makes logs, one at a time a name."""
+
+    def __init__(
+        self,
+        registry: LogRegistry,
+        opener: Opener,
+        clock: Clock,
+        offload: Offload,
+        config_for: Callable[[str], LogConfig],
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._estimate: placement.Estimate[DirectoryLogs] = placement.Estimate()
+        self._measuring = trio.Lock()
+        self._opener = opener
+        self._offload = offload
+        self._config_for = config_for
+
+    async def create(
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig | None,
+        *,
+        is_new: bool,
+        directory_id: UUID | None,
+    ) -> PartitionLog:
+        """As `LogManager.create`."""
+        registry = self._registry
+        await registry.wait_until_free(name)
+        existing = registry.logs.get(name)
+        if existing is not None:
+            if existing.topic_id not in (None, topic_id):
+                raise InconsistentTopicId(
+                    f"{name} here is of topic {existing.topic_id}, not {topic_id}"
+                )
+            return existing
+        lost = registry.offline.get(name)
+        if lost is not None and (not is_new or lost.topic_id == topic_id):
+            raise LogFailed(lost.reason)
+        if not is_new and not registry.are_all_online:
+            raise LogFailed(f"{name} may be in a log directory that is offline")
+        with registry.claim(name):
+            return await self._create(name, topic_id, config, directory_id)
+
+    async def _create(
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig | None,
+        directory_id: UUID | None,
+    ) -> PartitionLog:
+        """In the best place where it succeeds. Raises the last place's error if none is left."""
+        wanted = self._registry.preferred.get(name)
+        asked = config is None
+        config = self._config_for(name.topic) if config is None else config
+        failed: StorageError = LogFailed(f"no log directory is online for {name}")
+        for home in await self._places(wanted, directory_id):
+            try:
+                opened = await self._create_in(home, name, topic_id, config)
+            except (LogFailed, DiskFull) as error:
+                failed = error
+                continue
+            if asked:  # it may have changed while the disk was busy
+                opened.update_config(self._config_for(name.topic))
+            self._registry.offline.pop(name, None)
+            self._registry.preferred.pop(name, None)
+            self._registry.add(home, name, opened)
+            return opened
+        raise failed
+
+    async def _places(
+        self, wanted: Path | None, directory_id: UUID | None
+    ) -> Sequence[DirectoryLogs]:
+        """Where to try, best first, as of now: the caller takes its place before it awaits."""
+        asked_for = None if wanted is None else self._registry.every_home.get(wanted)
+        if asked_for is not None and not asked_for.directory.failed:
+            return [asked_for]
+        every = self._registry.every_home.values()
+        if directory_id is not None and any(each.directory.id == directory_id for each in every):
+            return [home for home in self._registry.homes() if home.directory.id == directory_id]
+        await self._measure()
+        return placement.best_first(
+            placement.Candidate(
+                home,
+                self._estimate.size_bytes(home),
+                home.count,
+                home.directory.path in self._registry.cordoned,
+            )
+            for home in self._registry.homes()
+        )
+
+    async def _measure(self) -> None:
+        """See placement: at the first creation after a pause."""
+        async with self._measuring:
+            if self._estimate.is_stale(self._clock.monotonic()):
+                content = {home: await home.measure() for home in self._registry.homes()}
+                self._estimate.measured(content, self._clock.monotonic())
+
+    async def _create_in(
+        self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
+    ) -> PartitionLog:
+        """Raises LogFailed and DiskFull, where the next directory may do better, NoDescriptors."""
+        directory = home.directory
+        home.being_made += 1
+        self._estimate.taken(home, self._clock.monotonic())
+        made = False
+        try:
+            opened = await self._offload.run(
+                self._opener.create, home, name, topic_id, config, lane=directory.lane
+            )
+        except OutOfDescriptors as error:
+            raise NoDescriptors(f"{name} could not be created: {error}") from error
+        except OSError as error:
+            kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            raise kind(f"{name} could not be created: {error}") from error
+        except CorruptMetadata as error:
+            raise LogFailed(f"{directory.path_of(*name)}: {error}") from error
+        else:
+            made = True
+        finally:
+            home.being_made -= 1
+            if not made:
+                self._estimate.given_back(home)
+        if directory.failed:
+            opened.fail(LogFailed(offline_reason(directory)))
+            raise LogFailed(offline_reason(directory))
+        return opened

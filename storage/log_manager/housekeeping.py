@@ -1,0 +1,184 @@
+"""What is done to all logs every now and then, in tasks of its own.
+
+Each round goes over the logs one by one and lets others run in between; a log that is broken by its
+own error is taken offline alone, and the round goes on. What only reads and syncs runs through
+offload; what changes a log (retention, roll) runs on the loop, its one owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.seams.clock import Clock
+from odradek.seams.offload import Offload
+from odradek.seams.values import value_class
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.errors import StorageError
+from odradek.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from odradek.storage.log_manager.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+NEVER_MS = 2**63 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@value_class
+class Intervals:
+    """How often what is done, in ms; the names are Kafka's configs, so are the defaults."""
+
+    initial_delay_ms: int = 30_000
+    """log.initial.task.delay.ms"""
+    retention_check_ms: int = 300_000
+    """log.retention.check.interval.ms"""
+    flush_check_ms: int = NEVER_MS
+    """log.flush.scheduler.interval.ms"""
+    recovery_point_ms: int = 60_000
+    """log.flush.offset.checkpoint.interval.ms"""
+    log_start_ms: int = 60_000
+    """log.flush.start.offset.checkpoint.interval.ms"""
+    high_watermark_ms: int = 5_000
+    """replica.high.watermark.checkpoint.interval.ms"""
+    producer_id_check_ms: int = 600_000
+    """producer.id.expiration.check.interval.ms"""
+    producer_id_expiration_ms: int = DAY_MS
+    """producer.id.expiration.ms"""
+    deleted_segments_ms: int = 10_000
+    """How late at most a `.deleted` segment goes, after file.delete.delay.ms (ours)"""
+    probe_ms: int = 1_000
+    """How often it is looked whether a directory is still there and can be written to, and has room again
+    where it was full (ours)"""
+    recovery_threads_per_directory: int = 2
+    """num.recovery.threads.per.data.dir"""
+
+
+async def run(
+    manager: LogManager, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """All rounds, until cancelled."""
+    every = manager.intervals()
+    first_ms = every.initial_delay_ms
+    checkpoint = manager.checkpoint
+    rounds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+        (every.retention_check_ms, lambda: retention(manager)),
+        (every.flush_check_ms, manager.flushing.round),
+        (every.recovery_point_ms, lambda: checkpoint([Checkpoint.RECOVERY_POINT])),
+        (every.log_start_ms, lambda: checkpoint([Checkpoint.LOG_START])),
+        (every.high_watermark_ms, lambda: checkpoint([Checkpoint.HIGH_WATERMARK])),
+        (every.producer_id_check_ms, lambda: expire_producers(manager)),
+        (every.deleted_segments_ms, lambda: remove_deleted(manager)),
+    ]
+    async with trio.open_nursery() as nursery:
+        for interval_ms, one_round in rounds:
+            if interval_ms < NEVER_MS:
+                delay_ms = min(first_ms, interval_ms)
+                nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
+        nursery.start_soon(manager.removals.run)
+        nursery.start_soon(manager.mover.run)
+        if manager.cleaners is not None:
+            nursery.start_soon(manager.cleaners.run)
+        for home in manager.homes():
+            nursery.start_soon(manager.flushing.run, home)
+        for directory in manager.directories.every:
+            nursery.start_soon(probe, manager, directory)
+        task_status.started()
+
+
+async def probe(manager: LogManager, directory: LogDirectory) -> None:
+    """Look after a directory until it is offline; each in a task of its own, for a disk may hang."""
+    while not directory.failed:
+        try:
+            await manager.offload.run(directory.probe, lane=directory.lane)
+            await look_for_room(directory, manager.offload, manager.clock)
+        except OSError as error:
+            directory.report(error)
+        await manager.clock.sleep(manager.intervals().probe_ms / 1000)
+
+
+async def look_for_room(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
+    """Where it was full: say so, and when it is over. Raises OSError."""
+    if directory.shortage.is_on:
+        room = await offload.run(directory.room, lane=directory.lane)
+        directory.shortage.looked(room, clock.monotonic())
+
+
+async def watch_room(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
+    """Until cancelled, or the directory is offline: for a node that has no logs to keep house for."""
+    while not directory.failed:
+        try:
+            await look_for_room(directory, offload, clock)
+        except OSError as error:
+            directory.report(error)
+        await clock.sleep(Intervals().probe_ms / 1000)
+
+
+async def _repeat(
+    manager: LogManager,
+    delay_ms: int,
+    interval_ms: int,
+    one_round: Callable[[], Awaitable[None]],
+) -> None:
+    """Kafka's fixed delay: the interval begins when the last round has ended."""
+    while True:
+        await manager.clock.sleep(delay_ms / 1000)
+        await one_round()
+        delay_ms = interval_ms
+
+
+async def _each(manager: LogManager, act: Callable[[PartitionLog], object]) -> None:
+    """On the loop, log by log; not beside a flush or a removal of the same log."""
+    for home in manager.homes():
+        for which in tuple(home.logs.values()):
+            async with manager.registry.maintaining(which):
+                if which.failure is None:
+                    attempt(which, act)
+            await trio.lowlevel.checkpoint()
+
+
+def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
+    """Do one thing to one log; expected errors are its own affair, the disk's take its directory
+    offline, others it alone."""
+    try:
+        act(which)
+    except StorageError as error:
+        log.warning("%s: %s", which.directory, error)
+    except OSError as error:
+        log.warning("%s", which.io_failed(error))
+    except Exception as error:
+        log.error("%s is offline, by an error of its own", which.directory, exc_info=error)
+        which.fail_alone(error)
+
+
+async def retention(manager: LogManager) -> None:
+    """Segments that are too old, too many, or below the log's start, become `.deleted`."""
+    now_ms = manager.clock.wall_ms()
+    await _each(manager, lambda which: which.delete_expired(now_ms))
+
+
+async def expire_producers(manager: LogManager) -> None:
+    """Idempotent producers that were silent for producer.id.expiration.ms are forgotten."""
+    now_ms = manager.clock.wall_ms()
+    await _each(manager, lambda which: which.expire_producers(now_ms))
+
+
+async def remove_deleted(manager: LogManager) -> None:
+    """What is `.deleted` long enough is unlinked, in a thread: a large file takes its time."""
+    now_ms = manager.clock.wall_ms()
+    for home in manager.homes():
+        async with home.maintenance:
+            await manager.offload.run(
+                _remove_deleted, tuple(home.logs.values()), now_ms, lane=home.directory.lane
+            )
+
+
+def _remove_deleted(logs: Sequence[PartitionLog], now_ms: int) -> None:
+    for which in logs:
+        if which.failure is None:
+            attempt(which, lambda each: each.remove_deleted(now_ms))

@@ -1,0 +1,407 @@
+"""What lies in a log directory at start, and opening it.
+
+Order: the mark of the clean shutdown is read and durably removed before any log is opened, for an
+opened log may be written to. A crash while loading is therefore an unclean shutdown, and the next
+start scans past the recovery points, which no load ever raises before it has synced.
+
+Threads do it, a call a log. Recovery is Python over headers, but the node serves nobody yet: a
+segment of 1 GiB in batches of 1 KiB, about the worst there is, takes 3 s, while the loop waits for
+5 ms at the median; in batches of 16 KiB it takes 0.4 s (measured). A worker process would not be
+worth its start.
+
+| found | done |
+|---|---|
+| `topic-partition` | opened; scanned past its recovery point if there was no clean mark |
+| one that makes no sense | left, and offline by itself; no clean mark at the end |
+| `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
+| `…-stray` | left for the operator |
+| `…-future`, `….move` | an unfinished move between directories: moving/startup.py decides |
+| `__cluster_metadata-0` | left: the Raft log opens it |
+| anything else | left, with one warning (Kafka refuses to start) |
+
+One odd name costs no more than itself: where a file is a directory, or a link leads in circles, the disk
+has answered, and is well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import field, replace
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Files, OutOfDescriptors, Path
+from odradek.seams.offload import Offload
+from odradek.seams.values import state_class, value_class
+from odradek.storage.descriptors import RETRY_SECONDS
+from odradek.storage.directories import names
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.clean_shutdown import CleanMark
+from odradek.storage.directories.directory import TRIAL_NAME
+from odradek.storage.directories.failure import ODD
+from odradek.storage.directories.names import NotAPartition, State, TopicPartition
+from odradek.storage.errors import NoDescriptors
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_metadata import CorruptMetadata
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+
+log = logging.getLogger(__name__)
+
+CHUNK = 32
+"""Cleanly closed logs that are opened in one call to a thread."""
+ANYWHERE = 1 << 63
+"""Past every offset."""
+KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
+
+
+@state_class
+class Found:
+    """The directories in a log directory, sorted by what is to be done with them."""
+
+    live: list[TopicPartition] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    moving: list[str] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def sort_out(found: Iterable[str]) -> Found:
+    """By their names alone; Kafka's metadata log is in none of the lists."""
+    result = Found()
+    for name in found:
+        if name in KNOWN or name.startswith("."):
+            continue
+        try:
+            directory = names.parse(name)
+        except NotAPartition:
+            result.unknown.append(name)
+            continue
+        if directory.topic_partition.topic == names.METADATA_TOPIC:
+            continue
+        match directory.state:
+            case State.LIVE:
+                result.live.append(directory.topic_partition)
+            case State.DELETED | State.MOVED_AWAY:
+                result.deleted.append(name)
+            case State.FUTURE | State.MOVING:
+                result.moving.append(name)
+            case State.STRAY:
+                result.strays.append(name)
+    return result
+
+
+@value_class
+class Survey:
+    """What one directory's start needs to know."""
+
+    mark: CleanMark | None
+    """Of a clean shutdown; None after any other end."""
+    found: Found
+    recovery_points: dict[TopicPartition, int]
+    log_starts: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
+    cleaned_to: dict[TopicPartition, int]
+
+    @property
+    def clean(self) -> bool:
+        return self.mark is not None
+
+    def without_checkpoints(self) -> Survey:
+        """For a log that they say nothing of: they are of another one that had its name."""
+        return replace(self, recovery_points={}, log_starts={}, high_watermarks={}, cleaned_to={})
+
+    def gaps_to(self, name: TopicPartition, *, compact: bool) -> int:
+        """Up to where gaps between segments are no loss to a log's recovery: what a cleaner has come to is
+        below the recovery point. Where that is lost, or the log came from elsewhere, one that is or was
+        compacted may have them anywhere."""
+        if name in self.recovery_points:
+            return max(self.recovery_points[name], self.cleaned_to.get(name, 0))
+        return ANYWHERE if compact or name in self.cleaned_to else 0
+
+
+def survey(files: Files, home: DirectoryLogs) -> Survey:
+    """Take the clean mark, read the checkpoints, sort out the rest. Raises OSError."""
+    directory = home.directory
+    mark = directory.take_clean_mark()
+    there = files.list(directory.path)
+    found = sort_out(name for name in there if _may_be_directory(files, directory.path / name))
+    if TRIAL_NAME in there:
+        files.remove(directory.path / TRIAL_NAME)
+    _tell(directory.path, found)
+    return Survey(
+        mark,
+        found,
+        home.read_checkpoint(Checkpoint.RECOVERY_POINT),
+        home.read_checkpoint(Checkpoint.LOG_START),
+        home.read_checkpoint(Checkpoint.HIGH_WATERMARK),
+        home.read_checkpoint(Checkpoint.CLEANER),
+    )
+
+
+def _may_be_directory(files: Files, path: Path) -> bool:
+    try:
+        return files.is_directory(path)
+    except OSError as error:
+        if error.errno not in ODD:
+            raise
+        return True  # whose it is, by its name, is told
+
+
+def _tell(path: Path, found: Found) -> None:
+    for what, which in (
+        ("are no partitions; left alone", found.unknown),
+        ("were not this node's when last seen; kept, remove them when sure", found.strays),
+    ):
+        if which:
+            shown = ", ".join(which[:5]) + (", …" if len(which) > 5 else "")
+            log.warning("in %s, %d directories %s: %s", path, len(which), what, shown)
+
+
+def agreed_epoch(marks: Sequence[CleanMark | None], directories: int) -> int:
+    """The broker epoch that the marks of all directories name; -1 where one is missing or differs."""
+    found = {mark.broker_epoch if mark is not None else None for mark in marks}
+    epoch = found.pop() if len(found) == 1 and len(marks) == directories else None
+    return -1 if epoch is None else epoch
+
+
+class Damaged(NamedTuple):
+    """A log that is there and cannot be opened."""
+
+    reason: str
+
+
+def _damaged(path: Path, error: Exception) -> Damaged:
+    expected = isinstance(error, (CorruptMetadata, KafkaError, OSError))
+    log.error("%s is offline: %s", path, error, exc_info=None if expected else error)
+    return Damaged(f"{path} could not be opened: {error}")
+
+
+Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | Damaged], Awaitable[None]]
+
+
+@value_class
+class Opener:
+    """Opens logs with what they all need."""
+
+    files: Files
+    clock: Clock
+    entropy: Entropy
+    on_failure: Callable[[PartitionLog, OSError], None]
+    on_full: Callable[[PartitionLog, OSError], None]
+    on_failed_alone: Callable[[PartitionLog], None]
+    on_checkpoint_due: Callable[[PartitionLog], None]
+    on_flush_due: Callable[[PartitionLog, int], None]
+    producer_id_expiration_ms: Callable[[], int]
+
+    def load(
+        self, home: DirectoryLogs, found: Survey, wanted: TopicPartition, config: LogConfig
+    ) -> PartitionLog:
+        """Open a log that is there, at the offsets the checkpoints know."""
+        opened = PartitionLog.open(
+            self.files,
+            home.directory.path_of(*wanted),
+            topic=wanted.topic,
+            partition=wanted.partition,
+            topic_id=None,
+            config=config,
+            clock=self.clock,
+            recovery_point=found.recovery_points.get(wanted, 0),
+            log_start_offset=found.log_starts.get(wanted, 0),
+            clean=found.clean,
+            entropy=self.entropy,
+            on_failure=self.on_failure,
+            on_full=self.on_full,
+            on_failed_alone=self.on_failed_alone,
+            on_checkpoint_due=self.on_checkpoint_due,
+            on_flush_due=self.on_flush_due,
+            producer_id_expiration_ms=self.producer_id_expiration_ms,
+            gaps_to=found.gaps_to(wanted, compact=config.compact),
+        )
+        opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
+        opened.is_checkpointed = wanted in found.recovery_points
+        if wanted in found.cleaned_to:
+            opened.cleaned_to = min(found.cleaned_to[wanted], opened.end_offset)
+        return opened
+
+    def create(
+        self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
+    ) -> PartitionLog:
+        """Make a log, durable under its name when this returns. What fails is taken back.
+
+        Raises OSError, of what can't be taken back, too, and what PartitionLog.open does.
+        """
+        path = home.directory.path_of(*name)
+        fresh = not self.files.exists(path)
+        home.forget(name)
+        try:
+            return PartitionLog.open(
+                self.files,
+                path,
+                topic=name.topic,
+                partition=name.partition,
+                topic_id=topic_id,
+                config=config,
+                clock=self.clock,
+                clean=fresh,
+                entropy=self.entropy,
+                on_failure=self.on_failure,
+                on_full=self.on_full,
+                on_failed_alone=self.on_failed_alone,
+                on_checkpoint_due=self.on_checkpoint_due,
+                on_flush_due=self.on_flush_due,
+                producer_id_expiration_ms=self.producer_id_expiration_ms,
+            )
+        except OSError:
+            if fresh:
+                self._take_back(path)
+            raise
+
+    def _take_back(self, path: Path) -> None:
+        """Durably: the log is made in another directory, and an empty one that comes back would be taken for
+        it, where a power cut in the swap of a move leaves nothing else of its name."""
+        if self.files.exists(path):
+            self.files.remove_tree(path)
+        self.files.sync_directory(path.parent)
+
+
+class Loading:
+    """One directory's logs, opened by a few workers at once (num.recovery.threads.per.data.dir)."""
+
+    def __init__(
+        self,
+        home: DirectoryLogs,
+        opener: Opener,
+        offload: Offload,
+        config_for: Callable[[str], LogConfig],
+        workers: int,
+    ) -> None:
+        self.home = home
+        self.opener = opener
+        self.surveyed: Survey | None = None
+        """None until `survey`, and where the directory cannot be read."""
+        self.exhausted: Exception | None = None
+        """The process ran out of descriptors: not the directory's fault, and no way to start."""
+        self._offload = offload
+        self._config_for = config_for
+        self._workers = workers
+
+    @property
+    def found(self) -> Found:
+        return Found() if self.surveyed is None else self.surveyed.found
+
+    @property
+    def mark(self) -> CleanMark | None:
+        return None if self.surveyed is None else self.surveyed.mark
+
+    async def survey(self) -> None:
+        """See what is there. A failure of the disk takes the directory offline."""
+        directory = self.home.directory
+        try:
+            self.surveyed = await self._offload.run(
+                survey, self.opener.files, self.home, lane=directory.lane
+            )
+        except OutOfDescriptors as error:
+            self.exhausted = error
+        except OSError as error:
+            directory.report(error)
+
+    async def open(self, adopt: Adopt) -> None:
+        """Open what was found; `adopt` gets each log on the loop. A failure of the disk takes the
+        directory offline, damage of one log only that."""
+        directory = self.home.directory
+        if self.surveyed is None:
+            return
+        await self._open_all(self.surveyed, adopt)
+        if directory.failed or self.exhausted is not None:
+            return
+        self.home.loaded = True
+        try:  # entries of logs that are gone must not meet a new log of that name
+            await self._offload.run(self.home.write_checkpoints, lane=directory.lane)
+        except OSError as error:
+            directory.report(error, undone=True)
+
+    async def promote(
+        self, name: TopicPartition, copy: str, adopt: Adopt, *, is_checkpointed: bool
+    ) -> None:
+        """Give a move's copy the partition's name, durably, then open it: as after a crash, whatever mark the
+        directory had, and by the checkpoints if they are its own. Waits for a descriptor; else as `open`."""
+        assert self.surveyed is not None
+        home, files = self.home, self.opener.files
+        known = self.surveyed if is_checkpointed else self.surveyed.without_checkpoints()
+        known, config = replace(known, mark=None), self._config_for(name.topic)
+        old, new = home.directory.path / copy, home.directory.path_of(*name)
+
+        def load() -> PartitionLog:
+            has_name = files.exists(new) and not files.exists(old)  # since the last try
+            if not has_name:
+                files.rename(old, new)
+            files.sync_directory(home.directory.path)
+            return self.opener.load(home, known, name, config)
+
+        home.loaded = False  # a stop meanwhile is no clean end of it
+        lane = home.directory.lane
+        while (opened := await self._offload.run(self._try, name, load, lane=lane)) is None:
+            if self.exhausted is None:
+                return
+            self.exhausted = None
+            await self.opener.clock.sleep(RETRY_SECONDS)
+        await adopt(home, name, opened)
+        home.loaded = True
+
+    async def _open_all(self, found: Survey, adopt: Adopt) -> None:
+        # A log to be scanned is a call of its own; cleanly closed ones cost less than a call does.
+        size = CHUNK if found.clean else 1
+        live = self.found.live
+        chunks = iter([live[start : start + size] for start in range(0, len(live), size)])
+
+        async def work() -> None:
+            for chunk in chunks:
+                if self.home.directory.failed or self.exhausted is not None:
+                    return
+                wanted = [(name, self._config_for(name.topic)) for name in chunk]
+                opened = await self._offload.run(
+                    self._open, found, wanted, lane=self.home.directory.lane
+                )
+                for name, each in opened:
+                    await adopt(self.home, name, each)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._workers):
+                nursery.start_soon(work)
+
+    def _open(
+        self, found: Survey, wanted: Sequence[tuple[TopicPartition, LogConfig]]
+    ) -> list[tuple[TopicPartition, PartitionLog | Damaged]]:
+        """In a thread: as many as can be opened."""
+        opened: list[tuple[TopicPartition, PartitionLog | Damaged]] = []
+        for name, config in wanted:
+            each = self._try(name, partial(self.opener.load, self.home, found, name, config))
+            if each is not None:
+                opened.append((name, each))
+            if self.home.directory.failed or self.exhausted is not None:
+                break
+        return opened
+
+    def _try(
+        self, name: TopicPartition, load: Callable[[], PartitionLog]
+    ) -> PartitionLog | Damaged | None:
+        """In a thread. None: what went wrong with the disk is told to the directory, or the process is
+        `exhausted`."""
+        directory = self.home.directory
+        try:
+            return load()
+        except (OutOfDescriptors, NoDescriptors) as error:
+            self.exhausted = error
+        except Exception as error:
+            if not isinstance(error, OSError) or error.errno in ODD:
+                return _damaged(directory.path_of(*name), error)
+            directory.report(error)
+        return None

@@ -1,0 +1,158 @@
+"""`odradek dump` over what a real Kafka wrote, beside Kafka's own DumpLogSegments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from odradek.cli.main import main
+from tests.interop.kafka_tools import run_tool
+from tests.interop.real_kafka import start_kafka
+
+pytestmark = pytest.mark.interop
+
+RECORDS = 300
+DECODERS = {
+    "__cluster_metadata": "--cluster-metadata-decoder",
+    "__consumer_offsets": "--offsets-decoder",
+    "__transaction_state": "--transaction-log-decoder",
+    "flights": "--print-data-log",
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Log directories of a Kafka that saw transactions, idempotence and a group, and was closed."""
+    kafka = start_kafka(
+        tmp_path_factory.mktemp("kafka"),
+        config={"log.index.interval.bytes": "200"},
+        log_dir_count=2,
+    )
+    try:
+        _produce(kafka.bootstrap)
+        _consume(kafka.bootstrap)
+    finally:
+        kafka.stop()
+    return list(kafka.log_dirs)
+
+
+def _produce(bootstrap: str) -> None:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": "tx", "compression.type": "lz4"}
+    )
+    producer.init_transactions()
+    for number in range(4):
+        producer.begin_transaction()
+        for record in range(20):
+            producer.produce("flights", key=f"k{record}", value=b"v" * 50)
+        producer.flush()
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    idempotent = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in range(RECORDS):
+        idempotent.produce("flights", key=f"k{number}", value=b"w" * 30)
+        if not number % 30:
+            idempotent.flush()
+    idempotent.flush()
+
+
+def _consume(bootstrap: str) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["flights"])
+    seen = 0
+    while seen < RECORDS:
+        message = consumer.poll(30)
+        assert message is not None
+        seen += message.error() is None
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+def segments(log_dirs: list[Path]) -> Iterator[tuple[str, Path]]:
+    for log_dir in log_dirs:
+        for path in sorted(log_dir.glob("*/*.log")):
+            topic = path.parent.name.rpartition("-")[0]
+            if topic in DECODERS and path.stat().st_size:
+                yield topic, path
+
+
+def test_all_of_kafkas_files_are_as_they_should_be(
+    written: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["dump", "--verify", "--deep", *map(str, written)])
+    assert code == 0, capsys.readouterr().out
+
+
+def test_batches_and_records_are_what_kafkas_tool_says(
+    written: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics = set()
+    for topic, path in segments(written):
+        theirs = run_tool("dump-log", DECODERS[topic], "--files", str(path)).check().lines
+        assert main(["dump", "--json", "--records", str(path)]) == 0
+        ours = [json.loads(line) for line in capsys.readouterr().out.splitlines()][1:]
+        lines = [line for line in theirs if line.startswith(("baseOffset:", "| offset:"))]
+        assert len(lines) == len(ours)
+        for line, row in zip(lines, ours, strict=True):
+            assert_same(line, row)
+        topics.add(topic)
+    assert topics == set(DECODERS)
+
+
+def assert_same(line: str, row: dict[str, Any]) -> None:
+    if row["type"] == "batch":
+        for theirs, ours in (
+            ("baseOffset", "baseOffset"),
+            ("lastOffset", "lastOffset"),
+            ("count", "count"),
+            ("baseSequence", "baseSequence"),
+            ("lastSequence", "lastSequence"),
+            ("producerId", "producerId"),
+            ("producerEpoch", "producerEpoch"),
+            ("partitionLeaderEpoch", "partitionLeaderEpoch"),
+            ("isTransactional", "isTransactional"),
+            ("isControl", "isControl"),
+            ("position", "position"),
+            ("CreateTime", "maxTimestamp"),
+            ("size", "sizeInBytes"),
+            ("magic", "magic"),
+            ("compresscodec", "compressCodec"),
+            ("crc", "crc"),
+            ("isvalid", "isValid"),
+        ):
+            assert f"{theirs}: {str(row[ours]).lower()} " in f"{line.lower()} ".replace(
+                theirs.lower(), theirs
+            ), (theirs, line)
+        return
+    assert f"offset: {row['offset']} " in line
+    assert (
+        f"CreateTime: {row['timestamp']} keySize: {row['keySize']} valueSize: {row['valueSize']} "
+        in line
+    )
+    if "controlType" not in row:
+        assert "decodeError" not in row
+        shown = _shown(line)
+        assert shown.get("key") == row["key"]
+        assert shown["payload"] == row["value"]
+
+
+def _shown(line: str) -> dict[str, Any]:
+    """What Kafka's tool printed behind `key:` and `payload:`."""
+    match = re.search(r"headerKeys: \[\](?: key: (.*?))? payload: (.*)$", line)
+    assert match is not None, line
+    key, payload = match[1], match[2]
+    return {"key": _json(key) if key is not None else None, "payload": _json(payload)}
+
+
+def _json(text: str) -> Any:
+    return json.loads(text) if text.startswith("{") else text

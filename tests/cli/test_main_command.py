@@ -1,0 +1,275 @@
+"""The door: help, usage, exit codes, and what is imported for which command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from odradek.cli.cluster import with_cluster
+from odradek.cli.main import COMMANDS, READER_GONE, main
+from odradek.client.metadata import Cluster
+from odradek.seams import Seams
+from tests.cli.conftest import CommandLine
+from tests.interop.broker_process import BrokerProcess, deadline
+
+ODRADEK = [sys.executable, "-m", "odradek.cli"]
+
+
+def test_version(offline: CommandLine) -> None:
+    assert offline("--version").stdout.startswith(b"odradek 0.")
+
+
+def test_without_a_command_it_teaches(offline: CommandLine) -> None:
+    ran = offline(code=2)
+    assert ran.stdout == b""
+    assert "odradek serve" in ran.stderr
+    assert all(name in ran.stderr for name in COMMANDS)
+
+
+def test_an_unknown_command_is_wrong_usage(offline: CommandLine) -> None:
+    assert "invalid choice: 'frobnicate'" in offline("frobnicate", code=2).stderr
+
+
+def test_options_are_not_guessed_from_their_beginnings(offline: CommandLine) -> None:
+    """`--port 9092` was taken for `--port-file 9092`, and the broker listened elsewhere."""
+    ran = offline("serve", "--port", "9092", code=2)
+    assert "unrecognized arguments: --port 9092" in ran.stderr
+
+
+def test_an_option_that_a_command_has_not_is_answered_by_its_own_usage(
+    offline: CommandLine,
+) -> None:
+    ran = offline("topics", "create", "t", "--replicas", "3", code=2)
+    assert ran.stderr.startswith("usage: odradek topics create ")
+    assert "odradek topics create: error: unrecognized arguments: --replicas 3" in ran.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(offline: CommandLine, command: str) -> None:
+    ran = offline(command, "--help")
+    assert "examples:" in ran.stdout.decode()
+    assert f"odradek {command}" in ran.stdout.decode()
+
+
+@pytest.mark.parametrize("verb", ["status", "restart"])
+def test_the_verbs_of_a_cluster_explain_themselves(offline: CommandLine, verb: str) -> None:
+    _, said, *_ = offline("cluster", verb, "--help").stdout.decode().split("\n\n")
+    assert "of a cluster" in said
+
+
+@pytest.mark.parametrize("command", ["topics", "groups", "configs", "acls", "log-dirs"])
+def test_a_command_without_its_verb_is_wrong_usage(offline: CommandLine, command: str) -> None:
+    assert f"odradek {command} --help" in offline(command, code=2).stderr
+
+
+def test_nobody_there_says_what_to_do(offline: CommandLine) -> None:
+    ran = offline("topics", "list", code=1)
+    assert ran.stdout == b""
+    assert "nobody answers at 127.0.0.1:1" in ran.stderr
+    assert "--bootstrap HOST:PORT or ODRADEK_BOOTSTRAP" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_bad_bootstrap_is_wrong_usage(offline: CommandLine) -> None:
+    for bad in ("localhost", "host:port", ":9092", "::1:9092", "h:99999"):
+        assert "is not HOST:PORT" in offline("topics", "list", "-b", bad, code=2).stderr
+
+
+def test_a_bootstrap_that_no_host_can_have_is_nobody_there(offline: CommandLine) -> None:
+    ran = offline("topics", "list", "-b", "a..b:9092", code=1)
+    assert "nobody answers at a..b:9092" in ran.stderr
+
+
+def test_a_name_that_is_no_text_is_wrong_usage(odradek: CommandLine, topic: str) -> None:
+    for words in (
+        ("topics", "create", "\udcff"),
+        ("groups", "describe", "\udcff"),
+        ("produce", "-t", "\udcff"),
+        ("consume", "-t", topic, "-e", "--group", "\udcff"),
+    ):
+        assert odradek(*words, stdin=b"x", code=2).stderr == "odradek: '\\udcff' is not UTF-8\n"
+
+
+def test_a_number_that_the_protocol_has_not_is_wrong_usage(
+    odradek: CommandLine, topic: str
+) -> None:
+    for words in (
+        ("topics", "create", "new", "--partitions", "99999999999"),
+        ("topics", "create", "new", "--replication-factor", "70000"),
+        ("topics", "trim", topic, "--before", "99999999999999999999"),
+        ("consume", "-t", topic, "-e", "-o", "99999999999999999999"),
+    ):
+        ran = odradek(*words, code=2)
+        assert ran.stderr.startswith("odradek: a number is too large, or too small: ")
+    refused = odradek("configs", "describe", "broker", "\u00b2", code=1)
+    assert "a broker's name is its id" in refused.stderr
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_stream_that_is_closed_is_an_empty_one(
+    cli_broker: BrokerProcess, topic: str, stream: int
+) -> None:
+    for words in (["produce", "-t", topic], ["consume", "-t", topic, "-o", "beginning", "-e"]):
+        done = subprocess.run(
+            [*ODRADEK, *words, "-b", cli_broker.bootstrap],
+            preexec_fn=lambda: os.close(stream),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_serve_imports_no_client() -> None:
+    script = (
+        "import sys\n"
+        "from odradek.cli.main import main\n"
+        "main(['serve', '--help'])\n"
+        "print([m for m in sys.modules if m.startswith(('odradek.client', 'odradek.cli.'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    imported = out.stdout.splitlines()[-1]
+    assert "odradek.client" not in imported
+    for module, _ in COMMANDS.values():
+        assert (f"'{module}'" in imported) == (module == "odradek.cli.serve")
+
+
+@pytest.mark.parametrize("wrong", [["--log-dirs", "/dev/null"], ["--set", "num.partitions=none"]])
+def test_a_port_file_of_the_last_run_does_not_stay(tmp_path: Path, wrong: list[str]) -> None:
+    port_file = tmp_path / "port"
+    port_file.write_text("127.0.0.1:1\n")
+    words = ["serve", "--listen", "127.0.0.1:0", "--port-file", str(port_file), *wrong]
+    done = subprocess.run([*ODRADEK, *words], capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode in (1, 2)
+    assert not port_file.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_broker_closes_cleanly_at_the_signals_that_end_kafka(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    # whoever runs the tests may ignore hangups
+    process = _serve(tmp_path, "env", "--default-signal")
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_broker_that_has_hangups_ignored_outlives_one(tmp_path: Path) -> None:
+    process = _serve(tmp_path, "nohup")
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    assert process.wait(30) == 0
+
+
+def _serve(path: Path, *before: str) -> subprocess.Popen[bytes]:
+    """A broker that answers."""
+    ports = path / "port"
+    words = ["serve", "--listen", "127.0.0.1:0", "--log-dirs", str(path / "data")]
+    process = subprocess.Popen(
+        [*before, *ODRADEK, *words, "--port-file", str(ports)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    with deadline(30, "the port file") as check:
+        while not ports.exists():
+            check()
+    return process
+
+
+def test_no_command_loads_openssl_until_it_is_used() -> None:
+    script = (
+        "import sys\n"
+        "from odradek.cli.main import main\n"
+        "main(['serve', '--help'])\n"
+        "import hmac, ssl, trio\n"
+        "assert not {'_ssl', '_hashlib'} & sys.modules.keys()\n"
+        "assert trio.open_ssl_over_tcp_stream\n"
+        "assert hmac.digest(b'key', b'text', 'sha256').hex().startswith('6afa9046')\n"
+        "assert isinstance(ssl.create_default_context(), ssl.SSLContext)\n"
+        "import importlib.util\n"
+        "assert importlib.util.find_spec('ssl') is ssl.__spec__"
+    )
+    subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+
+def test_a_reader_that_goes_away_is_met_quietly(cli_broker: BrokerProcess, topic: str) -> None:
+    """As `odradek consume … | head -1`: also while there is nothing more to print."""
+    main(["produce", "-b", cli_broker.bootstrap, "-t", topic, __file__])
+    process = subprocess.Popen(
+        [*ODRADEK, "consume", "-b", cli_broker.bootstrap, "-t", topic, "-o", "beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(b'"""The door')
+    process.stdout.close()
+    assert process.wait(10) == READER_GONE
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_reader_that_is_gone_from_the_start_is_met_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*ODRADEK, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode in (0, READER_GONE)  # argparse itself looks away
+
+
+@pytest.mark.parametrize("words", [["consume"], ["consume", "--group", "interrupted"], ["produce"]])
+def test_ctrl_c_is_quiet(
+    cli_broker: BrokerProcess, topic: str, words: list[str], tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()  # a stdin on which nothing comes
+    if words[0] == "consume":
+        main(["produce", "-b", cli_broker.bootstrap, "-t", topic, __file__])
+        words = [*words, "-o", "beginning"]
+    process = subprocess.Popen(
+        [*ODRADEK, *words, "-b", cli_broker.bootstrap, "-t", topic],
+        stdin=reading,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    if words[0] == "consume":
+        assert process.stdout.readline().startswith(b'"""The door')
+    else:
+        os.write(writing, b"one\n")
+        main(["consume", "-b", cli_broker.bootstrap, "-t", topic, "-o", "beginning", "-c", "1"])
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    os.close(reading)
+    os.close(writing)
+    assert err == b""
+    assert process.returncode == 130
+
+
+def test_ctrl_c_never_strikes_in_the_middle_of_a_step(cli_broker: BrokerProcess) -> None:
+    """Raised inside `start_soon` it would leave a nursery that waits for a task that is not there."""
+    steps: list[str] = []
+
+    async def step() -> None:
+        signal.raise_signal(signal.SIGINT)
+        steps.append("whole")
+
+    async def action(_: Cluster, __: Seams) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(step)
+            await trio.sleep_forever()
+
+    args = argparse.Namespace(bootstrap=cli_broker.bootstrap, timeout=10.0)
+    with pytest.raises(KeyboardInterrupt):
+        with_cluster(args, action)
+    assert steps == ["whole"]

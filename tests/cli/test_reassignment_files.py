@@ -1,0 +1,163 @@
+"""The reassignment file and the words for what became of it: without a broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.cli.errors import CommandFailed
+from odradek.cli.reassignment_file import check_executable, dump, parse
+from odradek.cli.reassignment_states import (
+    Move,
+    Place,
+    Reassigned,
+    move_line,
+    places,
+    status_lines,
+)
+from odradek.client.consumer import TopicPartition
+from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
+from odradek.protocol.errors import ErrorCode
+
+T0 = TopicPartition("t", 0)
+ON_1 = Replica(1, "t", 0)
+
+
+def text(*rows: dict[str, Any], version: Any = 1) -> str:
+    return json.dumps({"version": version, "partitions": list(rows)})
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {"topic": "t", "partition": 0, "replicas": [1], **changes}
+
+
+def test_log_dirs_are_read_one_for_each_replica() -> None:
+    """J-20."""
+    file = parse(text(row(replicas=[2, 1], log_dirs=["any", "/b"]), row(partition=3)))
+    assert file.partitions == {T0: (2, 1), TopicPartition("t", 3): (1,)}
+    assert file.directories == {ON_1: "/b"}
+    assert parse('{"partitions": []}').assignments == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("nonsense", "The input string is not a valid JSON"),
+        ("[]", "The input string is not a valid JSON"),
+        (text(version=2), "Not supported version field value 2"),
+        (
+            text(row(replicas=[1, 2], log_dirs=["/a"])),
+            "Size of replicas list [1, 2] is different from size of log dirs list ['/a'] "
+            "for partition t-0",
+        ),
+        (text(row(log_dirs=["disk1"])), "'disk1' for partition t-0 is neither an absolute path"),
+        (text(row(log_dirs=[1])), "'log_dirs' is no list of str"),
+        (text(row(partition="0")), "'partition' is missing or no int"),
+        (text({"topic": "t", "partition": 0}), "'replicas' is missing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: str, expected: str) -> None:
+    """J-20: "any", or an absolute path that begins with '/'."""
+    with pytest.raises(CommandFailed) as refused:
+        parse(given)
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (text(), "Partition reassignment list cannot be empty"),
+        (text(row(replicas=[])), "Partition replica list cannot be empty"),
+        (text(row(), row()), "Partition reassignment contains duplicate topic partitions: t-0"),
+        (
+            text(row(replicas=[1, 2, 1])),
+            "Partition replica lists may not contain duplicate entries: "
+            "t-0 contains multiple entries for 1",
+        ),
+    ],
+)
+def test_what_cannot_be_executed_is_refused(given: str, expected: str) -> None:
+    with pytest.raises(CommandFailed) as refused:
+        check_executable(parse(given))
+    assert str(refused.value) == expected
+
+
+PATHS = st.sampled_from(["any", "/a", "/disk 2"])
+
+
+@given(
+    st.dictionaries(
+        st.builds(TopicPartition, st.text(min_size=1), st.integers(0, 99)),
+        st.dictionaries(st.integers(0, 9), PATHS, min_size=1),
+    )
+)
+def test_what_is_written_is_read_back(wanted: dict[TopicPartition, dict[int, str]]) -> None:
+    directories = {
+        Replica(broker, *where): path
+        for where, brokers in wanted.items()
+        for broker, path in brokers.items()
+        if path != "any"
+    }
+    file = parse(dump({where: tuple(brokers) for where, brokers in wanted.items()}, directories))
+    assert file.partitions == {where: tuple(wanted[where]) for where in sorted(wanted)}
+    assert file.directories == directories
+
+
+@pytest.mark.parametrize(
+    ("place", "state", "line"),
+    [
+        (Place("/b"), Move.COMPLETED, "Reassignment of replica t-0-1 completed successfully."),
+        (Place("/a", "/b"), Move.ACTIVE, "Reassignment of replica t-0-1 is still in progress."),
+        (Place("/b", "/a"), Move.ELSEWHERE,
+         "Partition t-0 on broker 1 is being moved to log dir /a instead of /b."),
+        (Place("/a"), Move.CANCELLED,
+         "Partition t-0 on broker 1 is not being moved from log dir /a to /b."),
+        (Place(None, None, True), Move.OFFLINE,
+         "Partition t-0 is not found in any live log dir on broker 1. There is likely an offline "
+         "log directory on the broker."),
+        (Place(), Move.MISSING,
+         "Partition t-0 cannot be found in any live log directory on broker 1."),
+    ],
+)  # fmt: skip
+def test_how_far_a_move_is(place: Place, state: Move, line: str) -> None:
+    """J-22, in the words of Kafka's tool."""
+    assert place.towards("/b") is state
+    assert move_line(ON_1, "/b", place) == line
+    assert state.done == (state not in (Move.ACTIVE, Move.ELSEWHERE))
+
+
+def test_places_are_read_from_what_brokers_describe() -> None:
+    def directory(broker: int, path: str, error: ErrorCode, *replicas: Any) -> LogDirectory:
+        return LogDirectory(broker, path, error, -1, -1, replicas)
+
+    here = ReplicaInDirectory("t", 0, 10, 0, False)
+    copy = ReplicaInDirectory("t", 0, 3, 0, True)
+    found = [
+        directory(1, "/a", ErrorCode.none, here),
+        directory(1, "/b", ErrorCode.none, copy),
+        directory(2, "/a", ErrorCode.kafka_storage_error),
+    ]
+    assert places([ON_1, Replica(2, "t", 0)], found) == {
+        ON_1: Place("/a", "/b"),
+        Replica(2, "t", 0): Place(None, None, broker_has_offline=True),
+    }
+
+
+def test_how_far_a_reassignment_is() -> None:
+    lines = status_lines(
+        {
+            TopicPartition("t", 1): Reassigned((1,), (1,), active=False),
+            T0: Reassigned((1, 2), (1,), active=True),
+            TopicPartition("u", 0): Reassigned((1, 2), (2, 1), active=False),
+        }
+    )
+    assert lines == [
+        "Status of partition reassignment:",
+        "Reassignment of partition t-0 is still in progress.",
+        "Reassignment of partition t-1 is completed.",
+        "There is no active reassignment of partition u-0, but replica set is 1,2 rather than 2,1.",
+    ]
