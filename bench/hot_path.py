@@ -55,7 +55,7 @@ PRODUCE_VERSION = 12
 FETCH_VERSION = 12
 METADATA_VERSION = 12
 MAX_BYTES = 1 << 20
-ANSWER_BYTES = 1 << 16
+RESPONSE_BYTES = 1 << 16
 NEXT_OFFSET = 0x1122334455667788
 """Stands in a request for the end of the log, which is put in its place each time."""
 
@@ -106,25 +106,25 @@ def _fetch(offset: int) -> Mapping[str, Any]:
     }
 
 
-def _was_produced(answer: Any) -> bool:
+def _was_produced(respond: Any) -> bool:
     return all(
         not each.error_code and each.base_offset >= 0
-        for topic in answer.responses
+        for topic in respond.responses
         for each in topic.partition_responses
     )
 
 
-def _was_fetched(answer: Any) -> bool:
-    return not answer.error_code and all(
+def _was_fetched(respond: Any) -> bool:
+    return not respond.error_code and all(
         not each.error_code and each.records
-        for topic in answer.responses
+        for topic in respond.responses
         for each in topic.partitions
     )
 
 
-def _was_described(answer: Any) -> bool:
-    return len(answer.brokers) == 1 and all(
-        not topic.error_code and len(topic.partitions) == 1 for topic in answer.topics
+def _was_described(respond: Any) -> bool:
+    return len(respond.brokers) == 1 and all(
+        not topic.error_code and len(topic.partitions) == 1 for topic in respond.topics
     )
 
 
@@ -200,8 +200,8 @@ class Rehearsal:
         self._left = self._request[:0]
         self._times = times
         self.sent_bytes = 0
-        self.answers = 0
-        self._answered = trio.Event()
+        self.responses = 0
+        self._responded = trio.Event()
         self.last: list[Buffer | FileSlice] = []
 
     async def receive_into(self, view: memoryview) -> int:
@@ -216,20 +216,20 @@ class Rehearsal:
         return size
 
     async def wait_readable(self) -> None:
-        self._answered = trio.Event()
-        await self._answered.wait()
+        self._responded = trio.Event()
+        await self._responded.wait()
 
     def interrupt(self) -> None:
-        self._answered.set()
+        self._responded.set()
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
-        self.answers += 1
+        self.responses += 1
         self.last = list(parts)
 
     def send_nowait(self, data: Buffer) -> int:
-        self.answers += 1
+        self.responses += 1
         self.last = [data]
-        self._answered.set()
+        self._responded.set()
         return len(data)
 
     def abort(self) -> None:
@@ -266,7 +266,7 @@ class Waiting(Rehearsal):
                 records = memoryview(bytearray(self._records))  # stamped in place
                 self._due.is_attended = True
                 self._partition.append(records, acks=1, now_ms=0)
-                self._due.answer()  # as a connection does
+                self._due.respond()  # as a connection does
 
 
 class Asking:
@@ -280,7 +280,7 @@ class Asking:
         self.connection = TcpConnection(ours, Address("127.0.0.1", 1))
         self._request = request
         self._times = times
-        self.answers = 0
+        self.responses = 0
         self.last: list[Buffer] = []
 
     async def ask(self) -> None:
@@ -288,11 +288,11 @@ class Asking:
             for _ in range(self._times):
                 self._socket.send(self._request)
                 await trio.lowlevel.wait_readable(self._socket)
-                self.last = [self._socket.recv(ANSWER_BYTES)]
-                self.answers += 1
+                self.last = [self._socket.recv(RESPONSE_BYTES)]
+                self.responses += 1
 
 
-class NotAnswered(Exception):
+class NotResponded(Exception):
     """The broker did not answer as it should: there is nothing to count."""
 
 
@@ -317,13 +317,13 @@ async def rehearse(broker: Broker, case: Case, times: int) -> None:
         await client.talk()
         _mark()
         nursery.cancel_scope.cancel()
-    if peer.answers != times:
-        raise NotAnswered(f"{case.name}: {peer.answers} answers to {times} requests")
-    answer = memoryview(b"".join(_bytes_of(peer.last)))[4:]
-    _, start = read_response_header(case.api, case.version, answer)
-    values = messages.read_response(case.api.key, case.version, answer, start)
+    if peer.responses != times:
+        raise NotResponded(f"{case.name}: {peer.responses} answers to {times} requests")
+    respond = memoryview(b"".join(_bytes_of(peer.last)))[4:]
+    _, start = read_response_header(case.api, case.version, respond)
+    values = messages.read_response(case.api.key, case.version, respond, start)
     if not case.good(values):
-        raise NotAnswered(f"{case.name}: answered {values}")
+        raise NotResponded(f"{case.name}: answered {values}")
 
 
 def _bytes_of(parts: Sequence[Buffer | FileSlice]) -> Iterator[Buffer]:

@@ -180,20 +180,20 @@ class Sendfile:
             return clock.result(PASSES * SIZE_BYTES)
 
 
-class _Answering(threading.Thread):
+class _Responding(threading.Thread):
     """A broker that answers each request by as few bytes, in a thread whose CPU is its own."""
 
     def __init__(self, server: socket.socket) -> None:
-        super().__init__(name="answering")
+        super().__init__(name="responding")
         self._server = server
-        self.answers = 0
+        self.responses = 0
         self.cpu_s = 0.0
 
     def run(self) -> None:
         with suppress(OSError), _accepted(self._server) as connection:  # nobody came, or it went
             while connection.recv(len(PING)):
                 connection.sendall(PING)
-                self.answers += 1
+                self.responses += 1
         self.cpu_s = time.thread_time()
 
 
@@ -209,8 +209,8 @@ class PingPong:
         request = directory / "ping"
         request.write_bytes(PING)
         with _listening() as server:
-            answering = _Answering(server)
-            answering.start()
+            responding = _Responding(server)
+            responding.start()
             host, port = server.getsockname()
             try:
                 load = run_load(
@@ -223,13 +223,13 @@ class PingPong:
             finally:
                 with suppress(OSError):
                     server.shutdown(socket.SHUT_RDWR)  # nobody comes any more
-                answering.join()
+                responding.join()
                 request.unlink()
         return LimitResult(
             load.said["p50_us"],
             {
                 "requests_per_s": load.said["requests"] / load.seconds,
-                "cpu_us": answering.cpu_s / answering.answers * 1e6,
+                "cpu_us": responding.cpu_s / responding.responses * 1e6,
             },
         )
 

@@ -130,7 +130,7 @@ class ServerProcess(Protocol):
     """A broker's process and all its descendants.
 
     Times are of CLOCK_MONOTONIC, in seconds: `exec_started_at` just before the program was executed,
-    `answered_at` when the first Metadata request was answered; both are those of the last start.
+    `responded_at` when the first Metadata request was answered; both are those of the last start.
     """
 
     @property
@@ -138,7 +138,7 @@ class ServerProcess(Protocol):
     @property
     def exec_started_at(self) -> float: ...
     @property
-    def answered_at(self) -> float: ...
+    def responded_at(self) -> float: ...
 
     def cpu_seconds(self) -> float:
         """User and system time since the start, of the whole tree."""

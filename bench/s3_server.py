@@ -78,7 +78,7 @@ class S3Server:
                 },
             )  # fmt: skip
         try:
-            self._wait_for_answer(self._process)
+            self._wait_for_response(self._process)
         except BaseException:
             self.kill()
             raise
@@ -105,7 +105,7 @@ class S3Server:
     def _log_file(self) -> Path:
         return self._directory / "output.log"
 
-    def _wait_for_answer(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_for_response(self, process: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + START_S
         while not self._is_ready():
             if process.poll() is not None:

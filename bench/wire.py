@@ -30,9 +30,9 @@ class Wire:
         self.socket = socket.create_connection(address, timeout=PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._under_way: tuple[Api, int] | None = None
-        self._answer = b""
-        answer = self._exchange(apis.API_VERSIONS, 0, {})
-        self._highest = {row.api_key: row.max_version for row in answer.api_keys}
+        self._respond = b""
+        respond = self._exchange(apis.API_VERSIONS, 0, {})
+        self._highest = {row.api_key: row.max_version for row in respond.api_keys}
 
     def close(self) -> None:
         self.socket.close()
@@ -63,16 +63,16 @@ class Wire:
     def wait(self) -> None:
         """Block until the answer to what was sent is there, whole. `receive` reads what it says, which may
         take longer than the broker took to write it."""
-        self._answer = self._answer or self._read(_SIZE.unpack(self._read(_SIZE.size))[0])
+        self._respond = self._respond or self._read(_SIZE.unpack(self._read(_SIZE.size))[0])
 
     def receive(self) -> Any:
         """The answer to what was sent; blocks until it is there."""
         assert self._under_way is not None, "nothing was sent"
         self.wait()
         api, version = self._under_way
-        answer, self._answer = memoryview(self._answer), b""
-        _, body = read_response_header(api, version, answer)
-        return messages.read_response(api.key, version, answer, body)
+        respond, self._respond = memoryview(self._respond), b""
+        _, body = read_response_header(api, version, respond)
+        return messages.read_response(api.key, version, respond, body)
 
     def _exchange(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
         self._send(api, version, values)

@@ -118,7 +118,9 @@ class Broker:
         self.server = Server(self)
         self._controller_server = Server(self)
         self.turnstile = Turnstile()
-        self.controller = ControllerChannel(seams.network, lambda: self.metadata, self._answer_here)
+        self.controller = ControllerChannel(
+            seams.network, lambda: self.metadata, self._respond_here
+        )
         """The way to the active controller, wherever it is."""
         self.client_quotas: ClientQuotas | None = None
         """None as long as no client has any; so are those of addresses."""
@@ -459,10 +461,10 @@ class Broker:
 
     # What the controller does for this node
 
-    async def _answer_here(self, api: Api, values: Mapping[str, Any]) -> Any:
-        from odradek.broker.requests.local_requests import answer_here
+    async def _respond_here(self, api: Api, values: Mapping[str, Any]) -> Any:
+        from odradek.broker.requests.local_requests import respond_here
 
-        return await answer_here(self, api, values)
+        return await respond_here(self, api, values)
 
     async def _reserve_producer_ids(self) -> range:
         from odradek.broker.transactions.producer_ids import reserve_producer_ids

@@ -183,14 +183,14 @@ def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
 def _restart(seams: Seams, directory: Path, node: int) -> int:
     try:
         asked = {"do": "restart", "node": node}
-        answer = trio.run(control.ask, seams.network, seams.files, directory, asked)
+        respond = trio.run(control.ask, seams.network, seams.files, directory, asked)
     except control.NobodyRuns:
         raise CommandFailed(
             f"nobody runs the cluster in {directory}: `odradek cluster --data {directory}` does"
         ) from None
     except control.Refused as refused:
         raise CommandFailed(str(refused)) from None
-    row = answer["node"]
+    row = respond["node"]
     print_now(f"odradek: node {row['id']} is {row['state']}, process {row['pid']}")
     return 0
 

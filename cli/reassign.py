@@ -56,7 +56,7 @@ VERIFY_PERIODICALLY = (
 )
 TIMEOUT_MS = 10_000
 RETRY_S = 0.1
-ANSWER_S = 10.0
+RESPONSE_S = 10.0
 NOT_YET = frozenset({ErrorCode.replica_not_available})
 
 
@@ -115,7 +115,7 @@ def add_parser(
         action="store_true",
         help="refuse to change a partition's number of replicas",
     )
-    parser.set_defaults(timeout=ANSWER_S)
+    parser.set_defaults(timeout=RESPONSE_S)
     return parser
 
 

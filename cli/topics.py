@@ -282,7 +282,7 @@ async def _offsets_at(
     """One offset a partition; of a time later than every record there is none (None)."""
     if isinstance(at, AtTimestamp):
         found = await list_offsets(cluster, dict.fromkeys(where, at.timestamp_ms))
-        offsets = {part: answer.offset for part, answer in found.items()}
+        offsets = {part: respond.offset for part, respond in found.items()}
     else:
         offsets = await resolve_offsets(cluster, dict.fromkeys(where, at))
     return [

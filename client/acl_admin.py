@@ -56,10 +56,10 @@ class AclFilter:
 async def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
     """The ACLs that are meant, in order."""
     connection = await cluster.any_node()
-    answer = await connection.request(
+    respond = await connection.request(
         apis.DESCRIBE_ACLS, wanted.as_values(), timeout_s=cluster.timeout_s
     )
-    check(answer.error_code, answer.error_message, about="ACLs")
+    check(respond.error_code, respond.error_message, about="ACLs")
     return sorted(
         Acl(
             AclResource(resource.resource_type),
@@ -70,7 +70,7 @@ async def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
             AclOperation(row.operation),
             Permission(row.permission_type),
         )
-        for resource in answer.resources
+        for resource in respond.resources
         for row in resource.acls
     )
 
@@ -93,18 +93,18 @@ async def create_acls(cluster: Cluster, acls: Iterable[Acl]) -> None:
             for acl in wanted
         ]
     }
-    answer = await connection.request(apis.CREATE_ACLS, values, timeout_s=cluster.timeout_s)
-    for acl, row in zip(wanted, answer.results, strict=True):
+    respond = await connection.request(apis.CREATE_ACLS, values, timeout_s=cluster.timeout_s)
+    for acl, row in zip(wanted, respond.results, strict=True):
         check(row.error_code, row.error_message, about=f"the ACL of {acl.principal}")
 
 
 async def delete_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
     """Delete the ACLs that are meant; which they were."""
     connection = await cluster.controller()
-    answer = await connection.request(
+    respond = await connection.request(
         apis.DELETE_ACLS, {"filters": [wanted.as_values()]}, timeout_s=cluster.timeout_s
     )
-    (result,) = answer.filter_results
+    (result,) = respond.filter_results
     check(result.error_code, result.error_message, about="ACLs")
     for row in result.matching_acls:
         check(row.error_code, row.error_message, about=f"the ACL of {row.principal}")

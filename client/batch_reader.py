@@ -99,17 +99,17 @@ class BatchReader:
         known = self._cluster.topics.get(topic)
         self._check_id(None if known is None else known.topic_id)
         by_id = self._topic_id is not None and leader.version_of(FETCH) > NAMED_TOPICS
-        answer = await leader.request(
+        respond = await leader.request(
             FETCH,
             self._question(offset, max_wait_s),
             timeout_s=max_wait_s + self._cluster.timeout_s,
             at_most=None if by_id else NAMED_TOPICS,
         )
-        check(getattr(answer, "error_code", 0), about="fetch")
-        if not answer.responses:  # in place of records that would be too many (Kafka, KIP-219)
-            await trio.sleep(max(BACKOFF_S, answer.throttle_time.total_seconds()))
+        check(getattr(respond, "error_code", 0), about="fetch")
+        if not respond.responses:  # in place of records that would be too many (Kafka, KIP-219)
+            await trio.sleep(max(BACKOFF_S, respond.throttle_time.total_seconds()))
             return None
-        row = answer.responses[0].partitions[0]
+        row = respond.responses[0].partitions[0]
         if self._topic_id is not None and not by_id:
             await self._ask_for_id(leader)
         check(row.error_code, about=f"{self._where} at offset {offset}")
@@ -126,9 +126,9 @@ class BatchReader:
         """An id is given once: what it has now it had when it was asked for records, too."""
         topic = self._where.topic
         asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        answer = await leader.request(METADATA, asked, timeout_s=self._cluster.timeout_s)
-        check(answer.topics[0].error_code, about=f"topic {topic}")
-        self._check_id(getattr(answer.topics[0], "topic_id", None))
+        respond = await leader.request(METADATA, asked, timeout_s=self._cluster.timeout_s)
+        check(respond.topics[0].error_code, about=f"topic {topic}")
+        self._check_id(getattr(respond.topics[0], "topic_id", None))
 
     def _check_id(self, now: UUID | None) -> None:
         """What brokers say of it, if they know any."""

@@ -20,7 +20,7 @@ from typing import Any
 import trio
 
 from odradek.client.errors import ClientError, Refused, TimedOut, Unreachable, Unsupported
-from odradek.client.incoming import IncomingAnswers
+from odradek.client.incoming import IncomingResponses
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, Api
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
@@ -110,7 +110,7 @@ class BrokerConnection:
     async def run(self) -> None:
         """Read answers until the connection is closed or breaks; somebody's nursery owns this."""
         try:
-            await self._read_answers()
+            await self._read_responses()
         except (ConnectionLost, InvalidFrame) as lost:
             self.abort(Unreachable(f"lost the connection to {self.address}: {lost}"))
         finally:
@@ -263,8 +263,8 @@ class BrokerConnection:
                 self.abort()
                 raise
 
-    async def _read_answers(self) -> None:
-        incoming = IncomingAnswers()
+    async def _read_responses(self) -> None:
+        incoming = IncomingResponses()
         while (late := self._overdue()) is None:
             due_at = min((each.due_at for each in self._waiters.values()), default=inf)
             with trio.CancelScope(deadline=due_at) as self._patience:
@@ -273,7 +273,7 @@ class BrokerConnection:
                     if count == 0:
                         raise ConnectionLost("closed by the broker")
                     incoming.received(count)
-                    while (body := incoming.next_answer()) is not None:
+                    while (body := incoming.next_response()) is not None:
                         self._deliver(body)
         # Nobody waits any more: answers come in order, and nothing behind that one would come sooner.
         asked = f"{late.api.title} in {late.timeout_s:g} s"
@@ -308,9 +308,9 @@ def _read_ranges(version: int, body: bytes) -> tuple[int, _Ranges]:
     """Read once of those that answer alike: there are some sixty rows."""
     if int.from_bytes(body[:2], "big", signed=True) == ErrorCode.unsupported_version:
         version = 0
-    answer = messages.read_response(API_VERSIONS.key, version, memoryview(body))
-    ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-    return int(answer.error_code), ranges
+    respond = messages.read_response(API_VERSIONS.key, version, memoryview(body))
+    ranges = {row.api_key: (row.min_version, row.max_version) for row in respond.api_keys}
+    return int(respond.error_code), ranges
 
 
 async def open_connection(

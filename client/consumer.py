@@ -121,7 +121,7 @@ class _Fetch:
     max_wait_s: float
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_done: bool = False
-    answer: Any = None
+    respond: Any = None
     failure: KafkaError | ClientError | None = None
 
 
@@ -258,13 +258,13 @@ class Reader:
         with fetch.scope:
             try:
                 node = await self._cluster.node(fetch.node_id)
-                fetch.answer = await node.request(
+                fetch.respond = await node.request(
                     FETCH,
                     values,
                     timeout_s=fetch.max_wait_s + self._cluster.timeout_s,
                     at_most=NAMED_TOPICS,
                 )
-                check(getattr(fetch.answer, "error_code", 0), about="fetch")
+                check(getattr(fetch.respond, "error_code", 0), about="fetch")
             except (KafkaError, ClientError) as error:
                 fetch.failure = error
                 await trio.sleep(BACKOFF_S)
@@ -299,7 +299,7 @@ class Reader:
             return []
         records: list[ConsumedRecord] = []
         failure: Exception | None = None
-        for topic in fetch.answer.responses:
+        for topic in fetch.respond.responses:
             for row in topic.partitions:
                 where = TopicPartition(topic.topic, row.partition_index)
                 if where not in asked:
@@ -462,7 +462,7 @@ async def _list_at(
         }
         topics.setdefault(where.topic, []).append(row)
     node = await cluster.node(leader)
-    answer = await node.request(
+    respond = await node.request(
         LIST_OFFSETS,
         {
             "replica_id": -1,
@@ -473,7 +473,7 @@ async def _list_at(
         timeout_s=cluster.timeout_s,
     )
     found = {}
-    for topic in answer.topics:
+    for topic in respond.topics:
         for row in topic.partitions:
             where = TopicPartition(topic.name, row.partition_index)
             check(row.error_code, about=str(where))

@@ -37,7 +37,7 @@ async def epoch_ends(
     async def ask(epoch: int) -> EpochEnd:
         leader = await cluster.node(await cluster.leader(*where))
         row = {"partition": where.partition, "current_leader_epoch": -1, "leader_epoch": epoch}
-        answer = await leader.request(
+        respond = await leader.request(
             OFFSET_FOR_LEADER_EPOCH,
             {
                 "replica_id": CONSUMER,
@@ -45,7 +45,7 @@ async def epoch_ends(
             },
             timeout_s=cluster.timeout_s,
         )
-        found = answer.topics[0].partitions[0]
+        found = respond.topics[0].partitions[0]
         check(found.error_code, about=f"the epochs of {where}")
         return EpochEnd(found.leader_epoch, found.end_offset)
 

@@ -131,7 +131,7 @@ class GroupConsumer:
             return
 
         async def attempt() -> None:
-            answer = await self._request(
+            respond = await self._request(
                 OFFSET_COMMIT,
                 {
                     "group_id": self.group,
@@ -142,7 +142,7 @@ class GroupConsumer:
                 },
                 at_most=NAMED_TOPICS,
             )
-            for topic in answer.topics:
+            for topic in respond.topics:
                 for row in topic.partitions:
                     where = f"{topic.name}-{row.partition_index}"
                     self._check(row.error_code, f"the commit of {where} in group {self.group}")
@@ -165,8 +165,8 @@ class GroupConsumer:
         member_id, self.member_id, self.generation = self.member_id, "", -1
         member = {"member_id": member_id, "group_instance_id": None, "reason": "done"}
         values = {"group_id": self.group, "member_id": member_id, "members": [member]}
-        answer = await self._request(LEAVE_GROUP, values)
-        self._check(answer.error_code, f"leaving group {self.group}")
+        respond = await self._request(LEAVE_GROUP, values)
+        self._check(respond.error_code, f"leaving group {self.group}")
 
     async def _heartbeat(self) -> None:
         values = {
@@ -177,8 +177,8 @@ class GroupConsumer:
         }
         pause_s = self._options.heartbeat_s
         try:
-            answer = await self._request(HEARTBEAT, values)
-            self._check(answer.error_code, f"heartbeat of group {self.group}")
+            respond = await self._request(HEARTBEAT, values)
+            self._check(respond.error_code, f"heartbeat of group {self.group}")
         except (KafkaError, ClientError) as error:
             if retriable(error):  # the coordinator moves: we are a member until one says otherwise
                 pause_s = min(pause_s, BACKOFF_MAX_S)
@@ -217,9 +217,9 @@ class GroupConsumer:
         self.assigned = []  # from here on nothing is ours, nor to be committed in the new generation
         self._reader.assign({})
         self._assigned_counts = None
-        answer = await self._join_request()
+        respond = await self._join_request()
         try:
-            assignment = await self._sync(answer)
+            assignment = await self._sync(respond)
         except KafkaError as error:
             if error.code not in REJOIN | FORGOTTEN:
                 raise
@@ -233,7 +233,7 @@ class GroupConsumer:
     async def _join_request(self) -> Any:
         options = self._options
         while True:
-            answer = await self._request(
+            respond = await self._request(
                 JOIN_GROUP,
                 {
                     "group_id": self.group,
@@ -247,14 +247,14 @@ class GroupConsumer:
                 },
                 timeout_s=options.rebalance_timeout_s + 5,
             )
-            if answer.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
-                self.member_id = answer.member_id
-            elif answer.error_code in FORGOTTEN and self.member_id:
+            if respond.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
+                self.member_id = respond.member_id
+            elif respond.error_code in FORGOTTEN and self.member_id:
                 self.member_id = ""
             else:
-                self._check(answer.error_code, f"joining group {self.group}")
-                self.member_id, self.generation = answer.member_id, answer.generation_id
-                return answer
+                self._check(respond.error_code, f"joining group {self.group}")
+                self.member_id, self.generation = respond.member_id, respond.generation_id
+                return respond
 
     async def _sync(self, joined: Any) -> list[TopicPartition]:
         assignments: list[dict[str, Any]] = []
@@ -262,7 +262,7 @@ class GroupConsumer:
             assigned = await self._assign(joined.members)
             if not getattr(joined, "skip_assignment", False):
                 assignments = assigned
-        answer = await self._request(
+        respond = await self._request(
             SYNC_GROUP,
             {
                 "group_id": self.group,
@@ -275,8 +275,8 @@ class GroupConsumer:
             },
             timeout_s=self._options.rebalance_timeout_s + 5,
         )
-        self._check(answer.error_code, f"the assignment in group {self.group}")
-        return self._read(read_assignment, answer.assignment, self.member_id)
+        self._check(respond.error_code, f"the assignment in group {self.group}")
+        return self._read(read_assignment, respond.assignment, self.member_id)
 
     async def _assign(self, members: Iterable[Any]) -> list[dict[str, Any]]:
         """The leader's part: who reads what. A topic that is not there has nothing to be read."""
@@ -322,7 +322,7 @@ class GroupConsumer:
             if left:
                 asked = dict.fromkeys(left, timestamp)
                 found = await list_offsets(self._cluster, asked, isolation=self._isolation)
-                begins |= {where: answer.offset for where, answer in found.items()}
+                begins |= {where: respond.offset for where, respond in found.items()}
                 left = [where for where in left if begins[where] < 0]
         return begins
 

@@ -73,15 +73,15 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[G
         await cluster.refresh()
         found = {}
         for node_id in sorted(cluster.nodes):
-            answer = await _ask(
+            respond = await _ask(
                 await cluster.node(node_id),
                 cluster,
                 apis.LIST_GROUPS,
                 states_filter=list(states),
                 types_filter=[],
             )
-            check(answer.error_code, about=f"the groups of broker {node_id}")
-            for row in answer.groups:
+            check(respond.error_code, about=f"the groups of broker {node_id}")
+            for row in respond.groups:
                 found[row.group_id] = GroupListing(
                     row.group_id,
                     row.protocol_type,
@@ -107,14 +107,14 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
 async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescription:
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        answer = await _ask(
+        respond = await _ask(
             coordinator,
             cluster,
             apis.CONSUMER_GROUP_DESCRIBE,
             group_ids=[group],
             include_authorized_operations=False,
         )
-        row = answer.groups[0]
+        row = respond.groups[0]
         check(row.error_code, row.error_message, about=f"group {group}")
         return row
 
@@ -139,14 +139,14 @@ async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescrip
 async def _describe_classic_group(cluster: Cluster, group: str) -> GroupDescription:
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        answer = await _ask(
+        respond = await _ask(
             coordinator,
             cluster,
             apis.DESCRIBE_GROUPS,
             groups=[group],
             include_authorized_operations=False,
         )
-        row = answer.groups[0]
+        row = respond.groups[0]
         check(row.error_code, getattr(row, "error_message", None), about=f"group {group}")
         return row
 
@@ -170,8 +170,8 @@ async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> None:
 
         async def attempt(group: str = group) -> None:
             coordinator = await cluster.coordinator(group)
-            answer = await _ask(coordinator, cluster, apis.DELETE_GROUPS, groups_names=[group])
-            for row in answer.results:
+            respond = await _ask(coordinator, cluster, apis.DELETE_GROUPS, groups_names=[group])
+            for row in respond.results:
                 check(row.error_code, about=f"group {row.group_id}")
 
         await cluster.retrying(attempt)
@@ -190,7 +190,7 @@ async def committed_offsets(
 
     async def attempt() -> dict[TopicPartition, CommittedOffset]:
         coordinator = await cluster.coordinator(group)
-        answer = await _ask(
+        respond = await _ask(
             coordinator,
             cluster,
             apis.OFFSET_FETCH,
@@ -199,7 +199,7 @@ async def committed_offsets(
             groups=[_fetched(group, topics)],
             require_stable=stable,
         )
-        return _committed(answer.groups[0] if hasattr(answer, "groups") else answer, group)
+        return _committed(respond.groups[0] if hasattr(respond, "groups") else respond, group)
 
     return await cluster.retrying(attempt, also=_is_unstable)
 
@@ -238,7 +238,7 @@ async def committed_by_group(
                 )
                 led_by.setdefault(Address(each.host, each.port), []).append(each.key)
         for address, theirs in led_by.items():
-            answer = await _ask(
+            respond = await _ask(
                 await cluster.connect(address),
                 cluster,
                 apis.OFFSET_FETCH,
@@ -247,10 +247,10 @@ async def committed_by_group(
                 groups=[_fetched(group, wanted[group]) for group in theirs],
                 require_stable=stable,
             )
-            if not hasattr(answer, "groups"):
+            if not hasattr(respond, "groups"):
                 await one_by_one(theirs)
                 continue
-            for row in answer.groups:
+            for row in respond.groups:
                 with _kept(failures):
                     found[row.group_id] = _committed(row, row.group_id)
         if failures:
@@ -286,10 +286,10 @@ def _is_unstable(error: Exception) -> bool:
     return isinstance(error, KafkaError) and error.code == ErrorCode.unstable_offset_commit
 
 
-def _committed(answer: Any, group: str) -> dict[TopicPartition, CommittedOffset]:
-    check(getattr(answer, "error_code", 0), about=f"the offsets of group {group}")
+def _committed(respond: Any, group: str) -> dict[TopicPartition, CommittedOffset]:
+    check(getattr(respond, "error_code", 0), about=f"the offsets of group {group}")
     found = {}
-    for topic in answer.topics:
+    for topic in respond.topics:
         for row in topic.partitions:
             where = TopicPartition(topic.name, row.partition_index)
             check(row.error_code, about=f"the offset of {where} in group {group}")
@@ -322,7 +322,7 @@ async def reset_offsets(
 
     async def attempt() -> None:
         coordinator = await cluster.coordinator(group)
-        answer = await _ask(
+        respond = await _ask(
             coordinator,
             cluster,
             apis.OFFSET_COMMIT,
@@ -332,7 +332,7 @@ async def reset_offsets(
             group_instance_id=None,
             topics=offset_topics(offsets),
         )
-        for topic in answer.topics:
+        for topic in respond.topics:
             for row in topic.partitions:
                 about = f"the offset of {topic.name}-{row.partition_index} in group {group}"
                 check(row.error_code, about=about)
@@ -351,12 +351,14 @@ async def delete_offsets(
 
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        answer = await _ask(coordinator, cluster, apis.OFFSET_DELETE, group_id=group, topics=topics)
-        check(answer.error_code, about=f"group {group}")
-        return answer
+        respond = await _ask(
+            coordinator, cluster, apis.OFFSET_DELETE, group_id=group, topics=topics
+        )
+        check(respond.error_code, about=f"group {group}")
+        return respond
 
-    answer = await cluster.retrying(attempt)
-    for row in answer.topics:
+    respond = await cluster.retrying(attempt)
+    for row in respond.topics:
         for found in row.partitions:
             about = f"the offset of {row.name}-{found.partition_index} in group {group}"
             check(found.error_code, about=about)

@@ -18,7 +18,7 @@ RECEIVE_BYTES = 64 << 10
 _SIZE = Struct(">i")
 
 
-class IncomingAnswers:
+class IncomingResponses:
     """What has come so far. Nothing of it is lost by a receiver that is cancelled, and goes on later."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class IncomingAnswers:
         self._have = 0
 
     def room(self) -> memoryview:
-        """Where to receive next; never empty. Call it when `next_answer` has nothing more to give."""
+        """Where to receive next; never empty. Call it when `next_response` has nothing more to give."""
         if self._body is not None:
             return self._body[self._have :]
         left = bytes(self._chunk[self._start : self._end])
@@ -44,7 +44,7 @@ class IncomingAnswers:
         else:
             self._have += count
 
-    def next_answer(self) -> memoryview | None:
+    def next_response(self) -> memoryview | None:
         """The next whole answer without its size prefix, or None until more has been received.
 
         Raises InvalidFrame for a size that no answer has.

@@ -220,12 +220,12 @@ class Cluster:
         Raises KafkaError (COORDINATOR_NOT_AVAILABLE while there is none, for one).
         """
         asked = await self.any_node()
-        answer = await asked.request(
+        respond = await asked.request(
             FIND_COORDINATOR,
             {"key": key, "key_type": key_type, "coordinator_keys": [key]},
             timeout_s=self.timeout_s,
         )
-        found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+        found = respond.coordinators[0] if hasattr(respond, "coordinators") else respond
         check(
             found.error_code,
             getattr(found, "error_message", None),
@@ -241,24 +241,24 @@ class Cluster:
         self._asked_at[connection.address] = max(self._asked_at.values(), default=0) + 1
         names = None if topics is None else list(topics)
         wanted = None if names is None else [{"name": name} for name in names]
-        answer = await connection.request(
+        respond = await connection.request(
             METADATA,
             {"topics": wanted, "allow_auto_topic_creation": create},
             timeout_s=self.timeout_s,
         )
-        check(getattr(answer, "error_code", 0), about="metadata")
-        self.cluster_id = getattr(answer, "cluster_id", None)
-        self.controller_id = getattr(answer, "controller_id", -1)
+        check(getattr(respond, "error_code", 0), about="metadata")
+        self.cluster_id = getattr(respond, "cluster_id", None)
+        self.controller_id = getattr(respond, "controller_id", -1)
         self.nodes = {
             row.node_id: Node(row.node_id, Address(row.host, row.port), getattr(row, "rack", None))
-            for row in answer.brokers
+            for row in respond.brokers
         }
         if names is None:
             self.topics.clear()
         outdated, self._outdated = self._outdated, set()
         errors = [
             error
-            for row in answer.topics
+            for row in respond.topics
             if (error := self._take(row, connection.address)) is not None
         ]
         if self._outdated:

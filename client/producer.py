@@ -41,7 +41,7 @@ CREATION_WAIT_S = 5.0
 """How long a topic may take to come into being where brokers create topics by themselves."""
 MISSING = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available})
 """What is said of a topic that is not there, or about to be."""
-PRODUCE_ANSWER_S = 5.0
+PRODUCE_RESPONSE_S = 5.0
 """How much longer than a broker waits for replicas we wait for it to say so."""
 
 
@@ -214,7 +214,7 @@ class Producer:
         if not self._options.idempotent or self._identity is not None:
             return
         node = await self._cluster.any_node()
-        answer = await node.request(
+        respond = await node.request(
             INIT_PRODUCER_ID,
             {
                 "transactional_id": None,
@@ -225,8 +225,8 @@ class Producer:
             timeout_s=self._options.request_timeout_s,
             at_most=5,
         )
-        check(answer.error_code, about="a producer id")
-        self._identity = Identity(answer.producer_id, answer.producer_epoch)
+        check(respond.error_code, about="a producer id")
+        self._identity = Identity(respond.producer_id, respond.producer_epoch)
 
     # Lines
 
@@ -375,22 +375,22 @@ class Producer:
                 for batch in batches:
                     self._finish(batch, -1)
                 return
-            answer = await node.request(
+            respond = await node.request(
                 PRODUCE,
                 values,
-                timeout_s=wait_s + PRODUCE_ANSWER_S,
+                timeout_s=wait_s + PRODUCE_RESPONSE_S,
                 at_most=NAMED_TOPICS,
             )
         except (KafkaError, ClientError) as error:
             for batch in batches:
                 self._failed(batch, error)
             return
-        self._read_answer(batches, answer)
+        self._read_response(batches, respond)
 
-    def _read_answer(self, batches: list[Batch], answer: Any) -> None:
+    def _read_response(self, batches: list[Batch], respond: Any) -> None:
         rows = {
             (topic.name, row.index): row
-            for topic in answer.responses
+            for topic in respond.responses
             for row in topic.partition_responses
         }
         for batch in batches:

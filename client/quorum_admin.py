@@ -90,15 +90,15 @@ class QuorumState:
 async def describe_quorum(cluster: Cluster) -> QuorumState:
     """How the quorum stands, as its leader says."""
     asked = {"topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}]}
-    answer = await _ask(cluster, apis.DESCRIBE_QUORUM, asked, _quorum_error)
-    check(answer.error_code, getattr(answer, "error_message", None), about="the quorum")
-    partition = answer.topics[0].partitions[0]
+    respond = await _ask(cluster, apis.DESCRIBE_QUORUM, asked, _quorum_error)
+    check(respond.error_code, getattr(respond, "error_message", None), about="the quorum")
+    partition = respond.topics[0].partitions[0]
     check(partition.error_code, getattr(partition, "error_message", None), about="the quorum")
     listeners = {
         node.node_id: tuple(
             VoterListener(each.name, each.host, each.port) for each in node.listeners
         )
-        for node in getattr(answer, "nodes", ())
+        for node in getattr(respond, "nodes", ())
     }
 
     def replicas(rows: Sequence[Any]) -> tuple[QuorumReplica, ...]:
@@ -142,24 +142,24 @@ async def add_voter(
         ],
         "ack_when_committed": True,
     }
-    answer = await _ask(cluster, apis.ADD_RAFT_VOTER, values, _error)
-    check(answer.error_code, answer.error_message, about=f"controller {voter_id}")
+    respond = await _ask(cluster, apis.ADD_RAFT_VOTER, values, _error)
+    check(respond.error_code, respond.error_message, about=f"controller {voter_id}")
 
 
 async def remove_voter(cluster: Cluster, voter_id: int, directory_id: UUID) -> None:
     """Take a voter out of the quorum; waits until it is."""
     values = {"cluster_id": None, "voter_id": voter_id, "voter_directory_id": directory_id}
-    answer = await _ask(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
-    check(answer.error_code, answer.error_message, about=f"controller {voter_id}")
+    respond = await _ask(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
+    check(respond.error_code, respond.error_message, about=f"controller {voter_id}")
 
 
-def _error(answer: Any) -> int:
-    return int(answer.error_code)
+def _error(respond: Any) -> int:
+    return int(respond.error_code)
 
 
-def _quorum_error(answer: Any) -> int:
-    inner = [each.error_code for topic in answer.topics for each in topic.partitions]
-    return int(answer.error_code or next(iter(inner), 0))
+def _quorum_error(respond: Any) -> int:
+    inner = [each.error_code for topic in respond.topics for each in topic.partitions]
+    return int(respond.error_code or next(iter(inner), 0))
 
 
 async def _ask(
@@ -167,19 +167,19 @@ async def _ask(
 ) -> Any:
     """The answer of whoever is asked first, or of the leader where that one is not it."""
     connection = await cluster.any_node()
-    answer = await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
-    if error_of(answer) not in ELSEWHERE:
-        return answer
+    respond = await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
+    if error_of(respond) not in ELSEWHERE:
+        return respond
     leader = await _active_controller(cluster, connection)
     return await leader.request(api, values, timeout_s=cluster.timeout_s + 5)
 
 
 async def _active_controller(cluster: Cluster, connection: BrokerConnection) -> BrokerConnection:
-    answer = await connection.request(
+    respond = await connection.request(
         apis.DESCRIBE_CLUSTER, {"endpoint_type": CONTROLLERS}, timeout_s=cluster.timeout_s
     )
-    check(answer.error_code, answer.error_message, about="the controllers")
-    for each in answer.brokers:
-        if each.broker_id == answer.controller_id:
+    check(respond.error_code, respond.error_message, about="the controllers")
+    for each in respond.brokers:
+        if each.broker_id == respond.controller_id:
             return await cluster.connect(Address(each.host, each.port))
     raise Unreachable(f"{connection.address} knows no leader of the quorum")

@@ -97,18 +97,18 @@ class TransactionalProducer:
         """As whoever comes next, or as who we are, in the next epoch (KIP-360)."""
 
         async def attempt() -> Any:
-            answer = await self._coordinated(
+            respond = await self._coordinated(
                 apis.INIT_PRODUCER_ID,
                 transactional_id=self._id,
                 transaction_timeout=self._timeout_ms,
                 producer_id=producer_id,
                 producer_epoch=epoch,
             )
-            check(answer.error_code, about=f"transactional id {self._id}")
-            return answer
+            check(respond.error_code, about=f"transactional id {self._id}")
+            return respond
 
-        answer = await self._patiently(attempt)
-        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        respond = await self._patiently(attempt)
+        self._producer_id, self._epoch = respond.producer_id, respond.producer_epoch
         self._sequences.clear()
         self._added.clear()
         self._groups.clear()
@@ -148,14 +148,14 @@ class TransactionalProducer:
         """Have the group's offsets committed with the transaction."""
 
         async def add() -> None:
-            answer = await self._coordinated(
+            respond = await self._coordinated(
                 apis.ADD_OFFSETS_TO_TXN, **self._producer(), group_id=group
             )
-            check(answer.error_code, about=f"group {group} in transaction {self._id}")
+            check(respond.error_code, about=f"group {group} in transaction {self._id}")
 
         async def commit() -> None:
             coordinator = await self._cluster.coordinator(group)
-            answer = await self._request(
+            respond = await self._request(
                 coordinator,
                 apis.TXN_OFFSET_COMMIT,
                 **self._producer(),
@@ -165,7 +165,7 @@ class TransactionalProducer:
                 group_instance_id=None,
                 topics=offset_topics(offsets),
             )
-            for topic in answer.topics:
+            for topic in respond.topics:
                 for row in topic.partitions:
                     where = TopicPartition(topic.name, row.partition_index)
                     check(row.error_code, about=f"the offset of {where} in group {group}")
@@ -185,8 +185,8 @@ class TransactionalProducer:
 
     async def _end(self, *, committed: bool) -> None:
         async def attempt() -> None:
-            answer = await self._coordinated(apis.END_TXN, **self._producer(), committed=committed)
-            check(answer.error_code, about=f"transaction {self._id}")
+            respond = await self._coordinated(apis.END_TXN, **self._producer(), committed=committed)
+            check(respond.error_code, about=f"transaction {self._id}")
 
         if self.is_open:
             await self._patiently(attempt)
@@ -204,12 +204,12 @@ class TransactionalProducer:
         rows = [{"name": name, "partitions": indexes} for name, indexes in topics.items()]
 
         async def attempt() -> None:
-            answer = await self._coordinated(
+            respond = await self._coordinated(
                 apis.ADD_PARTITIONS_TO_TXN,
                 **{f"v3_and_below_{name}": value for name, value in self._producer().items()},
                 v3_and_below_topics=rows,
             )
-            for topic in answer.results_by_topic_v3_and_below:
+            for topic in respond.results_by_topic_v3_and_below:
                 for row in topic.results_by_partition:
                     where = TopicPartition(topic.name, row.partition_index)
                     if row.partition_error_code != ErrorCode.operation_not_attempted:
@@ -266,7 +266,7 @@ class TransactionalProducer:
         unanswered = TimedOut(f"no answer for {topic}")
         found.update(dict.fromkeys(framed, unanswered))
         try:
-            answer = await self._request(
+            respond = await self._request(
                 await self._cluster.node(node_id),
                 apis.PRODUCE,
                 transactional_id=self._id,
@@ -277,7 +277,7 @@ class TransactionalProducer:
         except (KafkaError, ClientError) as error:
             found.update(dict.fromkeys(framed, error))
             return
-        for each in answer.responses:
+        for each in respond.responses:
             for row in each.partition_responses:
                 found[row.index] = None
                 if row.error_code not in (0, ErrorCode.duplicate_sequence_number):

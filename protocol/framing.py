@@ -92,7 +92,7 @@ def response_header(api: Api, version: int, correlation_id: int) -> bytes:
     return _CORRELATION.pack(correlation_id)
 
 
-def answer_head(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:
+def respond_head(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:
     """What comes before the body of an answer: the frame's size and the header."""
     if version >= api.flexible_version and api is not API_VERSIONS:
         return _SIZE_CORRELATION_AND_NO_TAGS.pack(5 + body_bytes, correlation_id, 0)

@@ -469,6 +469,6 @@ def _what_it_said(error: Exception) -> str:
     """In one line: obstore adds the debug form of its Rust error below, and stores answer in XML."""
     text = str(error)
     line = text.partition("\n")[0]
-    if (answer := _XML_ERROR.search(text)) is None:
+    if (respond := _XML_ERROR.search(text)) is None:
         return line
-    return f"{line.partition('<')[0].rstrip(' :')}: {answer[1]}: {answer[2]}"
+    return f"{line.partition('<')[0].rstrip(' :')}: {respond[1]}: {respond[2]}"

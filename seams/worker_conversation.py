@@ -21,7 +21,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 LENGTH = Struct(">I")
-ANSWER_SECONDS_MAX = 5.0
+RESPONSE_SECONDS_MAX = 5.0
 """How long a worker may take to give up a work, before whoever owns it kills it."""
 
 
@@ -78,25 +78,25 @@ class ProcessWorker:
         try:
             while True:
                 is_idle = False
-                answer = await self._ask(Next())
+                respond = await self._ask(Next())
                 is_idle = True
-                if isinstance(answer, Step):
-                    yield answer.value
-                elif isinstance(answer, Raised):
-                    raise answer.error
+                if isinstance(respond, Step):
+                    yield respond.value
+                elif isinstance(respond, Raised):
+                    raise respond.error
                 else:
                     return
         finally:
             if is_idle:
                 # One that does not answer is killed by whoever owns it.
-                with trio.move_on_after(ANSWER_SECONDS_MAX, shield=True):
+                with trio.move_on_after(RESPONSE_SECONDS_MAX, shield=True):
                     await self._ask(End())
 
     async def _ask(self, question: object) -> object:
         await self._send(question)
         (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
-        answer: object = pickle.loads(await self._receive(size))
-        return answer
+        respond: object = pickle.loads(await self._receive(size))
+        return respond
 
     async def _send(self, message: object) -> None:
         assert self._process.stdin is not None

@@ -19,17 +19,17 @@ NICENESS = 5
 
 def main() -> None:
     # What anything prints goes to stderr; stdout is for answers alone.
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    responses = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     # A Ctrl-C in the broker's terminal reaches all of its group: the broker then lets go of us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     keep_freed_memory(kept_bytes=64 << 20, largest_bytes=32 << 20)
     with os.fdopen(0, "rb") as questions:
-        serve(questions, answers)
+        serve(questions, responses)
 
 
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+def serve(questions: BinaryIO, responses: BinaryIO) -> None:
     """Until `questions` ends, or nobody reads the answers; the work at hand is closed then."""
     files = RealFiles()
     steps: Iterator[Any] = iter(())
@@ -39,9 +39,9 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
                 steps = question.work(files, question.argument)
             elif isinstance(question, End):
                 _close(steps)
-                answers.write(packed(Done()))
+                responses.write(packed(Done()))
             else:
-                answers.write(_next(steps))
+                responses.write(_next(steps))
     except BrokenPipeError:
         pass
     finally:
@@ -67,11 +67,11 @@ def _next(steps: Iterator[Any]) -> bytes:
         return packed(Done())
     except Exception as error:
         try:
-            answer = packed(Raised(error))
-            pickle.loads(answer[LENGTH.size :])
+            respond = packed(Raised(error))
+            pickle.loads(respond[LENGTH.size :])
         except Exception:  # some exceptions cannot travel
             return packed(Raised(WorkerDied(f"{type(error).__name__}: {error}")))
-        return answer
+        return respond
 
 
 def _close(steps: Iterator[Any]) -> None:

@@ -114,8 +114,8 @@ class Broker:
         await node.coordinators.forget_all()
         names = [name for name in node.metadata.image.topics_by_name if not node.is_internal(name)]
         if names:
-            answers = await node.metadata.perform(lambda image: delete_topics(image, names))
-            failed = [each for each in answers if each.error_code != ErrorCode.none]
+            responses = await node.metadata.perform(lambda image: delete_topics(image, names))
+            failed = [each for each in responses if each.error_code != ErrorCode.none]
             if failed:
                 raise RuntimeError(f"the broker did not delete {failed}")
         for name, partitions in self._topics.items():

@@ -109,7 +109,7 @@ class VirtualWires:
     def speak(self, host: str) -> None:
         """It is up again, and answers to what it knows nothing of; `silence` is over."""
         for connection in self._silent.pop(host, ()):
-            connection.answer_for_the_dead()
+            connection.respond_for_the_dead()
         self.changed.unpark_all()
 
     def is_silent(self, host: str) -> bool:
@@ -308,7 +308,7 @@ class VirtualConnection:
             self._incoming.closed_by_receiver = True
             self._forget()
 
-    def answer_for_the_dead(self) -> None:
+    def respond_for_the_dead(self) -> None:
         """A peer that has sent something, and sends it again and again, learns that nobody is here; another
         does when it sends."""
         self._incoming.closed_by_receiver = True

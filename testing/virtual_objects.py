@@ -33,7 +33,7 @@ class FaultKind(Enum):
     THROTTLED = "nothing is done: 503 Slow Down"
     HANGS = "nothing is done, and no answer comes until the request times out"
     SLOW = "done, and answered late"
-    ANSWER_LOST = "done, but an error says that it was not"
+    RESPONSE_LOST = "done, but an error says that it was not"
     HALF_DONE = "a part of the object is stored, or read; the put fails, the read does not"
     LIES = "nothing is done, but the answer is that it was; what is asked for is not there"
     POWER_CUT = "the node's power goes before the request comes to the store"
@@ -246,7 +246,7 @@ class VirtualObjects(Objects):
 
     def _leave(self, fault: FaultKind | None, key: str) -> None:
         """It is done: how the node hears of it."""
-        if fault is FaultKind.ANSWER_LOST:
+        if fault is FaultKind.RESPONSE_LOST:
             raise ObjectsUnavailable(f"{key}: the store's answer was lost")
         if fault is FaultKind.POWER_CUT_AFTER:
             self._cut()

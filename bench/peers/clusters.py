@@ -64,7 +64,7 @@ class ClusterProcess:
     def __init__(self, cluster: Cluster, exec_started_at: float) -> None:
         self._cluster = cluster
         self.exec_started_at = exec_started_at
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
 
     @property
     def pid(self) -> int:

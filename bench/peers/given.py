@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench.model import Feature, PeerUnavailable, Target
-from odradek.bench.peers.process import answers_metadata
+from odradek.bench.peers.process import responses_metadata
 from odradek.bench.peers.topics import AdminTopics
 from odradek.bench.wire import Wire
 from odradek.protocol import apis
 
-ANSWER_S = 5.0
+RESPONSE_S = 5.0
 NOT_OURS = "the bench did not start this broker"
 
 
@@ -38,7 +38,7 @@ class GivenAddress:
     def obtain(self) -> None:
         """Raises PeerUnavailable if nobody answers, or there are others, who would be asked for nothing."""
         address = self._target().address
-        if not answers_metadata(address, ANSWER_S):
+        if not responses_metadata(address, RESPONSE_S):
             raise PeerUnavailable(f"nobody answers at {self.bootstrap}")
         with Wire(address) as wire:
             brokers = len(wire.ask(apis.METADATA, {"topics": []}).brokers)

@@ -32,7 +32,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def answers_metadata(address: tuple[str, int], timeout_s: float) -> bool:
+def responses_metadata(address: tuple[str, int], timeout_s: float) -> bool:
     """Whether a Metadata request on a new connection is answered."""
     try:
         with socket.create_connection(address, timeout=timeout_s) as connection:
@@ -63,7 +63,7 @@ class PeerProcess:
         self._log_file = launch.directory / "output.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.exec_started_at = 0.0
-        self.answered_at = 0.0
+        self.responded_at = 0.0
 
     def start(self) -> None:
         """Execute it and wait until it answers; PeerFailed, and it is gone, if it does not."""
@@ -78,20 +78,20 @@ class PeerProcess:
                 process_group=0,  # Ctrl-C is for us; we stop it then
             )
         try:
-            self._wait_for_answer(self._process)
+            self._wait_for_response(self._process)
         except BaseException:
             self.kill()
             raise
 
-    def _wait_for_answer(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_for_response(self, process: subprocess.Popen[bytes]) -> None:
         end = self.exec_started_at + self._launch.start_s
-        while (address := self._address()) is None or not answers_metadata(address, timeout_s=1):
+        while (address := self._address()) is None or not responses_metadata(address, timeout_s=1):
             if process.poll() is not None:
                 raise PeerFailed(f"ended at once, with {process.returncode}\n{self.log()}")
             if time.monotonic() > end:
                 raise PeerFailed(f"no answer after {self._launch.start_s:g} s\n{self.log()}")
             time.sleep(ASK_EVERY_S)
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
 
     def _address(self) -> tuple[str, int] | None:
         where = self._launch.address

@@ -32,7 +32,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What a query found, in how long (by the application's clock), and the CPU seconds of all its processes."""
 
     found: Mapping[str, int]
@@ -68,26 +68,26 @@ class Application:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests: IO[str] = self._process.stdin
-        self._answers: IO[str] = self._process.stdout
+        self._responses: IO[str] = self._process.stdout
         try:
-            self.spark_version: str = self._answer()["version"]
+            self.spark_version: str = self._respond()["version"]
         except BaseException:
             self.kill()
             raise
-        self.answered_at = time.monotonic()
+        self.responded_at = time.monotonic()
 
-    def ask(self, query: Mapping[str, Any]) -> Answer:
+    def ask(self, query: Mapping[str, Any]) -> Response:
         """Raises WorkloadFailed with what Spark said."""
         before = self.cpu_seconds()
         self._requests.write(json.dumps(query) + "\n")
         self._requests.flush()
-        said = self._answer()
+        said = self._respond()
         if "failed" in said:
             raise WorkloadFailed(str(said["failed"])[:2000])
-        return Answer(said["found"], said["seconds"], self.cpu_seconds() - before)
+        return Response(said["found"], said["seconds"], self.cpu_seconds() - before)
 
-    def _answer(self) -> dict[str, Any]:
-        line = self._answers.readline()
+    def _respond(self) -> dict[str, Any]:
+        line = self._responses.readline()
         if not line:
             raise PeerFailed(f"the Spark application ended\n{self.log()}")
         found: dict[str, Any] = json.loads(line)

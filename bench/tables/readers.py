@@ -22,7 +22,7 @@ from odradek.bench.peers.spark_connector import (
     pyspark_directory,
     spark_environment,
 )
-from odradek.bench.tables.application import Answer, Application, Launch
+from odradek.bench.tables.application import Application, Launch, Response
 from odradek.bench.tables.brokers import Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
 from odradek.bench.tables.session import CONNECTOR, OURS, QUERIES
@@ -44,7 +44,7 @@ class Reading:
     """Where the logs are that it reads: a broker's, or the store's."""
     application: Application
 
-    def ask(self, query: str, topic: str, master: str, **more: Any) -> Answer:
+    def ask(self, query: str, topic: str, master: str, **more: Any) -> Response:
         """Raises WorkloadFailed, PeerFailed."""
         if self.application.master != master:
             self.application.stop()

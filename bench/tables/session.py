@@ -170,7 +170,7 @@ QUERIES: Mapping[str, Callable[[DataFrameReader, Mapping[str, Any]], Found]] = {
 }
 
 
-def answer(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
+def respond(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
     """`query`, `format` and `options` of the table; `between_ms` or `out` where the query takes it."""
     began = time.monotonic()
     if asked["query"] == "export":
@@ -214,18 +214,18 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Spark prints is no answer
     spark = open_spark(json.loads(sys.argv[1]))
 
     def tell(what: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(what) + "\n")
-        answers.flush()
+        responses.write(json.dumps(what) + "\n")
+        responses.flush()
 
     tell({"version": spark.version})
     for line in sys.stdin:
         try:
-            tell(answer(spark, json.loads(line)))
+            tell(respond(spark, json.loads(line)))
         except Exception as error:
             tell({"failed": f"{type(error).__name__}: {error}"})
     spark.stop()

@@ -85,7 +85,7 @@ class ClusterStartup:
         used = process.cpu_seconds() - before
         return Outcome(
             {
-                READY.name: (process.answered_at - process.exec_started_at) * 1e3,
+                READY.name: (process.responded_at - process.exec_started_at) * 1e3,
                 RESIDENT.name: process.resident_bytes() / 1e6,
                 IDLE_CPU.name: used / (time.monotonic() - began) * 100,
             }

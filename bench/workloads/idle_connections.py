@@ -19,7 +19,7 @@ from odradek.bench.model import (
 )
 from odradek.bench.peers.process import METADATA_REQUEST
 
-ANSWER_BYTES = 1 << 16
+RESPONSE_BYTES = 1 << 16
 PATIENCE_S = 30.0
 SETTLE_S = 3.0
 
@@ -40,10 +40,10 @@ def idle_connections(target: Target, count: int) -> Iterator[None]:
             connection.sendall(METADATA_REQUEST)
         for number, connection in enumerate(connections, 1):
             try:
-                answered = connection.recv(ANSWER_BYTES)
+                responded = connection.recv(RESPONSE_BYTES)
             except OSError as error:
                 raise WorkloadFailed(f"connection {number} of {count}: {error}") from None
-            if not answered:
+            if not responded:
                 raise WorkloadFailed(f"connection {number} of {count} was closed by the broker")
         yield
 

@@ -60,7 +60,7 @@ class Recovery:
         produced_at = time.monotonic()
         return Outcome(
             {
-                METADATA.name: (process.answered_at - process.exec_started_at) * 1e3,
+                METADATA.name: (process.responded_at - process.exec_started_at) * 1e3,
                 PRODUCE.name: (produced_at - process.exec_started_at) * 1e3,
                 CPU.name: process.cpu_seconds() * 1e3,
             }
@@ -72,8 +72,8 @@ def wait_for_produce(target: Target, topic: str) -> None:
     while time.monotonic() < end:
         try:
             with Wire(target.address) as wire:
-                answer = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
-                must_be_none(answer.responses[0].partition_responses[0].error_code, topic)
+                respond = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
+                must_be_none(respond.responses[0].partition_responses[0].error_code, topic)
                 return
         except (OSError, WorkloadFailed):  # not up, or the log is not
             time.sleep(ASK_EVERY_S)

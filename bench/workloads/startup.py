@@ -46,7 +46,7 @@ class Startup:
         rested = process.cpu_seconds() - started
         return Outcome(
             {
-                READY.name: (process.answered_at - process.exec_started_at) * 1e3,
+                READY.name: (process.responded_at - process.exec_started_at) * 1e3,
                 CPU.name: started * 1e3,
                 RESIDENT.name: process.resident_bytes() / 1e6,
                 IDLE_CPU.name: rested / (time.monotonic() - began) * 100,

@@ -13,7 +13,7 @@ from itertools import starmap
 from typing import Any
 
 from odradek.broker.apis.authorized import check_cluster
-from odradek.broker.apis.long_answers import written
+from odradek.broker.apis.long_responses import written
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.timers import Turn
 from odradek.protocol import apis
@@ -114,12 +114,12 @@ async def create_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     wanted = [_acl(each) for each in request.creations]
     try:
         _check_enabled(ctx)
-        answers = await ctx.broker.metadata.perform(
+        responses = await ctx.broker.metadata.perform(
             lambda image: operations.create_acls(image, wanted, entropy=ctx.broker.seams.entropy)
         )
     except KafkaError as error:
-        answers = [error] * len(wanted)
-    return {"results": [_result(answer, "") for answer in answers]}
+        responses = [error] * len(wanted)
+    return {"results": [_result(respond, "") for respond in responses]}
 
 
 def _acl(wanted: Any) -> Acl:

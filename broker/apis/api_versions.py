@@ -74,7 +74,7 @@ def _row(api: apis.Api) -> dict[str, int]:
     }
 
 
-def unsupported_version_answer(broker: Broker) -> bytes:
+def unsupported_version_response(broker: Broker) -> bytes:
     """The answer to ApiVersions at a version that is not served: in version 0, and with the range
     of ApiVersions itself, from which the client can tell what to ask again with (KIP-511)."""
     return messages.write_response(

@@ -56,7 +56,7 @@ async def alter_client_quotas(request: Any, ctx: RequestContext) -> Mapping[str,
     ]
     try:
         check_cluster(ctx)
-        answers = await ctx.broker.metadata.perform(
+        responses = await ctx.broker.metadata.perform(
             lambda image: alter_quotas(image, alterations, validate_only=request.validate_only)
         )
     except KafkaError as error:
@@ -70,15 +70,15 @@ async def alter_client_quotas(request: Any, ctx: RequestContext) -> Mapping[str,
                 for each in alterations
             ]
         }
-    return {"entries": [_altered(each) for each in answers]}
+    return {"entries": [_altered(each) for each in responses]}
 
 
-def _altered(answer: AlteredQuotas) -> Values:
-    error = answer.error
+def _altered(respond: AlteredQuotas) -> Values:
+    error = respond.error
     return {
         "error_code": ErrorCode.none if error is None else error.code,
         "error_message": None if error is None else error.message or None,
-        "entity": [_part(kind, name) for kind, name in answer.entity],
+        "entity": [_part(kind, name) for kind, name in respond.entity],
     }
 
 

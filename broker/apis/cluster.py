@@ -23,7 +23,7 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
     """Of brokers where brokers listen, of controllers where controllers do (KIP-919)."""
     try:
         _check_asked(field(request, "endpoint_type", _BROKERS), ctx)
-        answer = _controllers(ctx) if ctx.endpoint.of_controller else _brokers(request, ctx)
+        respond = _controllers(ctx) if ctx.endpoint.of_controller else _brokers(request, ctx)
     except KafkaError as error:
         return {
             "error_code": error.code,
@@ -31,15 +31,15 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
             "cluster_id": "",
             "brokers": [],
         }
-    if not any(node["broker_id"] == answer["controller_id"] for node in answer["brokers"]):
-        answer["controller_id"] = NO_CONTROLLER
+    if not any(node["broker_id"] == respond["controller_id"] for node in respond["brokers"]):
+        respond["controller_id"] = NO_CONTROLLER
     return {
         "error_code": ErrorCode.none,
         "cluster_id": ctx.broker.cluster_id,
         "cluster_authorized_operations": cluster_operations(ctx)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
-        **answer,
+        **respond,
     }
 
 

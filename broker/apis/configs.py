@@ -184,7 +184,7 @@ Check = Callable[[Any, RequestContext], bool]
 
 async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Replace all of a resource's configs by those given (KIP-133)."""
-    answers, wanted = _preprocess(request, ctx, _check_replacement)
+    responses, wanted = _preprocess(request, ctx, _check_replacement)
 
     def operation(image: MetadataImage) -> Plan[list[AlteredResource]]:
         return operations.alter_configs(
@@ -198,13 +198,13 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             validate_only=request.validate_only,
         )
 
-    return _responses(request, answers, await _perform(operation, request, wanted, ctx))
+    return _responses(request, responses, await _perform(operation, request, wanted, ctx))
 
 
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Set, delete, append to and subtract from single configs (KIP-339)."""
     validate_only = request.validate_only
-    answers, wanted = _preprocess(
+    responses, wanted = _preprocess(
         request, ctx, lambda resource, ctx: _check_alteration(resource, ctx, validate_only)
     )
 
@@ -218,7 +218,7 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
             validate_only=validate_only,
         )
 
-    return _responses(request, answers, await _perform(operation, request, wanted, ctx))
+    return _responses(request, responses, await _perform(operation, request, wanted, ctx))
 
 
 def _is_past_brokers(ctx: RequestContext) -> bool:
@@ -236,11 +236,11 @@ async def _perform(
         return []
     if not (ctx.broker.metadata.is_active or ctx.endpoint.of_controller):
         values = {"resources": wanted, "validate_only": request.validate_only}
-        answer = await forward_values(values, ctx)
-        if answer is not None:
+        respond = await forward_values(values, ctx)
+        if respond is not None:
             return [
                 AlteredResource(*_key(each), each.error_code, each.error_message)
-                for each in answer.responses
+                for each in respond.responses
             ]
     try:
         return await ctx.broker.metadata.perform(operation)
@@ -264,7 +264,7 @@ def _preprocess(
 ) -> tuple[dict[Resource, AlteredResource], list[Any]]:
     """What this broker answers by itself, and the resources that are left for the controller."""
     counts = Counter(_key(resource) for resource in request.resources)
-    answers: dict[Resource, AlteredResource] = {}
+    responses: dict[Resource, AlteredResource] = {}
     left: list[Any] = []
     for resource in request.resources:
         try:
@@ -275,15 +275,15 @@ def _preprocess(
             if not done:
                 _check_allowed(resource, ctx)
         except KafkaError as error:
-            answers[_key(resource)] = AlteredResource(
+            responses[_key(resource)] = AlteredResource(
                 *_key(resource), error.code, error.message or None
             )
             continue
         if done:
-            answers[_key(resource)] = AlteredResource(*_key(resource))
+            responses[_key(resource)] = AlteredResource(*_key(resource))
         else:
             left.append(resource)
-    return answers, left
+    return responses, left
 
 
 def _check_names(resource: Any) -> None:
@@ -400,15 +400,15 @@ def _alter_loggers(resource: Any, ctx: RequestContext, validate_only: bool) -> N
 
 
 def _responses(
-    request: Any, answers: dict[Resource, AlteredResource], altered: Sequence[AlteredResource]
+    request: Any, responses: dict[Resource, AlteredResource], altered: Sequence[AlteredResource]
 ) -> Mapping[str, Any]:
     for each in altered:
-        answers[each.resource_type, each.resource_name] = each
+        responses[each.resource_type, each.resource_name] = each
     return {
         "responses": [
             {
-                "error_code": answers[_key(resource)].error_code,
-                "error_message": answers[_key(resource)].error_message,
+                "error_code": responses[_key(resource)].error_code,
+                "error_message": responses[_key(resource)].error_message,
                 "resource_type": resource.resource_type,
                 "resource_name": resource.resource_name,
             }

@@ -15,7 +15,7 @@ from odradek.broker.apis.authorized import (
     may_topic,
     text_of,
 )
-from odradek.broker.groups.actions import NO_ERROR, ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from odradek.broker.groups.actions import NO_ERROR, ConsumerHeartbeat, ConsumerHeartbeatResponse
 from odradek.broker.groups.consumer.describe import (
     DescribedConsumer,
     DescribedConsumerGroup,
@@ -40,21 +40,21 @@ async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping
         _check_served(ctx)
         _check_allowed(request, ctx)
         _check(request, ctx)
-        answer = await ctx.broker.groups.consumer_heartbeat(_heartbeat(request, ctx))
+        respond = await ctx.broker.groups.consumer_heartbeat(_heartbeat(request, ctx))
     except KafkaError as error:
-        answer = ConsumerHeartbeatAnswer(error.code, text_of(error))
+        respond = ConsumerHeartbeatResponse(error.code, text_of(error))
     return {
-        "error_code": answer.error,
-        "error_message": answer.message,
-        "member_id": answer.member_id,
-        "member_epoch": answer.epoch,
-        "heartbeat_interval": answer.heartbeat_interval_ms,
+        "error_code": respond.error,
+        "error_message": respond.message,
+        "member_id": respond.member_id,
+        "member_epoch": respond.epoch,
+        "heartbeat_interval": respond.heartbeat_interval_ms,
         "assignment": None
-        if answer.assigned is None
+        if respond.assigned is None
         else {
             "topic_partitions": [
                 {"topic_id": topic, "partitions": list(partitions)}
-                for topic, partitions in answer.assigned.items()
+                for topic, partitions in respond.assigned.items()
             ]
         },
     }

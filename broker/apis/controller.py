@@ -75,7 +75,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     cordoned = field(request, "cordoned_log_dirs")
     try:
         check_cluster(ctx)
-        answer = await ctx.broker.controller_duties.heartbeat(
+        respond = await ctx.broker.controller_duties.heartbeat(
             Heartbeat(
                 request.broker_id,
                 request.broker_epoch,
@@ -95,9 +95,9 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         }
     return {
         "error_code": ErrorCode.none,
-        "is_caught_up": answer.is_caught_up,
-        "is_fenced": answer.is_fenced,
-        "should_shut_down": answer.should_shut_down,
+        "is_caught_up": respond.is_caught_up,
+        "is_fenced": respond.is_fenced,
+        "should_shut_down": respond.should_shut_down,
     }
 
 
@@ -168,13 +168,13 @@ async def alter_partition(request: Any, ctx: RequestContext) -> Mapping[str, Any
         )
     except KafkaError as error:
         return {"error_code": error.code, "topics": []}
-    answers = iter(altered)
+    responses = iter(altered)
     return {
         "error_code": ErrorCode.none,
         "topics": [
             {
                 "topic_id": topic.topic_id,
-                "partitions": [_altered(next(answers)) for _ in topic.partitions],
+                "partitions": [_altered(next(responses)) for _ in topic.partitions],
             }
             for topic in request.topics
         ],
@@ -198,11 +198,11 @@ def _proposed(topic_id: UUID, partition: Any) -> ProposedIsr:
     )
 
 
-def _altered(answer: AlteredPartition) -> Values:
-    now = answer.state
+def _altered(respond: AlteredPartition) -> Values:
+    now = respond.state
     return {
-        "partition_index": answer.index,
-        "error_code": answer.error_code,
+        "partition_index": respond.index,
+        "error_code": respond.error_code,
         "leader_id": 0 if now is None else now.leader,
         "leader_epoch": 0 if now is None else now.leader_epoch,
         "isr": () if now is None else now.isr,
@@ -225,7 +225,7 @@ async def assign(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     unclean = ctx.broker.config.get_bool("unclean.leader.election.enable")
     try:
         check_cluster(ctx)
-        answers = await ctx.broker.metadata.perform(
+        responses = await ctx.broker.metadata.perform(
             lambda image: assign_directories(
                 image,
                 request.broker_id,
@@ -247,7 +247,9 @@ async def assign(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                         "partitions": [
                             {
                                 "partition_index": each.partition_index,
-                                "error_code": answers[_uuid(topic.topic_id), each.partition_index],
+                                "error_code": responses[
+                                    _uuid(topic.topic_id), each.partition_index
+                                ],
                             }
                             for each in topic.partitions
                         ],

@@ -31,13 +31,13 @@ async def envelope(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             raise NotController("another node is the active controller")
         return {
             "error_code": ErrorCode.none,
-            "response_data": await _answer(memoryview(request.request_data), request, ctx),
+            "response_data": await _respond(memoryview(request.request_data), request, ctx),
         }
     except KafkaError as error:
         return {"error_code": error.code, "response_data": None}
 
 
-async def _answer(frame: memoryview, request: Any, ctx: RequestContext) -> bytes:
+async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> bytes:
     """The client's answer with its header. Raises KafkaError for what is wrong with the envelope."""
     principal = _principal(request)
     client = _client(request)

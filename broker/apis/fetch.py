@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 @value_class
-class Answer:
+class Response:
     """What the writer of the response needs."""
 
     error_code: ErrorCode
@@ -74,7 +74,7 @@ _REFUSALS = frozenset(
 _NOT_CHOSEN = -1
 
 
-async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
+async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
     """Read every partition of the plan; wait while there is too little and time is left."""
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
     try:
@@ -88,7 +88,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
             is_follower=request.replica_id >= 0,
         )
     except KafkaError as error:
-        return Answer(error.code, 0, ())
+        return Response(error.code, 0, ())
     limits = _limits(request, ctx)
     quiet = _leave_quiet(plan, request, ctx) if limits.is_follower else None
     found = await read_all(plan.wanted, ctx, limits)
@@ -96,7 +96,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     if request.max_wait_ms > 0 and size_of(found) < min_bytes and not limits.has_remote:
         waiting = _Waiting(found, plan, min_bytes, ctx, limits, quiet)
         await waiting.wait(_wait_ms_max(request, ctx))
-        if waiting.is_answered:
+        if waiting.is_responded:
             return None
         found = waiting.found
     try:
@@ -110,7 +110,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
         raise
     if quiet is not None:
         quiet.settle(found)
-    return _answer(plan, found, ctx)
+    return _respond(plan, found, ctx)
 
 
 def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
@@ -146,18 +146,20 @@ def _leave_quiet(
     return session.quiet
 
 
-def _answer(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Answer:
+def _respond(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Response:
     if found and (throttle := found[0].limits.throttle) is not None:
-        throttle.sent((each.partition, each.answer) for each in found if each.partition is not None)
+        throttle.sent(
+            (each.partition, each.respond) for each in found if each.partition is not None
+        )
     if ctx.broker.partitions.counts_traffic:
         _count(found)
-    chosen = plan.select((each.wanted, each.answer) for each in found)
+    chosen = plan.select((each.wanted, each.respond) for each in found)
     endpoints: Sequence[NodeEndpoint] = ()
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
         lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
         if lost:
             endpoints = _tell_leaders(lost, ctx)
-    return Answer(ErrorCode.none, plan.session_id, chosen, endpoints)
+    return Response(ErrorCode.none, plan.session_id, chosen, endpoints)
 
 
 def _count(found: Sequence[Read]) -> None:
@@ -169,9 +171,9 @@ def _count(found: Sequence[Read]) -> None:
             traffic.replicated_bytes_out += each.size
             continue
         traffic.fetches += 1
-        if each.answer.records:
+        if each.respond.records:
             traffic.bytes_out += each.size
-        elif each.answer.error_code:
+        elif each.respond.error_code:
             traffic.failed_fetches += 1
 
 
@@ -180,9 +182,9 @@ def _tell_leaders(
 ) -> list[NodeEndpoint]:
     """Put into the answers who leads there, and where those brokers are."""
     leaders = []
-    for wanted, answer in lost:
-        answer.current_leader = current_leader(ctx, wanted.topic, wanted.topic_id, wanted.index)
-        leaders.append(answer.current_leader[0])
+    for wanted, respond in lost:
+        respond.current_leader = current_leader(ctx, wanted.topic, wanted.topic_id, wanted.index)
+        leaders.append(respond.current_leader[0])
     return endpoints_of(ctx, leaders)
 
 
@@ -197,7 +199,7 @@ class _Waiting:
         "_quiet",
         "_refused",
         "found",
-        "is_answered",
+        "is_responded",
     )
 
     def __init__(
@@ -210,7 +212,7 @@ class _Waiting:
         quiet: QuietPartitions | None,
     ) -> None:
         self.found = found
-        self.is_answered = False
+        self.is_responded = False
         """Whether the answer was sent while it waited."""
         self._plan = plan
         self._min_bytes = min_bytes
@@ -245,8 +247,8 @@ class _Waiting:
                     await wait.wait(until_ms)
             finally:
                 self._unwatch(wait)
-            if wait.is_answered:
-                self.is_answered = True
+            if wait.is_responded:
+                self.is_responded = True
                 return
             self._take_stirred()
             self.found = await read_all(self._plan.wanted, ctx, limits, self.found)
@@ -288,10 +290,10 @@ class _Waiting:
         broker = self._ctx.broker
         due, timers, asker = broker.due_fetches, broker.fetch_timers, self._ctx.asker
         if self._limits.isolation_level == READ_COMMITTED and not self._limits.is_follower:
-            return StableWait(_stable(self.found), due, timers, asker, self._answer_at_once)
-        return FetchWait(missing_bytes, due, timers, asker, self._answer_at_once)
+            return StableWait(_stable(self.found), due, timers, asker, self._respond_at_once)
+        return FetchWait(missing_bytes, due, timers, asker, self._respond_at_once)
 
-    def _answer_at_once(self) -> bool:
+    def _respond_at_once(self) -> bool:
         """Answer from memory, in the step of whoever woke it; False if that can't be done."""
         self._take_stirred()
         found = read_again(self.found, self._limits, self._min_bytes)
@@ -300,7 +302,7 @@ class _Waiting:
         if self._quiet is not None:
             self._quiet.settle(found)
         assert self._ctx.asker is not None
-        self._ctx.asker.answer_at_once(self._ctx, _answer(self._plan, found, self._ctx))
+        self._ctx.asker.respond_at_once(self._ctx, _respond(self._plan, found, self._ctx))
         return True
 
 
@@ -339,16 +341,16 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
 
 def _is_refused(read: Read) -> bool:
     """Whether the client may not read it, or the cluster has no such partition."""
-    return read.partition is None and read.answer.error_code in _REFUSALS
+    return read.partition is None and read.respond.error_code in _REFUSALS
 
 
 def _failed(found: Iterable[Read]) -> bool:
     """An error, a history that parts from the leader's, and another replica to read from are answered
     at once."""
     return any(
-        each.answer.error_code != ErrorCode.none
-        or each.answer.diverging_epoch is not None
-        or each.answer.preferred_read_replica != _NOT_CHOSEN
+        each.respond.error_code != ErrorCode.none
+        or each.respond.diverging_epoch is not None
+        or each.respond.preferred_read_replica != _NOT_CHOSEN
         for each in found
     )
 
@@ -360,7 +362,7 @@ def _is_cut_short(found: Iterable[Read]) -> bool:
         part.file.path.name != file_name(each.partition.log.tip.segment.base_offset, LOG)
         for each in found
         if each.partition is not None
-        for part in each.answer.records
+        for part in each.respond.records
         if isinstance(part, FileSlice)
     )
 
@@ -368,7 +370,7 @@ def _is_cut_short(found: Iterable[Read]) -> bool:
 def _stable(found: Iterable[Read]) -> dict[Partition, int]:
     """The last stable offsets that were seen."""
     return {
-        each.partition: each.answer.last_stable_offset
+        each.partition: each.respond.last_stable_offset
         for each in found
         if each.partition is not None
     }
@@ -378,21 +380,21 @@ def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
     return read_fetch(view, version, offset)
 
 
-def write(key: int, version: int, answer: Answer) -> list[Buffer | FileSlice]:
+def write(key: int, version: int, respond: Response) -> list[Buffer | FileSlice]:
     """The response, its records still slices of files."""
     topics: dict[object, tuple[Wanted, list[FetchedPartition]]] = {}
-    for wanted, partition in answer.chosen:
+    for wanted, partition in respond.chosen:
         topics.setdefault(wanted.topic_id or wanted.topic, (wanted, []))[1].append(partition)
     return write_fetch_response(
         version,
         throttle_time_ms=0,
-        error_code=answer.error_code,
-        session_id=answer.session_id,
+        error_code=respond.error_code,
+        session_id=respond.session_id,
         topics=[
             FetchedTopic(name=first.topic or "", topic_id=first.topic_id, partitions=partitions)
             for first, partitions in topics.values()
         ],
-        node_endpoints=answer.endpoints,
+        node_endpoints=respond.endpoints,
     )
 
 

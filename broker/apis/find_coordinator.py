@@ -40,15 +40,15 @@ class CoordinatorNotAvailable(KafkaError):
 async def find_coordinator(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     key_type = field(request, "key_type", GROUP)
     if ctx.api_version < BATCHED_SINCE:
-        return await _answer(key_type, request.key, ctx)
+        return await _respond(key_type, request.key, ctx)
     return {
         "coordinators": [
-            {"key": key, **await _answer(key_type, key, ctx)} for key in request.coordinator_keys
+            {"key": key, **await _respond(key_type, key, ctx)} for key in request.coordinator_keys
         ]
     }
 
 
-async def _answer(key_type: int, key: str, ctx: RequestContext) -> dict[str, Any]:
+async def _respond(key_type: int, key: str, ctx: RequestContext) -> dict[str, Any]:
     try:
         _check_allowed(key_type, key, ctx)
         node_id, endpoint = await _find(key_type, key, ctx)

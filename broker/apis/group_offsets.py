@@ -42,7 +42,7 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     may_commit = may_group(ctx, request.group_id)
     topics: list[Values] = []
     offsets: list[OffsetToCommit] = []
-    answers: list[Values] = []
+    responses: list[Values] = []
     """One for each of `offsets`, its error still to be told."""
     for topic in request.topics:
         found, unknown = _find_topic(topic, ctx)
@@ -54,20 +54,20 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             found, unknown = None, TopicDenied.code
         partitions: list[Values] = []
         for each in topic.partitions:
-            answer = {"partition_index": each.partition_index, "error_code": unknown}
-            partitions.append(answer)
+            respond = {"partition_index": each.partition_index, "error_code": unknown}
+            partitions.append(respond)
             if found is None:
                 continue
             if each.partition_index not in found.partitions:
-                answer["error_code"] = ErrorCode.unknown_topic_or_partition
+                respond["error_code"] = ErrorCode.unknown_topic_or_partition
                 continue
             offsets.append(to_commit(found, each))
-            answers.append(answer)
+            responses.append(respond)
         topics.append(_topic_values(topic, partitions))
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
-        for answer, error in zip(answers, errors, strict=True):
-            answer["error_code"] = error
+        for respond, error in zip(responses, errors, strict=True):
+            respond["error_code"] = error
     return {"topics": topics}
 
 
@@ -113,10 +113,10 @@ async def _commit(
         knows_consumer_groups=ctx.api_version >= CONSUMER_GROUPS_SINCE,
     )
     try:
-        answer = await ctx.broker.groups.commit(commit)
+        respond = await ctx.broker.groups.commit(commit)
     except KafkaError as error:
         return [error.code] * len(offsets)
-    return [error for _, _, error in answer.partitions]
+    return [error for _, _, error in respond.partitions]
 
 
 # OffsetFetch
@@ -242,12 +242,12 @@ async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             known += [(topic.name, index) for index in indexes if index in found.partitions]
     try:
         check_group(ctx, request.group_id)
-        answer = await ctx.broker.groups.delete_offsets(request.group_id, known)
+        respond = await ctx.broker.groups.delete_offsets(request.group_id, known)
     except KafkaError as error:
-        answer = PartitionErrors(error.code, ())
-    if answer.error is not NO_ERROR:
-        return {"error_code": answer.error, "topics": []}
-    errors = {(topic, partition): error for topic, partition, error in answer.partitions}
+        respond = PartitionErrors(error.code, ())
+    if respond.error is not NO_ERROR:
+        return {"error_code": respond.error, "topics": []}
+    errors = {(topic, partition): error for topic, partition, error in respond.partitions}
     unknown = ErrorCode.unknown_topic_or_partition
     return {
         "error_code": NO_ERROR,

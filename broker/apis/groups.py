@@ -22,13 +22,13 @@ from odradek.broker.groups.actions import (
     NO_ERROR,
     Heartbeat,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
     Leaver,
+    LeaveResponse,
     Protocols,
     Sync,
-    SyncAnswer,
+    SyncResponse,
 )
 from odradek.broker.groups.describe import DescribedGroup, NotClassicGroup
 from odradek.broker.requests.context import RequestContext
@@ -61,7 +61,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     groups = ctx.broker.groups
     try:
         check_group(ctx, request.group_id)
-        answer = await groups.join(
+        respond = await groups.join(
             Join(
                 request.group_id,
                 request.member_id,
@@ -79,23 +79,23 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             )
         )
     except KafkaError as error:
-        answer = JoinAnswer(error.code, "")
+        respond = JoinResponse(error.code, "")
     no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
     return {
-        "error_code": answer.error,
-        "generation_id": answer.generation,
-        "protocol_type": answer.protocol_type,
-        "protocol_name": answer.protocol_name or no_protocol,
-        "leader": answer.leader,
-        "skip_assignment": answer.skip_assignment,
-        "member_id": answer.member_id,
+        "error_code": respond.error,
+        "generation_id": respond.generation,
+        "protocol_type": respond.protocol_type,
+        "protocol_name": respond.protocol_name or no_protocol,
+        "leader": respond.leader,
+        "skip_assignment": respond.skip_assignment,
+        "member_id": respond.member_id,
         "members": [
             {
                 "member_id": each.member_id,
                 "group_instance_id": each.instance_id,
                 "metadata": each.metadata,
             }
-            for each in answer.members
+            for each in respond.members
         ],
     }
 
@@ -109,20 +109,20 @@ def _protocols(request: Any) -> Protocols:
 
 
 async def sync_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    answer = await _sync(request, ctx)
+    respond = await _sync(request, ctx)
     return {
-        "error_code": answer.error,
-        "protocol_type": answer.protocol_type,
-        "protocol_name": answer.protocol_name,
-        "assignment": answer.assignment,
+        "error_code": respond.error,
+        "protocol_type": respond.protocol_type,
+        "protocol_name": respond.protocol_name,
+        "assignment": respond.assignment,
     }
 
 
-async def _sync(request: Any, ctx: RequestContext) -> SyncAnswer:
+async def _sync(request: Any, ctx: RequestContext) -> SyncResponse:
     protocol_type = field(request, "protocol_type")
     protocol_name = field(request, "protocol_name")
     if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and None in (protocol_type, protocol_name):
-        return SyncAnswer(ErrorCode.inconsistent_group_protocol)
+        return SyncResponse(ErrorCode.inconsistent_group_protocol)
     try:
         check_group(ctx, request.group_id)
         return await ctx.broker.groups.sync(
@@ -137,13 +137,13 @@ async def _sync(request: Any, ctx: RequestContext) -> SyncAnswer:
             )
         )
     except KafkaError as error:
-        return SyncAnswer(error.code)
+        return SyncResponse(error.code)
 
 
 async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_group(ctx, request.group_id)
-        answer = await ctx.broker.groups.heartbeat(
+        respond = await ctx.broker.groups.heartbeat(
             Heartbeat(
                 request.group_id,
                 request.member_id,
@@ -153,7 +153,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         return {"error_code": error.code}
-    return {"error_code": answer.error}
+    return {"error_code": respond.error}
 
 
 async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -167,23 +167,23 @@ async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         leavers = (Leaver(request.member_id),)
     try:
         check_group(ctx, request.group_id)
-        answer = await ctx.broker.groups.leave(Leave(request.group_id, leavers))
+        respond = await ctx.broker.groups.leave(Leave(request.group_id, leavers))
     except KafkaError as error:
-        answer = LeaveAnswer(error.code)
+        respond = LeaveResponse(error.code)
     if not batched:
-        alone = [each.error for each in answer.members]
+        alone = [each.error for each in respond.members]
         return {
-            "error_code": (alone or [NO_ERROR])[0] if answer.error is NO_ERROR else answer.error
+            "error_code": (alone or [NO_ERROR])[0] if respond.error is NO_ERROR else respond.error
         }
     return {
-        "error_code": answer.error,
+        "error_code": respond.error,
         "members": [
             {
                 "member_id": each.member_id,
                 "group_instance_id": each.instance_id,
                 "error_code": each.error,
             }
-            for each in answer.members
+            for each in respond.members
         ],
     }
 

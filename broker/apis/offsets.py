@@ -86,16 +86,16 @@ async def _list_partition(
         else:
             partition.check_leader(epoch)
         if _is_in_tiers(partition.log, wanted.timestamp, ctx):
-            answer = _failed(index, ErrorCode.request_timed_out)  # until it is searched
-            searches.append(_TieredSearch(partition, wanted.timestamp, answer))
-            return answer
+            respond = _failed(index, ErrorCode.request_timed_out)  # until it is searched
+            searches.append(_TieredSearch(partition, wanted.timestamp, respond))
+            return respond
         found = await _find(partition, wanted.timestamp, request, ctx)
     except KafkaError as error:
         return _failed(index, error.code)
-    return _answer(index, found)
+    return _respond(index, found)
 
 
-def _answer(index: int, found: TimestampAndOffset) -> dict[str, Any]:
+def _respond(index: int, found: TimestampAndOffset) -> dict[str, Any]:
     return {
         "partition_index": index,
         "error_code": ErrorCode.none,
@@ -115,7 +115,7 @@ class _TieredSearch:
 
     partition: Partition
     timestamp: int
-    answer: dict[str, Any]
+    respond: dict[str, Any]
 
     async def run(self, request: Any, ctx: RequestContext) -> None:
         partition, index = self.partition, self.partition.index
@@ -126,9 +126,9 @@ class _TieredSearch:
             found = await ctx.broker.remote.reads.find_timestamp(partition.log, timestamp)
             found = _if_fetchable(found, partition, epoch, request, ctx)
         except KafkaError as error:
-            self.answer.update(_failed(index, error.code))
+            self.respond.update(_failed(index, error.code))
         else:
-            self.answer.update(_answer(index, found))
+            self.respond.update(_respond(index, found))
 
 
 def _is_in_tiers(log: PartitionLog, timestamp: int, ctx: RequestContext) -> bool:
@@ -248,7 +248,7 @@ async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[
 
 
 async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
-    answer = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
+    respond = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
     try:
         if not may_cluster(ctx, AclOperation.CLUSTER_ACTION):  # which followers have
             check_topic(ctx, topic)
@@ -256,9 +256,9 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
         partition.check_leader(field(wanted, "current_leader_epoch", -1))
         end = partition.log.epochs.end_offset_for(wanted.leader_epoch)
     except KafkaError as error:
-        return {**answer, "error_code": error.code}
+        return {**respond, "error_code": error.code}
     return {
-        **answer,
+        **respond,
         "error_code": ErrorCode.none,
         "leader_epoch": end.epoch,
         "end_offset": end.end_offset,

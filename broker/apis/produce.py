@@ -79,7 +79,7 @@ Topics = Sequence[tuple[str | None, UUID | None, Sequence[Outcome]]]
 
 
 @dataclass(slots=True)
-class Answer:
+class Response:
     """What the writer of the response needs."""
 
     topics: Topics
@@ -118,11 +118,13 @@ def produce_at_once(request: ProduceRequest, ctx: RequestContext) -> Any:
             return LATER
     topics_told = ((topic.name, topic.topic_id, (outcome,)),)
     return (
-        _answer(topics_told, acks, ctx) if outcome.error_code or not acks else Answer(topics_told)
+        _respond(topics_told, acks, ctx)
+        if outcome.error_code or not acks
+        else Response(topics_told)
     )
 
 
-async def produce(request: ProduceRequest, ctx: RequestContext) -> Answer | None:
+async def produce(request: ProduceRequest, ctx: RequestContext) -> Response | None:
     """Append every partition's batch, then answer as `acks` says: never (0), now (1), or when the
     in-sync replicas have it (-1)."""
     refused = _refusal(request, ctx)
@@ -139,10 +141,10 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Answer | None
         await _flush(due, ctx)
     if request.acks == ACKS_ALL and _pending(topics):
         await _replicated(topics, request.timeout_ms, ctx)
-    return _answer(topics, request.acks, ctx)
+    return _respond(topics, request.acks, ctx)
 
 
-def _answer(topics: Topics, acks: int, ctx: RequestContext) -> Answer | None:
+def _respond(topics: Topics, acks: int, ctx: RequestContext) -> Response | None:
     """None where the client wants none."""
     if acks == 0:
         _close_on_error(topics)
@@ -151,8 +153,8 @@ def _answer(topics: Topics, acks: int, ctx: RequestContext) -> Answer | None:
         for _, _, outcomes in topics:
             for outcome in outcomes:
                 if outcome.error_code == ErrorCode.not_leader_or_follower:
-                    return Answer(topics, _tell_leaders(topics, ctx))
-    return Answer(topics)
+                    return Response(topics, _tell_leaders(topics, ctx))
+    return Response(topics)
 
 
 def _tell_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
@@ -402,12 +404,12 @@ def read(key: int, version: int, view: memoryview, offset: int) -> ProduceReques
     return read_produce(view, version, offset)
 
 
-def write(key: int, version: int, answer: Answer) -> bytearray:
+def write(key: int, version: int, respond: Response) -> bytearray:
     return write_produce_response(
         version,
-        answer.topics,
-        throttle_time_ms=answer.throttle_time_ms,
-        node_endpoints=answer.endpoints,
+        respond.topics,
+        throttle_time_ms=respond.throttle_time_ms,
+        node_endpoints=respond.endpoints,
     )
 
 

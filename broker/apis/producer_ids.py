@@ -46,13 +46,17 @@ async def _transactional(request: Any, ctx: RequestContext) -> Mapping[str, Any]
     expected = None
     if producer_id != NO_PRODUCER_ID:
         expected = Producer(producer_id, request.producer_epoch)
-    answer = await ctx.broker.transactions.init_producer_id(
+    respond = await ctx.broker.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout // MILLISECOND, expected
     )
-    error = answer.error
+    error = respond.error
     if error is ErrorCode.producer_fenced and ctx.api_version < FENCED_SINCE:
         error = ErrorCode.invalid_producer_epoch
-    return {"error_code": error, "producer_id": answer.producer_id, "producer_epoch": answer.epoch}
+    return {
+        "error_code": error,
+        "producer_id": respond.producer_id,
+        "producer_epoch": respond.epoch,
+    }
 
 
 HANDLERS = {apis.INIT_PRODUCER_ID: init_producer_id}

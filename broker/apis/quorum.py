@@ -80,7 +80,7 @@ def _unknown(request: Any) -> Values:
 def _described(ctx: RequestContext) -> Values:
     quorum = ctx.broker.metadata.quorum
     if not quorum.replicas:
-        return _answer(
+        return _respond(
             {
                 "error_code": ErrorCode.not_leader_or_follower,
                 "error_message": "This node does not lead the metadata quorum.",
@@ -101,7 +101,7 @@ def _described(ctx: RequestContext) -> Values:
         {"node_id": voter.id, "listeners": write_endpoints(voter.endpoints)}
         for voter in quorum.voters
     ]
-    return _answer(partition, nodes)
+    return _respond(partition, nodes)
 
 
 def _replica(info: ReplicaInfo) -> Values:
@@ -114,7 +114,7 @@ def _replica(info: ReplicaInfo) -> Values:
     }
 
 
-def _answer(partition: Values, nodes: Sequence[Values] = ()) -> Values:
+def _respond(partition: Values, nodes: Sequence[Values] = ()) -> Values:
     partitions = [{"partition_index": 0, **partition}]
     return {
         "error_code": ErrorCode.none,

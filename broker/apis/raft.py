@@ -1,6 +1,6 @@
 """What nodes of the quorum ask each other, on the controllers' listeners (KIP-595, 630, 853).
 
-A handler reads the request, has the node of the quorum answer it (`Metadata.answer`), and writes the
+A handler reads the request, has the node of the quorum answer it (`Metadata.respond`), and writes the
 answer as it suits the listener that was asked. Fetch is that of the metadata log alone here: topics
 are fetched on the brokers' listeners. A fetch may be held; that holds up nobody but the connection it
 came on. What administrators ask of the quorum is in `voters.py` and `quorum.py`.
@@ -25,9 +25,9 @@ from odradek.seams.files import Buffer, FileSlice
 CLUSTER_ACTION = AclOperation.CLUSTER_ACTION
 
 
-def answered_by_the_quorum(form: Form, needed: AclOperation) -> Handler:
+def responded_by_the_quorum(form: Form, needed: AclOperation) -> Handler:
     """For requests of this form, from whoever may do `needed` with the cluster."""
-    read, write, refuse = form.read_request, form.write_answer, form.refuse
+    read, write, refuse = form.read_request, form.encode_response, form.refuse
     assert read is not None
     assert write is not None
     assert refuse is not None
@@ -36,10 +36,10 @@ def answered_by_the_quorum(form: Form, needed: AclOperation) -> Handler:
         try:
             check_cluster(ctx, needed)
             request = read(entity)
-            answer = await ctx.broker.metadata.answer(request)
+            respond = await ctx.broker.metadata.respond(request)
         except KafkaError as error:
             return refuse(entity, error)
-        return write(answer, request, ctx.endpoint.name)
+        return write(respond, request, ctx.endpoint.name)
 
     return handle
 
@@ -49,10 +49,10 @@ def _write_fetch(key: int, version: int, values: Mapping[str, Any]) -> Sequence[
 
 
 HANDLERS = {
-    apis.VOTE: answered_by_the_quorum(wire_elections.VOTE, CLUSTER_ACTION),
-    apis.BEGIN_QUORUM_EPOCH: answered_by_the_quorum(wire_elections.BEGIN_EPOCH, CLUSTER_ACTION),
-    apis.END_QUORUM_EPOCH: answered_by_the_quorum(wire_elections.END_EPOCH, CLUSTER_ACTION),
-    apis.FETCH: Route(answered_by_the_quorum(wire_log.FETCH, CLUSTER_ACTION), write=_write_fetch),
-    apis.FETCH_SNAPSHOT: answered_by_the_quorum(wire_log.FETCH_SNAPSHOT, CLUSTER_ACTION),
-    apis.UPDATE_RAFT_VOTER: answered_by_the_quorum(wire_voters.UPDATE_VOTER, CLUSTER_ACTION),
+    apis.VOTE: responded_by_the_quorum(wire_elections.VOTE, CLUSTER_ACTION),
+    apis.BEGIN_QUORUM_EPOCH: responded_by_the_quorum(wire_elections.BEGIN_EPOCH, CLUSTER_ACTION),
+    apis.END_QUORUM_EPOCH: responded_by_the_quorum(wire_elections.END_EPOCH, CLUSTER_ACTION),
+    apis.FETCH: Route(responded_by_the_quorum(wire_log.FETCH, CLUSTER_ACTION), write=_write_fetch),
+    apis.FETCH_SNAPSHOT: responded_by_the_quorum(wire_log.FETCH_SNAPSHOT, CLUSTER_ACTION),
+    apis.UPDATE_RAFT_VOTER: responded_by_the_quorum(wire_voters.UPDATE_VOTER, CLUSTER_ACTION),
 }

@@ -88,7 +88,7 @@ async def alter_partition_reassignments(request: Any, ctx: RequestContext) -> Ma
     changes_factor = field(request, "allow_replication_factor_change", True)
     try:
         check_cluster(ctx)
-        answers = iter(await _alter(request, wanted, changes_factor, ctx))
+        responses = iter(await _alter(request, wanted, changes_factor, ctx))
     except KafkaError as error:
         return {
             "allow_replication_factor_change": changes_factor,
@@ -112,7 +112,7 @@ async def alter_partition_reassignments(request: Any, ctx: RequestContext) -> Ma
             {
                 "name": topic.name,
                 "partitions": [
-                    _altered(each.partition_index, next(answers)) for each in topic.partitions
+                    _altered(each.partition_index, next(responses)) for each in topic.partitions
                 ],
             }
             for topic in request.topics

@@ -72,14 +72,14 @@ async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> Map
     ]
     try:
         check_cluster(ctx)
-        answers = await ctx.broker.metadata.perform(
+        responses = await ctx.broker.metadata.perform(
             lambda image: alter_scram_credentials(image, deletions, upsertions)
         )
     except KafkaError as error:
         users = dict.fromkeys(
             [each.user for each in deletions] + [each.user for each in upsertions]
         )
-        answers = [(user, error) for user in users]
+        responses = [(user, error) for user in users]
     return {
         "results": [
             {
@@ -87,7 +87,7 @@ async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> Map
                 "error_code": ErrorCode.none if error is None else error.code,
                 "error_message": error and (error.message or None),
             }
-            for user, error in answers
+            for user, error in responses
         ]
     }
 

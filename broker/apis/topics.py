@@ -69,8 +69,8 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             ),
         )
     except KafkaError as error:
-        answers = [_not_created(name, error) for name in _names(request)]
-        return {"throttle_time": mutations.wait, "topics": answers}
+        responses = [_not_created(name, error) for name in _names(request)]
+        return {"throttle_time": mutations.wait, "topics": responses}
     return {
         "throttle_time": mutations.wait,
         "topics": [
@@ -176,10 +176,10 @@ async def delete_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         return {"responses": [_not_deleted(*each, _deletion_disabled(ctx)) for each in asked]}
     mutations = mutations_of(ctx)
     try:
-        answers = await in_time(request.timeout, lambda: _delete(asked, ctx, mutations.charge))
+        responses = await in_time(request.timeout, lambda: _delete(asked, ctx, mutations.charge))
     except KafkaError as error:
-        answers = [_not_deleted(*each, error) for each in asked]
-    return {"throttle_time": mutations.wait, "responses": answers}
+        responses = [_not_deleted(*each, error) for each in asked]
+    return {"throttle_time": mutations.wait, "responses": responses}
 
 
 def _deletion_disabled(ctx: RequestContext) -> KafkaError:
@@ -205,7 +205,7 @@ def _deleted(topic: DeletedTopic) -> Values:
 async def _delete(
     asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: Charge
 ) -> list[Values]:
-    answers = [
+    responses = [
         _not_deleted(name, topic_id, KafkaError(ErrorCode.invalid_request, reason))
         for name, topic_id in asked
         if (reason := _ambiguous(name, topic_id)) is not None
@@ -213,7 +213,7 @@ async def _delete(
     names = [name for name, topic_id in asked if name is not None and topic_id is None]
     ids = [topic_id for name, topic_id in asked if topic_id is not None and name is None]
     if not (names or ids):
-        return answers
+        return responses
     is_free = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)
 
     def operation(image: MetadataImage) -> Plan[list[Values]]:
@@ -221,7 +221,7 @@ async def _delete(
         plan = topic_operations.delete_topics(image, names, ids, charge=charge)
         return Plan(plan.records, [*denied, *(_deleted(topic) for topic in plan.result)])
 
-    return answers + await ctx.broker.metadata.perform(operation)
+    return responses + await ctx.broker.metadata.perform(operation)
 
 
 def _undeletable(
@@ -233,7 +233,7 @@ def _undeletable(
     the one that is decided on: in an older one, a topic that has just been made is none to be kept.
     """
     by_id = image.topics_by_id
-    answers = []
+    responses = []
     denied: set[UUID | str] = set()
     for topic_id, count in Counter(ids).items():
         found = by_id.get(topic_id)
@@ -241,17 +241,17 @@ def _undeletable(
             continue
         denied.add(topic_id)
         seen = may_topic(ctx, found.name, AclOperation.DESCRIBE)
-        answers.append(_not_deleted(found.name if seen else None, topic_id, TopicDenied()))
+        responses.append(_not_deleted(found.name if seen else None, topic_id, TopicDenied()))
     by_name = image.topics_by_name
     for name, count in Counter(names).items():
         seen = may_topic(ctx, name, AclOperation.DESCRIBE)
         if count > 1 or (seen and (name not in by_name or may_topic(ctx, name))):
             continue
         denied.add(name)
-        answers.append(_not_deleted(name, None, TopicDenied()))
+        responses.append(_not_deleted(name, None, TopicDenied()))
     ids[:] = [topic_id for topic_id in ids if topic_id not in denied]
     names[:] = [name for name in names if name not in denied]
-    return answers
+    return responses
 
 
 def _ambiguous(name: str | None, topic_id: UUID | None) -> str | None:

@@ -20,7 +20,7 @@ from odradek.broker.apis.authorized import (
     may_topic,
     may_transactional_id,
 )
-from odradek.broker.apis.long_answers import written
+from odradek.broker.apis.long_responses import written
 from odradek.broker.coordination.expressions import compile_expression
 from odradek.broker.coordination.topics import offsets_topic
 from odradek.broker.requests.context import RequestContext
@@ -65,15 +65,15 @@ async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[st
         for each in request.transactions
     ]
     if len(results) == 1:
-        await _answer_broker(request.transactions[0], ctx, results[0])
+        await _respond_broker(request.transactions[0], ctx, results[0])
     else:  # together: each waits for the replicas of its coordinator's log
         async with trio.open_nursery() as nursery:
             for asked, result in zip(request.transactions, results, strict=True):
-                nursery.start_soon(_answer_broker, asked, ctx, result)
+                nursery.start_soon(_respond_broker, asked, ctx, result)
     return {"error_code": NO_ERROR, "results_by_transaction": results}
 
 
-async def _answer_broker(asked: Any, ctx: RequestContext, result: Values) -> None:
+async def _respond_broker(asked: Any, ctx: RequestContext, result: Values) -> None:
     """What a broker asks of one transaction."""
     errors = await _add_partitions(
         asked.transactional_id,
@@ -181,7 +181,7 @@ async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, 
 async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_transactional_id(ctx, request.transactional_id)
-        answer = await ctx.broker.transactions.end(
+        respond = await ctx.broker.transactions.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             is_commit=request.committed,
@@ -194,9 +194,9 @@ async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             "producer_epoch": NO_EPOCH,
         }
     return {
-        "error_code": _known(answer.error, ctx),
-        "producer_id": answer.producer_id,
-        "producer_epoch": answer.epoch,
+        "error_code": _known(respond.error, ctx),
+        "producer_id": respond.producer_id,
+        "producer_epoch": respond.epoch,
     }
 
 

@@ -42,12 +42,12 @@ async def write_txn_markers(request: Any, ctx: RequestContext) -> Mapping[str, A
         for each in request.markers
     ]
     if may_cluster(ctx) or may_cluster(ctx, AclOperation.CLUSTER_ACTION):
-        answers = await ctx.broker.markers.write(markers)
+        responses = await ctx.broker.markers.write(markers)
     else:
         denied = ClusterDenied.code
-        answers = [dict.fromkeys(marker.partitions, denied) for marker in markers]
+        responses = [dict.fromkeys(marker.partitions, denied) for marker in markers]
     errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
-    for marker, written in zip(markers, answers, strict=True):
+    for marker, written in zip(markers, responses, strict=True):
         errors.setdefault(marker.producer_id, {}).update(written)
     return {
         "markers": [
@@ -80,7 +80,7 @@ async def describe_producers(request: Any, ctx: RequestContext) -> Mapping[str, 
 
 
 async def _describe(topic: str, index: int, ctx: RequestContext) -> Values:
-    answer: Values = {"partition_index": index, "error_message": None, "active_producers": []}
+    respond: Values = {"partition_index": index, "error_message": None, "active_producers": []}
     try:
         check_topic_name(topic)
         check_topic(ctx, topic)
@@ -88,13 +88,13 @@ async def _describe(topic: str, index: int, ctx: RequestContext) -> Values:
         partition.check_epoch(-1)
         partition.log.check_online()
     except KafkaError as error:
-        return {**answer, "error_code": error.code, "error_message": error.message or None}
-    found = answer["active_producers"]
+        return {**respond, "error_code": error.code, "error_message": error.message or None}
+    found = respond["active_producers"]
     for count, entry in enumerate(list(partition.log.producers.active.values())):
         found.append(_producer(entry))
         if count % PRODUCERS_BEFORE_YIELD == PRODUCERS_BEFORE_YIELD - 1:
             await trio.lowlevel.checkpoint()
-    return {**answer, "error_code": ErrorCode.none}
+    return {**respond, "error_code": ErrorCode.none}
 
 
 def _producer(entry: ProducerEntry) -> Values:

@@ -35,7 +35,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
     denied = _denied(request, ctx)
     topics: list[Values] = []
     offsets: list[OffsetToCommit] = []
-    answers: list[Values] = []
+    responses: list[Values] = []
     """One for each of `offsets`, its error still to be told."""
     for topic in request.topics:
         found = image.topics_by_name.get(topic.name)
@@ -44,21 +44,21 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
             refused = TopicDenied.code
         partitions: list[Values] = []
         for each in topic.partitions:
-            answer = {"partition_index": each.partition_index, "error_code": NO_ERROR}
-            partitions.append(answer)
+            respond = {"partition_index": each.partition_index, "error_code": NO_ERROR}
+            partitions.append(respond)
             if refused is not None:
-                answer["error_code"] = refused
+                respond["error_code"] = refused
                 continue
             if found is None or each.partition_index not in found.partitions:
-                answer["error_code"] = ErrorCode.unknown_topic_or_partition
+                respond["error_code"] = ErrorCode.unknown_topic_or_partition
                 continue
             offsets.append(to_commit(found, each))
-            answers.append(answer)
+            responses.append(respond)
         topics.append({"name": topic.name, "partitions": partitions})
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
-        for answer, error in zip(answers, errors, strict=True):
-            answer["error_code"] = _as_version(error, ctx.api_version)
+        for respond, error in zip(responses, errors, strict=True):
+            respond["error_code"] = _as_version(error, ctx.api_version)
     return {"topics": topics}
 
 
@@ -89,10 +89,10 @@ async def _commit(
         broker.config.get_bool("transaction.partition.verification.enable"),
     )
     try:
-        answer = await broker.groups.commit_in_transaction(commit, transaction)
+        respond = await broker.groups.commit_in_transaction(commit, transaction)
     except KafkaError as error:
         return [error.code] * len(offsets)
-    return [error for _, _, error in answer.partitions]
+    return [error for _, _, error in respond.partitions]
 
 
 def _as_version(error: ErrorCode, version: int) -> ErrorCode:

@@ -6,12 +6,12 @@ when the change is committed, or has failed; that holds up nobody but the connec
 
 from __future__ import annotations
 
-from odradek.broker.apis.raft import answered_by_the_quorum
+from odradek.broker.apis.raft import responded_by_the_quorum
 from odradek.protocol import apis
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.raft import wire_voters
 
 HANDLERS = {
-    apis.ADD_RAFT_VOTER: answered_by_the_quorum(wire_voters.ADD_VOTER, AclOperation.ALTER),
-    apis.REMOVE_RAFT_VOTER: answered_by_the_quorum(wire_voters.REMOVE_VOTER, AclOperation.ALTER),
+    apis.ADD_RAFT_VOTER: responded_by_the_quorum(wire_voters.ADD_VOTER, AclOperation.ALTER),
+    apis.REMOVE_RAFT_VOTER: responded_by_the_quorum(wire_voters.REMOVE_VOTER, AclOperation.ALTER),
 }

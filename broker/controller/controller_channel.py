@@ -89,9 +89,9 @@ class ControllerChannel:
         pause_seconds = BACKOFF_SECONDS
         with trio.move_on_after(timeout_s):
             while True:
-                answer = await self._try(api, values)
-                if answer is not None:
-                    return answer
+                respond = await self._try(api, values)
+                if respond is not None:
+                    return respond
                 await self._while_led_by(self._leader(), pause_seconds)
                 pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
         raise KafkaError(
@@ -104,16 +104,16 @@ class ControllerChannel:
         quorum = self._quorum()
         if quorum.is_active:
             try:
-                answer = await self._here(api, values)
+                respond = await self._here(api, values)
             except NotController:
                 return None
         elif (address := quorum.leader_address) is not None:
-            answer = await self._ask(Address(*address), api, values)
+            respond = await self._ask(Address(*address), api, values)
         else:
             return None
-        if field(answer, "error_code") == ErrorCode.not_controller:
+        if field(respond, "error_code") == ErrorCode.not_controller:
             return None
-        return answer
+        return respond
 
     # Who leads
 
@@ -160,12 +160,12 @@ class ControllerChannel:
     async def _exchange(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
         connection = await self._connection(address)
         try:
-            answer = await connection.request(api, values, timeout_s=float("inf"))
+            respond = await connection.request(api, values, timeout_s=float("inf"))
         except BaseException:
             connection.abort()
             raise
         self._keep(connection)
-        return answer
+        return respond
 
     async def _connection(self, address: Address) -> BrokerConnection:
         from odradek.client.connection import open_connection

@@ -83,11 +83,11 @@ class ControllerRegistration:
     async def _register(self) -> bool:
         wanted = self._metadata.controller_registration
         try:
-            answer = await self._controller.request(
+            respond = await self._controller.request(
                 apis.CONTROLLER_REGISTRATION, _values(wanted), timeout_s=TIMEOUT_SECONDS
             )
-            if answer.error_code is not ErrorCode.none:
-                raise KafkaError(answer.error_code, answer.error_message or "")
+            if respond.error_code is not ErrorCode.none:
+                raise KafkaError(respond.error_code, respond.error_message or "")
         except KafkaError as error:
             log.warning("the active controller does not register this one: %s", error)
             return False

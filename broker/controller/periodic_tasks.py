@@ -28,7 +28,7 @@ from odradek.replication.raft.errors import NotController
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.replication.controller.brokers import BrokerRegistration
-    from odradek.replication.controller.heartbeats import Heartbeat, HeartbeatAnswer
+    from odradek.replication.controller.heartbeats import Heartbeat, HeartbeatResponse
     from odradek.replication.controller.image import BrokerImage
     from odradek.replication.controller.sessions import BrokerSessions
     from odradek.replication.controller.steps import Steps
@@ -142,7 +142,7 @@ class ControllerDuties:
             )
         )
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
         """Raises what `broker_heartbeat` does, and NotController."""
         from odradek.replication.controller.heartbeats import broker_heartbeat
         from odradek.replication.controller.steps import AT_ONCE
@@ -150,7 +150,7 @@ class ControllerDuties:
         before = self._metadata.image.brokers.get(heartbeat.broker_id)
         if before is not None and before.epoch == heartbeat.broker_epoch:
             await self._make_way(before, heartbeat)
-        answer = await self._metadata.perform(
+        respond = await self._metadata.perform(
             lambda image: broker_heartbeat(
                 image,
                 self.sessions,
@@ -163,7 +163,7 @@ class ControllerDuties:
         self._heard.set()
         if before is not None:
             await self._follow_up(before)
-        return answer
+        return respond
 
     async def _make_way(self, broker: BrokerImage, heartbeat: Heartbeat) -> None:
         """What has to come before a broker, or a directory of it, is said to be gone."""

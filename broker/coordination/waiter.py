@@ -10,24 +10,24 @@ A = TypeVar("A")
 
 
 class ClientWaiter(Generic[A]):
-    __slots__ = ("_answer", "_answered")
+    __slots__ = ("_respond", "_responded")
 
     def __init__(self) -> None:
-        self._answer: A | None = None
-        self._answered: trio.Event | None = None
+        self._respond: A | None = None
+        self._responded: trio.Event | None = None
 
     @property
-    def is_answered(self) -> bool:
-        return self._answer is not None
+    def is_responded(self) -> bool:
+        return self._respond is not None
 
-    def set(self, answer: A) -> None:
-        self._answer = answer
-        if self._answered is not None:
-            self._answered.set()
+    def set(self, respond: A) -> None:
+        self._respond = respond
+        if self._responded is not None:
+            self._responded.set()
 
     async def wait(self) -> A:
-        if self._answer is None:
-            self._answered = trio.Event()
-            await self._answered.wait()
-            assert self._answer is not None
-        return self._answer
+        if self._respond is None:
+            self._responded = trio.Event()
+            await self._responded.wait()
+            assert self._respond is not None
+        return self._respond

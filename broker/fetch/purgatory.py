@@ -21,7 +21,7 @@ from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
 from odradek.seams.processor import let_others_run
 
-ANSWERED_AT_ONCE = 2
+RESPONDED_AT_ONCE = 2
 """Fetches answered before the answer of whoever woke them, about 50 µs each; the rest is left to
 their own tasks."""
 PATIENCE_SECONDS = 200e-6
@@ -38,7 +38,7 @@ class DueFetches:
         self._offered_again_at = 0.0
         self.waits: dict[_Wait, None] = {}
         self.is_attended = False
-        """Whether who is at work calls `answer` when done: no task has to be woken before."""
+        """Whether who is at work calls `respond` when done: no task has to be woken before."""
 
     def add(self, wait: _Wait) -> None:
         self.waits[wait] = None
@@ -46,23 +46,23 @@ class DueFetches:
     def discard(self, wait: _Wait) -> None:
         self.waits.pop(wait, None)
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         """Answer the first of them. Raises nothing: what goes wrong is left to their own tasks."""
         self.is_attended = False
         if not self.waits:
             return
         tried = 0
-        is_any_answered = False
+        is_any_responded = False
         while self.waits:
             wait = next(iter(self.waits))
             del self.waits[wait]
-            if tried < ANSWERED_AT_ONCE:
-                wait.answer()
+            if tried < RESPONDED_AT_ONCE:
+                wait.respond()
                 tried += 1
-                is_any_answered |= wait.is_answered
+                is_any_responded |= wait.is_responded
             else:
                 wait.resume()
-        if is_any_answered:
+        if is_any_responded:
             self._offer_processor()
 
     def _offer_processor(self) -> None:
@@ -84,19 +84,19 @@ class _Wait:
         due: DueFetches,
         timers: Timers[_Wait],
         asker: Asker | None,
-        answer_at_once: Callable[[], bool],
+        respond_at_once: Callable[[], bool],
     ) -> None:
-        """`answer_at_once` says whether it did answer; it needs an `asker`."""
+        """`respond_at_once` says whether it did answer; it needs an `asker`."""
         self._enough = trio.Event()
         self._due = due
         self._timers = timers
         self._asker = asker
-        self._answer_at_once = answer_at_once
+        self._respond_at_once = respond_at_once
         self._failure: Exception | None = None
         self._is_alone = True
         """No follower has to hear of what is watched before it is visible."""
         self._watched: list[Partition] = []
-        self.is_answered = False
+        self.is_responded = False
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
         raise NotImplementedError
@@ -121,13 +121,13 @@ class _Wait:
         if self._asker is None or not self._due.is_attended:
             self.resume()
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         """Answer, if that can be done at once; for `DueFetches`, and once in its life."""
         try:
-            self.is_answered = self._answer_at_once()
+            self.is_responded = self._respond_at_once()
         except Exception as failure:
             self._failure = failure
-        if self.is_answered:
+        if self.is_responded:
             self._enough.set()
             self.unwatch()
         else:
@@ -175,9 +175,9 @@ class FetchWait(_Wait):
         due: DueFetches,
         timers: Timers[_Wait],
         asker: Asker | None,
-        answer_at_once: Callable[[], bool],
+        respond_at_once: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, asker, answer_at_once)
+        super().__init__(due, timers, asker, respond_at_once)
         self._missing_bytes = missing_bytes
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -196,9 +196,9 @@ class StableWait(_Wait):
         due: DueFetches,
         timers: Timers[_Wait],
         asker: Asker | None,
-        answer_at_once: Callable[[], bool],
+        respond_at_once: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, asker, answer_at_once)
+        super().__init__(due, timers, asker, respond_at_once)
         self._stable_offsets = stable_offsets
 
     def visible(self, partition: Partition, size_bytes: int) -> None:

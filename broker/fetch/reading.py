@@ -89,7 +89,7 @@ class Read:
     """What was found in one partition, which is None where it can't be read here."""
 
     wanted: Wanted
-    answer: FetchedPartition
+    respond: FetchedPartition
     partition: Partition | None
     limits: Limits
     end_offset: int = -1
@@ -103,7 +103,7 @@ class Read:
     def size(self) -> int:
         """Bytes of records."""
         size_bytes = 0
-        for part in self.answer.records:
+        for part in self.respond.records:
             size_bytes += part.size if isinstance(part, FileSlice) else len(part)
         return size_bytes
 
@@ -120,13 +120,13 @@ class Read:
     def is_current(self) -> bool:
         """Whether nothing was found, and nothing has changed since that an answer would tell."""
         assert self.partition is not None
-        log, answer = self.partition.log, self.answer
+        log, respond = self.partition.log, self.respond
         return (
-            not answer.records
+            not respond.records
             and self.end_offset in (-1, log.end_offset)
-            and log.high_watermark == answer.high_watermark
-            and log.last_stable_offset == answer.last_stable_offset
-            and log.log_start_offset == answer.log_start_offset
+            and log.high_watermark == respond.high_watermark
+            and log.last_stable_offset == respond.last_stable_offset
+            and log.log_start_offset == respond.log_start_offset
         )
 
     def is_overtaken(self) -> bool:
@@ -138,7 +138,7 @@ class Read:
         if self.end_offset >= 0:
             return partition.log.end_offset != self.end_offset or not self.is_served_here()
         return (
-            partition.log.high_watermark != self.answer.high_watermark or not self.is_served_here()
+            partition.log.high_watermark != self.respond.high_watermark or not self.is_served_here()
         )
 
 
@@ -189,7 +189,7 @@ def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[R
                 if limits.holds_back(known.partition):
                     return None
                 read = read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
-                size_bytes += _read_slices(read.answer, READ_AT_ONCE_BYTES - size_bytes)
+                size_bytes += _read_slices(read.respond, READ_AT_ONCE_BYTES - size_bytes)
                 known = read
             found.append(known)
     except (KafkaError, OSError, WouldBlock):
@@ -197,11 +197,11 @@ def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[R
     return found if size_bytes >= min_bytes else None
 
 
-def _read_slices(answer: FetchedPartition, room_bytes: int) -> int:
+def _read_slices(respond: FetchedPartition, room_bytes: int) -> int:
     """Put the bytes in the place of the slices; how many there are. WouldBlock where they are not in memory, or
     more than `room_bytes`. Unpins the slices in any case."""
     size_bytes = 0
-    for part in answer.records:
+    for part in respond.records:
         if not isinstance(part, FileSlice):
             size_bytes += len(part)
             if size_bytes > room_bytes:
@@ -211,7 +211,7 @@ def _read_slices(answer: FetchedPartition, room_bytes: int) -> int:
             size_bytes += part.size
             if size_bytes > room_bytes:
                 raise WouldBlock
-            answer.records = (part.file.read_at(part.position, part.size, nowait=True),)
+            respond.records = (part.file.read_at(part.position, part.size, nowait=True),)
         finally:
             part.file.unpin()
     return size_bytes
@@ -253,14 +253,14 @@ async def _read_partition(
 
             reads = ctx.broker.remote.reads
             return leave_for_later(wanted, partition, limits, size_bytes, reads)
-        answer = _in_remote_tier(partition, ctx, limits)
+        respond = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:
-        answer = FetchedPartition(
+        respond = FetchedPartition(
             index=wanted.index,
             error_code=_told(error.code, ctx),
             aborted_transactions=() if partition is None else None,  # as Kafka has it
         )
-    return Read(wanted, answer, partition, limits)
+    return Read(wanted, respond, partition, limits)
 
 
 def _told(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
@@ -326,7 +326,7 @@ async def _read_for_follower(
         read = read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
     except WouldBlock:
         read = await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
-    if again or read.answer.diverging_epoch is not None:
+    if again or read.respond.diverging_epoch is not None:
         return read
     try:
         partition.check_leader(wanted.current_leader_epoch)  # the disk may have taken long
@@ -339,8 +339,8 @@ async def _read_for_follower(
     except KafkaError:
         let_go([read])
         raise
-    read.answer.high_watermark = partition.log.high_watermark
-    read.answer.last_stable_offset = partition.log.last_stable_offset
+    read.respond.high_watermark = partition.log.high_watermark
+    read.respond.last_stable_offset = partition.log.last_stable_offset
     return read
 
 
@@ -364,7 +364,7 @@ def read_log(
     what `PartitionLog.read` does."""
     log = partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
-    answer = FetchedPartition(
+    respond = FetchedPartition(
         index=wanted.index,
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
@@ -378,8 +378,8 @@ def read_log(
             last_fetched_epoch=wanted.last_fetched_epoch,
         )
         if end is not None:
-            answer.diverging_epoch = (end.epoch, end.end_offset)
-            return Read(wanted, answer, partition, limits)
+            respond.diverging_epoch = (end.epoch, end.end_offset)
+            return Read(wanted, respond, partition, limits)
     end_offset = -1
     limit = high_watermark
     committed = limits.isolation_level == READ_COMMITTED
@@ -392,15 +392,15 @@ def read_log(
     max_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
     newest = partition.newest(wanted.offset, limit)
     if newest is not None and (not size_bytes or len(newest) <= max_bytes):
-        answer.records = (newest,)
-        answer.aborted_transactions = [] if committed else None
-        return Read(wanted, answer, partition, limits, end_offset)
+        respond.records = (newest,)
+        respond.aborted_transactions = [] if committed else None
+        return Read(wanted, respond, partition, limits, end_offset)
     at_least_one = not size_bytes
     if committed:
         read, overlapping = log.read_committed(
             wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
         )
-        answer.aborted_transactions = [
+        respond.aborted_transactions = [
             (each.producer_id, each.first_offset) for each in overlapping
         ]
     else:
@@ -409,10 +409,10 @@ def read_log(
         )
     left_out_bytes = 0
     if read.slice is not None:
-        answer.records = (read.slice,)
+        respond.records = (read.slice,)
     elif read.first_batch_size:
         left_out_bytes = max(0, min(read.first_batch_size, wanted.max_bytes))
-    return Read(wanted, answer, partition, limits, end_offset, left_out_bytes)
+    return Read(wanted, respond, partition, limits, end_offset, left_out_bytes)
 
 
 async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
@@ -426,7 +426,7 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
             try:
                 if part.size <= left_bytes:
                     left_bytes -= part.size
-                    each.answer.records = (await _bytes_of(part, ctx),)
+                    each.respond.records = (await _bytes_of(part, ctx),)
                     part.file.unpin()
                 elif not part.is_in_memory():
                     await ctx.broker.seams.offload.run(read_through, part, lane=_lane(part))
@@ -434,7 +434,7 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
                 assert each.partition is not None
                 ctx.broker.logs.report(each.partition.log, error)
                 let_go([each])
-                each.answer = FetchedPartition(
+                each.respond = FetchedPartition(
                     index=each.wanted.index, error_code=_told(ErrorCode.kafka_storage_error, ctx)
                 )
 
@@ -461,7 +461,7 @@ def read_through(part: FileSlice) -> None:
 
 def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:
     for each in found:
-        for part in each.answer.records:
+        for part in each.respond.records:
             if isinstance(part, FileSlice):
                 yield part
 

@@ -69,20 +69,20 @@ class Wanted:
         self.last_fetched_epoch = newer.last_fetched_epoch
         self.log_start_offset = newer.log_start_offset
 
-    def is_news(self, answer: FetchedPartition) -> bool:
+    def is_news(self, respond: FetchedPartition) -> bool:
         """Whether an incremental answer must carry this; notes what the client is told."""
-        news = bool(answer.records) or (
-            answer.error_code != ErrorCode.none
-            or answer.diverging_epoch is not None
-            or answer.preferred_read_replica != -1
-            or answer.high_watermark != self.told_high_watermark
-            or answer.log_start_offset != self.told_log_start_offset
+        news = bool(respond.records) or (
+            respond.error_code != ErrorCode.none
+            or respond.diverging_epoch is not None
+            or respond.preferred_read_replica != -1
+            or respond.high_watermark != self.told_high_watermark
+            or respond.log_start_offset != self.told_log_start_offset
         )
-        failed = answer.error_code != ErrorCode.none or answer.diverging_epoch is not None
+        failed = respond.error_code != ErrorCode.none or respond.diverging_epoch is not None
         # After an error the recovery is news even where no offset moved; of an answer that says where
         # the logs part, a follower takes nothing else.
-        self.told_high_watermark = -1 if failed else answer.high_watermark
-        self.told_log_start_offset = answer.log_start_offset
+        self.told_high_watermark = -1 if failed else respond.high_watermark
+        self.told_log_start_offset = respond.log_start_offset
         return news
 
 
@@ -112,18 +112,18 @@ class FetchPlan:
     session: Session | None = None
 
     def select(
-        self, answers: Iterable[tuple[Wanted, FetchedPartition]]
+        self, responses: Iterable[tuple[Wanted, FetchedPartition]]
     ) -> list[tuple[Wanted, FetchedPartition]]:
         """The answers that go out. Partitions that brought data go to the back of the session, so
         that none starves behind a busy one."""
         if self.session is None:
-            return list(answers)
+            return list(responses)
         chosen = []
-        for wanted, answer in answers:
-            news = wanted.is_news(answer)
+        for wanted, respond in responses:
+            news = wanted.is_news(respond)
             if news or not self.incremental:
-                chosen.append((wanted, answer))
-            if answer.records and self.session.partitions.pop(wanted.key, None) is not None:
+                chosen.append((wanted, respond))
+            if respond.records and self.session.partitions.pop(wanted.key, None) is not None:
                 self.session.partitions[wanted.key] = wanted
         return chosen
 

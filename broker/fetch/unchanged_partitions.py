@@ -159,10 +159,10 @@ class _Moves:
 
 
 def _is_quiet(read: Read, partition: Partition) -> bool:
-    answer, leading = read.answer, partition.leading
+    respond, leading = read.respond, partition.leading
     return (
-        answer.error_code == ErrorCode.none
-        and answer.diverging_epoch is None
+        respond.error_code == ErrorCode.none
+        and respond.diverging_epoch is None
         and read.end_offset == read.wanted.offset
         and read.is_current()
         and leading is not None

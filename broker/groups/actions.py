@@ -1,7 +1,7 @@
 """What goes into a group and what comes out of it, as values.
 
 A group is told a request together with a *waiter*: whatever its caller recognises the answer by.
-It answers, now or after later events, with `Reply(waiter, answer)`. What must survive a restart
+It answers, now or after later events, with `Reply(waiter, respond)`. What must survive a restart
 comes out as an `Append`; the caller writes its records and comes back with `appended(then)` or
 `append_failed(then, …)`, and only then do the answers come that depend on it. So every answer that
 a client sees is backed by what the log holds.
@@ -141,7 +141,7 @@ class JoinedMember(NamedTuple):
 
 
 @value_class
-class JoinAnswer:
+class JoinResponse:
     error: ErrorCode
     member_id: str
     generation: int = NO_GENERATION
@@ -151,23 +151,23 @@ class JoinAnswer:
     skip_assignment: bool = False
     members: tuple[JoinedMember, ...] = ()
 
-    def failed(self, code: ErrorCode) -> JoinAnswer:
-        return JoinAnswer(code, NO_MEMBER_ID)
+    def failed(self, code: ErrorCode) -> JoinResponse:
+        return JoinResponse(code, NO_MEMBER_ID)
 
 
 @value_class
-class SyncAnswer:
+class SyncResponse:
     error: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
 
-    def failed(self, code: ErrorCode) -> SyncAnswer:
-        return SyncAnswer(code)
+    def failed(self, code: ErrorCode) -> SyncResponse:
+        return SyncResponse(code)
 
 
 @value_class
-class ConsumerHeartbeatAnswer:
+class ConsumerHeartbeatResponse:
     """`assigned` is None where it is not told because nothing has changed."""
 
     error: ErrorCode
@@ -177,16 +177,16 @@ class ConsumerHeartbeatAnswer:
     heartbeat_interval_ms: int = 0
     assigned: Mapping[UUID, tuple[int, ...]] | None = None
 
-    def failed(self, code: ErrorCode) -> ConsumerHeartbeatAnswer:
-        return ConsumerHeartbeatAnswer(code)
+    def failed(self, code: ErrorCode) -> ConsumerHeartbeatResponse:
+        return ConsumerHeartbeatResponse(code)
 
 
 @value_class
-class HeartbeatAnswer:
+class HeartbeatResponse:
     error: ErrorCode
 
-    def failed(self, code: ErrorCode) -> HeartbeatAnswer:
-        return HeartbeatAnswer(code)
+    def failed(self, code: ErrorCode) -> HeartbeatResponse:
+        return HeartbeatResponse(code)
 
 
 class Left(NamedTuple):
@@ -196,12 +196,12 @@ class Left(NamedTuple):
 
 
 @value_class
-class LeaveAnswer:
+class LeaveResponse:
     error: ErrorCode
     members: tuple[Left, ...] = ()
 
-    def failed(self, code: ErrorCode) -> LeaveAnswer:
-        return LeaveAnswer(code)
+    def failed(self, code: ErrorCode) -> LeaveResponse:
+        return LeaveResponse(code)
 
 
 @value_class
@@ -236,14 +236,14 @@ class GroupErrors:
         )
 
 
-Answer: TypeAlias = (
-    JoinAnswer
-    | SyncAnswer
-    | HeartbeatAnswer
-    | LeaveAnswer
+Response: TypeAlias = (
+    JoinResponse
+    | SyncResponse
+    | HeartbeatResponse
+    | LeaveResponse
     | PartitionErrors
     | GroupErrors
-    | ConsumerHeartbeatAnswer
+    | ConsumerHeartbeatResponse
 )
 
 
@@ -314,7 +314,7 @@ class Record(NamedTuple):
 
 class Reply(NamedTuple):
     waiter: Waiter
-    answer: Answer
+    respond: Response
 
 
 @value_class
@@ -416,15 +416,15 @@ class Actions:
     resolves: list[Resolve] = field(default_factory=list)
     completed_rebalances: int = 0
 
-    def reply(self, waiter: Waiter, answer: Answer) -> None:
-        self.replies.append(Reply(waiter, answer))
+    def reply(self, waiter: Waiter, respond: Response) -> None:
+        self.replies.append(Reply(waiter, respond))
 
-    def reply_after_appends(self, waiter: Waiter, answer: Answer) -> None:
+    def reply_after_appends(self, waiter: Waiter, respond: Response) -> None:
         """Answer now, or, if records are to be written for it, when they are."""
         if not self.appends:
-            self.reply(waiter, answer)
+            self.reply(waiter, respond)
             return
         last = self.appends[-1]
         assert isinstance(last.then, Respond), "an append that belongs to somebody else"
-        then = Respond((*last.then.replies, Reply(waiter, answer)))
+        then = Respond((*last.then.replies, Reply(waiter, respond)))
         self.appends[-1] = replace(last, then=then)

@@ -23,18 +23,18 @@ from odradek.broker.groups.actions import (
     Assigned,
     GroupKey,
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
     Leaver,
+    LeaveResponse,
     Left,
     Now,
     Record,
     Replaced,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     Then,
     Waiter,
 )
@@ -87,10 +87,10 @@ class ClassicGroup(Returns):
             self._turn_away(request.member_id, waiter, now, actions)
         elif self.state is State.DEAD:
             code = ErrorCode.coordinator_not_available
-            actions.reply(waiter, JoinAnswer(code, request.member_id))
+            actions.reply(waiter, JoinResponse(code, request.member_id))
         elif not self._supports(request):
             code = ErrorCode.inconsistent_group_protocol
-            actions.reply(waiter, JoinAnswer(code, request.member_id))
+            actions.reply(waiter, JoinResponse(code, request.member_id))
         elif is_unknown:
             self._join_unknown(request, waiter, now, actions)
         else:
@@ -114,7 +114,7 @@ class ClassicGroup(Returns):
 
     def _turn_away(self, member_id: str, waiter: Waiter, now: Now, actions: Actions) -> None:
         self.roster.remove(member_id)
-        actions.reply(waiter, JoinAnswer(ErrorCode.group_max_size_reached, NO_MEMBER_ID))
+        actions.reply(waiter, JoinResponse(ErrorCode.group_max_size_reached, NO_MEMBER_ID))
         self._complete_if_ready(now, actions)
 
     def _supports(self, request: Join) -> bool:
@@ -146,13 +146,13 @@ class ClassicGroup(Returns):
         if member_id in self.roster.pending:
             if request.instance_id is not None:  # ids are given to dynamic members alone
                 code = ErrorCode.unknown_server_error
-                actions.reply(waiter, JoinAnswer(code, NO_MEMBER_ID))
+                actions.reply(waiter, JoinResponse(code, NO_MEMBER_ID))
                 return
             self._admit(member_id, request, waiter, now, actions)
             return
         error = self.roster.check(member_id, request.instance_id)
         if error is not NO_ERROR:
-            actions.reply(waiter, JoinAnswer(error, member_id))
+            actions.reply(waiter, JoinResponse(error, member_id))
             return
         member = self.roster.members[member_id]
         match TABLE[self._rejoin_event(member, request)][self.state]:
@@ -161,7 +161,7 @@ class ClassicGroup(Returns):
             case Step.REPEAT:
                 actions.reply(waiter, self._joined(member))
             case _:
-                actions.reply(waiter, JoinAnswer(ErrorCode.unknown_member_id, member_id))
+                actions.reply(waiter, JoinResponse(ErrorCode.unknown_member_id, member_id))
 
     def _rejoin_event(self, member: Member, request: Join) -> Event:
         if member.protocols != request.protocols:
@@ -177,7 +177,7 @@ class ClassicGroup(Returns):
         self.roster.pending[new_id] = deadline_ms
         self._came_since_extension = True
         self._wake_at(deadline_ms)
-        actions.reply(waiter, JoinAnswer(ErrorCode.member_id_required, new_id))
+        actions.reply(waiter, JoinResponse(ErrorCode.member_id_required, new_id))
 
     def _admit(
         self, member_id: str, request: Join, waiter: Waiter, now: Now, actions: Actions
@@ -210,7 +210,7 @@ class ClassicGroup(Returns):
         """A member that asks twice gets one answer; the older request is told to ask again."""
         if member.joining is not None:
             code = ErrorCode.rebalance_in_progress
-            actions.reply(member.joining, JoinAnswer(code, member.member_id))
+            actions.reply(member.joining, JoinResponse(code, member.member_id))
             self.roster.set_joining(member, None)
 
     # SyncGroup
@@ -219,7 +219,7 @@ class ClassicGroup(Returns):
         actions = Actions()
         error = self._check_sync(request)
         if error is not NO_ERROR:
-            actions.reply(waiter, SyncAnswer(error))
+            actions.reply(waiter, SyncResponse(error))
             return actions
         member = self.roster.members[request.member_id]
         is_leader = self.roster.is_leader(request.member_id)
@@ -232,13 +232,13 @@ class ClassicGroup(Returns):
                 assignments = dict(request.assignments)
                 then = Assigned(self.group_id, self.generation, assignments)
                 self._store(assignments, then, actions)
-            case Step.ANSWER_ASSIGNMENT:
+            case Step.RESPONSE_ASSIGNMENT:
                 self._synced(member)
                 actions.reply(waiter, self._assigned(member))
             case Step.REJOIN:
-                actions.reply(waiter, SyncAnswer(ErrorCode.rebalance_in_progress))
+                actions.reply(waiter, SyncResponse(ErrorCode.rebalance_in_progress))
             case _:
-                actions.reply(waiter, SyncAnswer(ErrorCode.unknown_member_id))
+                actions.reply(waiter, SyncResponse(ErrorCode.unknown_member_id))
         return actions
 
     def _check_sync(self, request: Sync) -> ErrorCode:
@@ -259,7 +259,7 @@ class ClassicGroup(Returns):
 
     def _await_assignment(self, member: Member, waiter: Waiter, actions: Actions) -> None:
         if member.syncing is not None:
-            actions.reply(member.syncing, SyncAnswer(ErrorCode.rebalance_in_progress))
+            actions.reply(member.syncing, SyncResponse(ErrorCode.rebalance_in_progress))
         member.syncing = waiter
         self._synced(member)
 
@@ -274,25 +274,25 @@ class ClassicGroup(Returns):
         actions = Actions()
         error = self._check_heartbeat(request)
         if error is not NO_ERROR:
-            actions.reply(waiter, HeartbeatAnswer(error))
+            actions.reply(waiter, HeartbeatResponse(error))
             return actions
         is_early = now.monotonic_ms < self.arrival_ends_ms
         event = Event.EARLY_HEARTBEAT if is_early else Event.MEMBER_HEARTBEATS
         step = TABLE[event][self.state]
         if step is Step.REFUSE:
-            actions.reply(waiter, HeartbeatAnswer(ErrorCode.unknown_member_id))
+            actions.reply(waiter, HeartbeatResponse(ErrorCode.unknown_member_id))
             return actions
         member = self.roster.members[request.member_id]
         self._extend_session(member, now)
-        self._answer_heartbeat(member, NO_ERROR, actions)
+        self._respond_heartbeat(member, NO_ERROR, actions)
         match step:
             case Step.AWAIT_OTHERS:
                 member.beating = waiter
                 self._wake_at(self.arrival_ends_ms)
             case Step.STAY_ALIVE_AND_REJOIN:
-                actions.reply(waiter, HeartbeatAnswer(ErrorCode.rebalance_in_progress))
+                actions.reply(waiter, HeartbeatResponse(ErrorCode.rebalance_in_progress))
             case _:
-                actions.reply(waiter, HeartbeatAnswer(NO_ERROR))
+                actions.reply(waiter, HeartbeatResponse(NO_ERROR))
         return actions
 
     def _check_heartbeat(self, request: Heartbeat) -> ErrorCode:
@@ -307,18 +307,18 @@ class ClassicGroup(Returns):
         actions = Actions()
         step = TABLE[Event.MEMBERS_LEAVE][self.state]
         if step is Step.UNAVAILABLE:
-            actions.reply(waiter, LeaveAnswer(ErrorCode.coordinator_not_available))
+            actions.reply(waiter, LeaveResponse(ErrorCode.coordinator_not_available))
             return actions
-        answers = tuple(self._leave(each, actions) for each in request.members)
+        responses = tuple(self._leave(each, actions) for each in request.members)
         gone = [
-            each.member_id or each.instance_id or "" for each in answers if each.error is NO_ERROR
+            each.member_id or each.instance_id or "" for each in responses if each.error is NO_ERROR
         ]
         if gone and step is Step.REBALANCE:
             reasons = "".join(why(each.reason) for each in request.members if each.reason)
             self._rebalance(f"{', '.join(gone)} left{reasons}", now, actions)
         elif gone and step is Step.COMPLETE_IF_READY:
             self._complete_if_ready(now, actions)
-        actions.reply_after_appends(waiter, LeaveAnswer(NO_ERROR, answers))
+        actions.reply_after_appends(waiter, LeaveResponse(NO_ERROR, responses))
         return actions
 
     def _leave(self, leaver: Leaver, actions: Actions) -> Left:

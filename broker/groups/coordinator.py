@@ -29,24 +29,24 @@ from odradek.broker.coordination.waiter import ClientWaiter
 from odradek.broker.groups.actions import (
     NO_ERROR,
     Actions,
-    Answer,
     Append,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    ConsumerHeartbeatResponse,
     GroupErrors,
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
+    LeaveResponse,
     Now,
     PartitionErrors,
     Reply,
     Resolve,
     Respond,
+    Response,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     Then,
     Waiter,
 )
@@ -71,7 +71,7 @@ from odradek.seams.entropy import Entropy
 log = logging.getLogger("odradek.groups")
 
 T = TypeVar("T")
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Response)
 
 WHILE_LOADING_MS = 100
 """How soon a group that is due is looked at again while its partition is still being loaded."""
@@ -147,7 +147,7 @@ class GroupCoordinator:
         while led.uncommitted:
             then = led.uncommitted.popleft().then
             replies += led.shard.append_failed(then, code, now, written=True).replies
-        self._answer(replies)
+        self._respond(replies)
 
     def settled(self, led: Led, then: Then, code: ErrorCode) -> None:
         group_id = getattr(then, "group_id", None)
@@ -155,59 +155,59 @@ class GroupCoordinator:
 
     # Requests
 
-    async def join(self, request: Join) -> JoinAnswer:
+    async def join(self, request: Join) -> JoinResponse:
         if not request.group_id:
-            return JoinAnswer(ErrorCode.invalid_group_id, request.member_id)
+            return JoinResponse(ErrorCode.invalid_group_id, request.member_id)
         low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
-            return JoinAnswer(ErrorCode.invalid_session_timeout, request.member_id)
+            return JoinResponse(ErrorCode.invalid_session_timeout, request.member_id)
         return await self._ask(
-            request.group_id, lambda shard, *rest: shard.join(request, *rest), JoinAnswer
+            request.group_id, lambda shard, *rest: shard.join(request, *rest), JoinResponse
         )
 
     def fresh_id(self) -> str:
         """What makes a new member's id its own."""
         return str(self._entropy.uuid())
 
-    async def sync(self, request: Sync) -> SyncAnswer:
+    async def sync(self, request: Sync) -> SyncResponse:
         if not request.group_id:
-            return SyncAnswer(ErrorCode.invalid_group_id)
+            return SyncResponse(ErrorCode.invalid_group_id)
         return await self._ask(
-            request.group_id, lambda shard, *rest: shard.sync(request, *rest), SyncAnswer
+            request.group_id, lambda shard, *rest: shard.sync(request, *rest), SyncResponse
         )
 
-    async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, request: Heartbeat) -> HeartbeatResponse:
         if not request.group_id:
-            return HeartbeatAnswer(ErrorCode.invalid_group_id)
+            return HeartbeatResponse(ErrorCode.invalid_group_id)
         try:
             return await self._ask(
                 request.group_id,
                 lambda shard, *rest: shard.heartbeat(request, *rest),
-                HeartbeatAnswer,
+                HeartbeatResponse,
             )
         except LoadInProgress:  # nothing can have happened to the member meanwhile
-            return HeartbeatAnswer(NO_ERROR)
+            return HeartbeatResponse(NO_ERROR)
 
-    async def leave(self, request: Leave) -> LeaveAnswer:
+    async def leave(self, request: Leave) -> LeaveResponse:
         if not request.group_id:
-            return LeaveAnswer(ErrorCode.invalid_group_id)
+            return LeaveResponse(ErrorCode.invalid_group_id)
         return await self._ask(
-            request.group_id, lambda shard, *rest: shard.leave(request, *rest), LeaveAnswer
+            request.group_id, lambda shard, *rest: shard.leave(request, *rest), LeaveResponse
         )
 
-    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
         return await self._ask(
             request.group_id,
             lambda shard, *rest: shard.consumer_heartbeat(request, *rest),
-            ConsumerHeartbeatAnswer,
+            ConsumerHeartbeatResponse,
         )
 
     async def commit(self, request: Commit) -> PartitionErrors:
-        answer = await self._ask(
+        respond = await self._ask(
             request.group_id, lambda shard, *rest: shard.commit(request, *rest), PartitionErrors
         )
-        self.statistics.offset_commits += answer.succeeded
-        return answer
+        self.statistics.offset_commits += respond.succeeded
+        return respond
 
     async def commit_in_transaction(
         self, request: Commit, transaction: InTransaction
@@ -255,13 +255,13 @@ class GroupCoordinator:
     ) -> PartitionErrors:
         if not group_id:
             return PartitionErrors(ErrorCode.invalid_group_id, ())
-        answer = await self._ask(
+        respond = await self._ask(
             group_id,
             lambda shard, waiter, now: shard.delete_offsets(group_id, partitions, waiter),
             PartitionErrors,
         )
-        self.statistics.offset_deletions += answer.succeeded
-        return answer
+        self.statistics.offset_deletions += respond.succeeded
+        return respond
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[tuple[str, ErrorCode]]:
         """Each group with what became of it."""
@@ -269,8 +269,8 @@ class GroupCoordinator:
         results: list[tuple[str, ErrorCode]] = []
         for group_id in dict.fromkeys(group_ids):
             try:
-                answer = await self._ask(group_id, _delete(group_id), GroupErrors)
-                results += answer.groups
+                respond = await self._ask(group_id, _delete(group_id), GroupErrors)
+                results += respond.groups
             except KafkaError as error:
                 results.append((group_id, error.code))
         return results
@@ -337,15 +337,15 @@ class GroupCoordinator:
         self,
         group_id: str,
         act: Callable[[Shard, Waiter, Now], Actions],
-        answer_type: type[A],
+        response_type: type[A],
     ) -> A:
         led = self.leadership.active(group_id)
-        waiter = ClientWaiter[Answer]()
+        waiter = ClientWaiter[Response]()
         if not self._drive(led, group_id, lambda now: act(led.shard, waiter, now)):
             raise KafkaError(ErrorCode.unknown_server_error, "a group broke an invariant")
-        answer = await waiter.wait()
-        assert isinstance(answer, answer_type)
-        return answer
+        respond = await waiter.wait()
+        assert isinstance(respond, response_type)
+        return respond
 
     async def _look(self, led: Led, look: Callable[[], T]) -> T:
         """What `look` finds now, told when it is replicated: that a member or a group is not there too."""
@@ -361,12 +361,12 @@ class GroupCoordinator:
         """Wait for the records that are on their way to the replicas, if there are any."""
         if self._log.is_committed(led.partition, led.last_offset):
             return
-        waiter = ClientWaiter[Answer]()
-        then = Respond((Reply(waiter, HeartbeatAnswer(NO_ERROR)),))
+        waiter = ClientWaiter[Response]()
+        then = Respond((Reply(waiter, HeartbeatResponse(NO_ERROR)),))
         self.leadership.wait_for(led, then)
-        answer = await waiter.wait()
-        assert isinstance(answer, HeartbeatAnswer)
-        if answer.error is not NO_ERROR:
+        respond = await waiter.wait()
+        assert isinstance(respond, HeartbeatResponse)
+        if respond.error is not NO_ERROR:
             raise KafkaError(ErrorCode.not_coordinator, "what was committed is not replicated")
 
     # Doing what a shard says
@@ -388,7 +388,7 @@ class GroupCoordinator:
             for note in actions.notes:
                 log.info("group %s: %s", group_id, note)
             self.statistics.completed_rebalances += actions.completed_rebalances
-            self._answer(actions.replies)
+            self._respond(actions.replies)
             todo.extend(self._append(led, append) for append in actions.appends)
             for resolve in actions.resolves:
                 assert self._nursery is not None, "the coordinator does not run"
@@ -397,9 +397,9 @@ class GroupCoordinator:
             self._timers.arm((led.partition, group_id), led.shard.wake_ms(group_id))
 
     @staticmethod
-    def _answer(replies: Iterable[Reply]) -> None:
-        for waiter, answer in replies:
-            waiter.set(answer)
+    def _respond(replies: Iterable[Reply]) -> None:
+        for waiter, respond in replies:
+            waiter.set(respond)
 
     def _append(self, led: Led, append: Append) -> Actions:
         try:

@@ -19,13 +19,13 @@ from odradek.broker.groups.actions import (
     Actions,
     Append,
     GroupKey,
-    HeartbeatAnswer,
-    JoinAnswer,
+    HeartbeatResponse,
     JoinedMember,
+    JoinResponse,
     Now,
     Record,
     StoredGroup,
-    SyncAnswer,
+    SyncResponse,
     Waiter,
 )
 from odradek.broker.groups.config import GroupConfig
@@ -195,7 +195,7 @@ class Generations:
         actions.notes.append(f"rebalance after generation {self.generation}: {reason}")
         if self.state is State.COMPLETING:
             self._cancel_syncs(ErrorCode.rebalance_in_progress, now, actions)
-        self._answer_heartbeats(ErrorCode.rebalance_in_progress, actions)
+        self._respond_heartbeats(ErrorCode.rebalance_in_progress, actions)
         self.roster.unsynced.clear()
         self._sync_deadline_ms = None
         is_first = self.is_empty
@@ -255,9 +255,9 @@ class Generations:
             actions.appends.append(Append((record,), replay=False))
         else:
             self._become(State.COMPLETING, now)
-            self._answer_joins(now, actions)
+            self._respond_joins(now, actions)
 
-    def _answer_joins(self, now: Now, actions: Actions) -> None:
+    def _respond_joins(self, now: Now, actions: Actions) -> None:
         for member in self.roster.members.values():
             if member.joining is not None:
                 actions.reply(member.joining, self._joined(member))
@@ -284,7 +284,7 @@ class Generations:
         for member in self.roster.members.values():
             member.assignment = NO_ASSIGNMENT
             if member.syncing is not None:
-                actions.reply(member.syncing, SyncAnswer(code))
+                actions.reply(member.syncing, SyncResponse(code))
                 member.syncing = None
                 self._extend_session(member, now)
 
@@ -299,27 +299,27 @@ class Generations:
         member = self.roster.members.get(member_id)
         code = ErrorCode.unknown_member_id
         if member is not None and member.joining is not None:
-            actions.reply(member.joining, JoinAnswer(code, NO_MEMBER_ID))
+            actions.reply(member.joining, JoinResponse(code, NO_MEMBER_ID))
         if member is not None and member.syncing is not None:
-            actions.reply(member.syncing, SyncAnswer(code))
+            actions.reply(member.syncing, SyncResponse(code))
         if member is not None:
-            self._answer_heartbeat(member, code, actions)
+            self._respond_heartbeat(member, code, actions)
         self.roster.remove(member_id)
 
-    def _answer_heartbeats(self, code: ErrorCode, actions: Actions) -> None:
+    def _respond_heartbeats(self, code: ErrorCode, actions: Actions) -> None:
         for member in self.roster.members.values():
-            self._answer_heartbeat(member, code, actions)
+            self._respond_heartbeat(member, code, actions)
 
-    def _answer_heartbeat(self, member: Member, code: ErrorCode, actions: Actions) -> None:
+    def _respond_heartbeat(self, member: Member, code: ErrorCode, actions: Actions) -> None:
         """Of a member whose heartbeat waits."""
         if member.beating is not None:
-            actions.reply(member.beating, HeartbeatAnswer(code))
+            actions.reply(member.beating, HeartbeatResponse(code))
             member.beating = None
 
-    def _joined(self, member: Member) -> JoinAnswer:
+    def _joined(self, member: Member) -> JoinResponse:
         """The answer to a member that is in the present generation."""
         is_leader = self.roster.is_leader(member.member_id)
-        return JoinAnswer(
+        return JoinResponse(
             NO_ERROR,
             member.member_id,
             self.generation,
@@ -335,8 +335,8 @@ class Generations:
             for each in self.roster.members.values()
         )
 
-    def _assigned(self, member: Member) -> SyncAnswer:
-        return SyncAnswer(NO_ERROR, self.protocol_type, self.protocol, member.assignment)
+    def _assigned(self, member: Member) -> SyncResponse:
+        return SyncResponse(NO_ERROR, self.protocol_type, self.protocol, member.assignment)
 
     def _assignments(self) -> dict[str, bytes]:
         return {each.member_id: each.assignment for each in self.roster.members.values()}
@@ -364,12 +364,12 @@ class Generations:
         actions = Actions()
         for member in self.roster.members.values():
             if member.joining is not None:
-                actions.reply(member.joining, JoinAnswer(code, member.member_id))
+                actions.reply(member.joining, JoinResponse(code, member.member_id))
                 self.roster.set_joining(member, None)
             if member.syncing is not None:
-                actions.reply(member.syncing, SyncAnswer(code))
+                actions.reply(member.syncing, SyncResponse(code))
                 member.syncing = None
-            self._answer_heartbeat(member, code, actions)
+            self._respond_heartbeat(member, code, actions)
             member.deadline_ms = None
         self.roster.pending.clear()
         self._join_deadline_ms = self._sync_deadline_ms = self.wake_ms = None
@@ -397,8 +397,8 @@ class Generations:
                     if TABLE[Event.SYNC_TIME_IS_UP][self.state] is Step.DROP_UNSYNCED:
                         self._drop_unsynced(now, actions)
                 case Event.ARRIVAL_ENDS:
-                    if TABLE[Event.ARRIVAL_ENDS][self.state] is Step.ANSWER_HEARTBEATS:
-                        self._answer_heartbeats(NO_ERROR, actions)
+                    if TABLE[Event.ARRIVAL_ENDS][self.state] is Step.RESPONSE_HEARTBEATS:
+                        self._respond_heartbeats(NO_ERROR, actions)
         self.wake_ms = min(self._deadlines(), default=None)
         return actions
 

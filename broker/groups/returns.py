@@ -16,11 +16,11 @@ from odradek.broker.groups.actions import (
     Append,
     GroupKey,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Now,
     Record,
     Replaced,
-    SyncAnswer,
+    SyncResponse,
     Then,
     Waiter,
 )
@@ -74,12 +74,12 @@ class Returns(Generations):
         """Whoever still waits under the old id is a duplicate of the member that came back."""
         code = ErrorCode.fenced_instance_id
         if member.joining is not None:
-            actions.reply(member.joining, JoinAnswer(code, member.member_id))
+            actions.reply(member.joining, JoinResponse(code, member.member_id))
             self.roster.set_joining(member, None)
         if member.syncing is not None:
-            actions.reply(member.syncing, SyncAnswer(code))
+            actions.reply(member.syncing, SyncResponse(code))
             member.syncing = None
-        self._answer_heartbeat(member, code, actions)
+        self._respond_heartbeat(member, code, actions)
 
     def _replaced(self, then: Replaced, now: Now, actions: Actions) -> None:
         """The new id is in the log. If a rebalance came in between, its end answers the join."""
@@ -88,16 +88,16 @@ class Returns(Generations):
             return
         if self.state is not State.STABLE or self.generation != then.generation:
             return
-        answer = self._joined(member)
+        respond = self._joined(member)
         if then.can_skip_assignment:
-            answer = replace(answer, skip_assignment=self.roster.is_leader(member.member_id))
+            respond = replace(respond, skip_assignment=self.roster.is_leader(member.member_id))
         else:
             # An old client takes itself for the leader if it is named so, and would assign what a
             # stable group then ignores: it is told the id it had before.
-            answer = replace(answer, leader=then.leader_before or NO_MEMBER_ID, members=())
+            respond = replace(respond, leader=then.leader_before or NO_MEMBER_ID, members=())
         self.roster.set_joining(member, None)
         self._extend_session(member, now)
-        actions.reply(then.waiter, answer)
+        actions.reply(then.waiter, respond)
 
     def _not_replaced(
         self, then: Replaced, code: ErrorCode, written: bool, now: Now, actions: Actions
@@ -106,8 +106,8 @@ class Returns(Generations):
         member = self.roster.members.get(then.member_id)
         if member is None or member.joining is not then.waiter:
             return
-        answer = replace(
-            JoinAnswer(code, NO_MEMBER_ID),
+        respond = replace(
+            JoinResponse(code, NO_MEMBER_ID),
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol,
@@ -125,7 +125,7 @@ class Returns(Generations):
             self.roster.rename(then.member_id, then.member_id_before)
             self._know_subscriptions()
         self._extend_session(member, now)
-        actions.reply(then.waiter, answer)
+        actions.reply(then.waiter, respond)
 
     def _adopt(self, member: Member, request: Join, waiter: Waiter) -> None:
         self.roster.update(

@@ -25,11 +25,11 @@ from odradek.broker.groups.actions import (
     GroupErrors,
     GroupKey,
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
+    LeaveResponse,
     Left,
     Now,
     OffsetKey,
@@ -41,7 +41,7 @@ from odradek.broker.groups.actions import (
     Respond,
     StoredGroup,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     Then,
     Waiter,
 )
@@ -168,7 +168,7 @@ class Shard:
         if group is not None and not group.is_empty:
             return self.consumers.join(group, request, waiter, now)
         if request.member_id != NO_MEMBER_ID:
-            return _refused(waiter, JoinAnswer(ErrorCode.unknown_member_id, request.member_id))
+            return _refused(waiter, JoinResponse(ErrorCode.unknown_member_id, request.member_id))
         return self._create(request, group, waiter, now)
 
     def _create(
@@ -195,7 +195,7 @@ class Shard:
     def sync(self, request: Sync, waiter: Waiter, now: Now) -> Actions:
         group = self.groups.get(request.group_id)
         if group is None or group.is_empty:
-            return _refused(waiter, SyncAnswer(ErrorCode.unknown_member_id))
+            return _refused(waiter, SyncResponse(ErrorCode.unknown_member_id))
         if isinstance(group, ConsumerGroup):
             return self.consumers.sync(group, request, waiter, now)
         return group.sync(request, waiter, now)
@@ -203,7 +203,7 @@ class Shard:
     def heartbeat(self, request: Heartbeat, waiter: Waiter, now: Now) -> Actions:
         group = self.groups.get(request.group_id)
         if group is None:
-            return _refused(waiter, HeartbeatAnswer(ErrorCode.unknown_member_id))
+            return _refused(waiter, HeartbeatResponse(ErrorCode.unknown_member_id))
         if isinstance(group, ConsumerGroup):
             return self.consumers.classic_heartbeat(group, request, waiter, now)
         return group.heartbeat(request, waiter, now)
@@ -213,7 +213,7 @@ class Shard:
         if group is None:
             unknown = ErrorCode.unknown_member_id
             members = (Left(each.member_id, each.instance_id, unknown) for each in request.members)
-            return _refused(waiter, LeaveAnswer(NO_ERROR, tuple(members)))
+            return _refused(waiter, LeaveResponse(NO_ERROR, tuple(members)))
         if isinstance(group, ConsumerGroup):
             return self.consumers.leave(group, request, waiter, now)
         return group.leave(request, waiter, now)
@@ -255,7 +255,7 @@ class Shard:
             group = self.groups.pop(then.group_id, None)
             if group is not None:
                 actions = group.end(code, now)
-        actions.replies += [Reply(waiter, answer.failed(code)) for waiter, answer in then.replies]
+        actions.replies += [Reply(waiter, respond.failed(code)) for waiter, respond in then.replies]
         return actions
 
     # Offsets
@@ -275,8 +275,8 @@ class Shard:
                 key = OffsetKey(request.group_id, each.topic, each.partition)
                 records.append(Record(key, _to_commit(each, request, now)))
             errors.append((each.topic, each.partition, code))
-        answer = PartitionErrors(NO_ERROR, tuple(errors))
-        return _write(records, waiter, answer, request.producer)
+        respond = PartitionErrors(NO_ERROR, tuple(errors))
+        return _write(records, waiter, respond, request.producer)
 
     def _check_commit(self, request: Commit, now: Now) -> ErrorCode:
         group = self.groups.get(request.group_id)
@@ -383,12 +383,12 @@ class Shard:
     def delete_group(self, group_id: str, waiter: Waiter) -> Actions:
         group = self.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_delete()
-        answer = GroupErrors(((group_id, error),))
+        respond = GroupErrors(((group_id, error),))
         if group is None or error is not NO_ERROR:
-            return _refused(waiter, answer)
+            return _refused(waiter, respond)
         records = [Record(key, None) for key in self.offsets.keys(group_id)]
         records += group.gone()
-        return _write(records, waiter, answer)
+        return _write(records, waiter, respond)
 
     def delete_all(self, now: Now) -> Actions:
         """Forget every group, members or not, and all offsets; who waits is told that it is unknown."""
@@ -435,27 +435,32 @@ class Shard:
 
 def _refused(
     waiter: Waiter,
-    answer: JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer | PartitionErrors | GroupErrors,
+    respond: JoinResponse
+    | SyncResponse
+    | HeartbeatResponse
+    | LeaveResponse
+    | PartitionErrors
+    | GroupErrors,
 ) -> Actions:
     actions = Actions()
-    actions.reply(waiter, answer)
+    actions.reply(waiter, respond)
     return actions
 
 
 def _write(
     records: list[Record],
     waiter: Waiter,
-    answer: PartitionErrors | GroupErrors,
+    respond: PartitionErrors | GroupErrors,
     producer: Producer | None = None,
 ) -> Actions:
     """Write what replaying will do, then answer; at once if there is nothing to write."""
     actions = Actions()
     if records:
-        then = Respond((Reply(waiter, answer),))
+        then = Respond((Reply(waiter, respond),))
         is_atomic = producer is not None
         actions.appends.append(Append(tuple(records), then, atomic=is_atomic, producer=producer))
     else:
-        actions.reply(waiter, answer)
+        actions.reply(waiter, respond)
     return actions
 
 

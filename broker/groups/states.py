@@ -51,10 +51,10 @@ class Step(enum.Enum):
     AWAIT_ASSIGNMENT = "keep it waiting for the leader"
     STORE_ASSIGNMENT = "write the assignments, then answer everyone"
     SETTLE = "give everyone their assignment"
-    ANSWER_ASSIGNMENT = "answer with its assignment"
+    RESPONSE_ASSIGNMENT = "answer with its assignment"
     STAY_ALIVE = "extend its session"
     AWAIT_OTHERS = "extend its session, and keep it waiting for who may still come"
-    ANSWER_HEARTBEATS = "answer the heartbeats that wait"
+    RESPONSE_HEARTBEATS = "answer the heartbeats that wait"
     STAY_ALIVE_AND_REJOIN = "extend its session, and tell it to join (REBALANCE_IN_PROGRESS)"
     REJOIN = "tell it to join (REBALANCE_IN_PROGRESS)"
     REBALANCE = "rebalance"
@@ -80,11 +80,11 @@ def _table() -> Mapping[Event, Mapping[State, Step]]:
         e.LEADER_REJOINS:        (s.REFUSE,  s.UPDATE,                s.REPEAT,                s.UPDATE,              s.UNAVAILABLE),
         e.FOLLOWER_REJOINS:      (s.REFUSE,  s.UPDATE,                s.REPEAT,                s.REPEAT,              s.UNAVAILABLE),
         e.MEMBER_CHANGES:        (s.REFUSE,  s.UPDATE,                s.UPDATE,                s.UPDATE,              s.UNAVAILABLE),
-        e.LEADER_SYNCS:          (s.REFUSE,  s.REJOIN,                s.STORE_ASSIGNMENT,      s.ANSWER_ASSIGNMENT,   s.UNAVAILABLE),
-        e.FOLLOWER_SYNCS:        (s.REFUSE,  s.REJOIN,                s.AWAIT_ASSIGNMENT,      s.ANSWER_ASSIGNMENT,   s.UNAVAILABLE),
+        e.LEADER_SYNCS:          (s.REFUSE,  s.REJOIN,                s.STORE_ASSIGNMENT,      s.RESPONSE_ASSIGNMENT,   s.UNAVAILABLE),
+        e.FOLLOWER_SYNCS:        (s.REFUSE,  s.REJOIN,                s.AWAIT_ASSIGNMENT,      s.RESPONSE_ASSIGNMENT,   s.UNAVAILABLE),
         e.MEMBER_HEARTBEATS:     (s.REFUSE,  s.STAY_ALIVE_AND_REJOIN, s.STAY_ALIVE,            s.STAY_ALIVE,          s.UNAVAILABLE),
         e.EARLY_HEARTBEAT:       (s.REFUSE,  s.STAY_ALIVE_AND_REJOIN, s.STAY_ALIVE,            s.AWAIT_OTHERS,        s.UNAVAILABLE),
-        e.ARRIVAL_ENDS:          (s.NOTHING, s.NOTHING,               s.NOTHING,               s.ANSWER_HEARTBEATS,   s.NOTHING),
+        e.ARRIVAL_ENDS:          (s.NOTHING, s.NOTHING,               s.NOTHING,               s.RESPONSE_HEARTBEATS,   s.NOTHING),
         e.MEMBERS_LEAVE:         (s.NOTHING, s.COMPLETE_IF_READY,     s.REBALANCE,             s.REBALANCE,           s.UNAVAILABLE),
         e.MEMBER_EXPIRES:        (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.REBALANCE,            s.REBALANCE,           s.NOTHING),
         e.PENDING_EXPIRES:       (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.NOTHING,              s.NOTHING,             s.NOTHING),

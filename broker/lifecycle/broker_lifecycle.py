@@ -113,7 +113,7 @@ class Life:
         elif self.state is not LifeState.STOPPING:
             self.state = LifeState.GONE
 
-    def answered(
+    def responded(
         self, *, is_caught_up: bool, is_fenced: bool, should_shut_down: bool, now_ms: int
     ) -> None:
         """A heartbeat was. See the table."""
@@ -293,20 +293,20 @@ class BrokerLifecycle:
 
     async def _register(self) -> None:
         assert self._registration is not None
-        answer = await self._controller.request(
+        respond = await self._controller.request(
             apis.BROKER_REGISTRATION,
             _registration_values(self._registration, self._metadata.cluster_id),
             timeout_s=self._timeout_s,
         )
-        if answer.error_code is not ErrorCode.none:
-            raise KafkaError(answer.error_code, "as an answer to its registration")
-        self._life.registered(answer.broker_epoch, self._now_ms())
-        log.info("registered with epoch %d", answer.broker_epoch)
+        if respond.error_code is not ErrorCode.none:
+            raise KafkaError(respond.error_code, "as an answer to its registration")
+        self._life.registered(respond.broker_epoch, self._now_ms())
+        log.info("registered with epoch %d", respond.broker_epoch)
 
     async def _heartbeat(self) -> None:
         life = self._life
         knows_itself = life.state is not LifeState.STARTING
-        answer = await self._controller.request(
+        respond = await self._controller.request(
             apis.BROKER_HEARTBEAT,
             {
                 "broker_id": self._metadata.node_id,
@@ -319,13 +319,13 @@ class BrokerLifecycle:
             },
             timeout_s=self._timeout_s,
         )
-        if answer.error_code is not ErrorCode.none:
-            raise KafkaError(answer.error_code, "as an answer to its heartbeat")
+        if respond.error_code is not ErrorCode.none:
+            raise KafkaError(respond.error_code, "as an answer to its heartbeat")
         before = life.state
-        life.answered(
-            is_caught_up=answer.is_caught_up,
-            is_fenced=answer.is_fenced,
-            should_shut_down=answer.should_shut_down,
+        life.responded(
+            is_caught_up=respond.is_caught_up,
+            is_fenced=respond.is_fenced,
+            should_shut_down=respond.should_shut_down,
             now_ms=self._now_ms(),
         )
         if life.state is not before:

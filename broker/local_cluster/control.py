@@ -37,13 +37,13 @@ class Refused(Exception):
 async def serve(
     seams: Seams,
     directory: Path,
-    answer: Answerer,
+    respond: Answerer,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answer until cancelled; the file is there once this is started, and gone at the end.
 
-    `answer` raises Refused for what can't be done.
+    `respond` raises Refused for what can't be done.
     """
     [listener] = await seams.network.listen(HOST, 0)
     token = uuid_to_text(seams.entropy.uuid())
@@ -54,18 +54,18 @@ async def serve(
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
-                nursery.start_soon(_answer_one, await listener.accept(), token, answer)
+                nursery.start_soon(_respond_one, await listener.accept(), token, respond)
     finally:
         seams.files.remove(file, missing_ok=True)
         with trio.CancelScope(shield=True):
             await listener.aclose()
 
 
-async def _answer_one(connection: Connection, token: str, answer: Answerer) -> None:
+async def _respond_one(connection: Connection, token: str, respond: Answerer) -> None:
     try:
         asked = await _read_line(connection)
         if asked.get("token") == token:
-            await _write_line(connection, await _answered(answer, asked))
+            await _write_line(connection, await _responded(respond, asked))
     except (ConnectionLost, ValueError):
         pass  # whoever it was does not speak to us, or not any more
     finally:
@@ -73,9 +73,9 @@ async def _answer_one(connection: Connection, token: str, answer: Answerer) -> N
             await connection.aclose()
 
 
-async def _answered(answer: Answerer, asked: Values) -> Values:
+async def _responded(respond: Answerer, asked: Values) -> Values:
     try:
-        return await answer(asked)
+        return await respond(asked)
     except Refused as refused:
         return {"refused": str(refused)}
 
@@ -98,15 +98,15 @@ async def _ask(network: Network, files: Files, directory: Path, values: Values) 
         connection = await network.connect(HOST, where["port"])
         try:
             await _write_line(connection, {**values, "token": where["token"]})
-            answer = await _read_line(connection)
+            respond = await _read_line(connection)
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
     except (ConnectionLost, ValueError):  # it was killed, and another may have its port
         raise NobodyRuns from None
-    if "refused" in answer:
-        raise Refused(answer["refused"])
-    return answer
+    if "refused" in respond:
+        raise Refused(respond["refused"])
+    return respond
 
 
 async def _read_line(connection: Connection) -> dict[str, Any]:

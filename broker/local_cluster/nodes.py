@@ -24,7 +24,7 @@ from odradek.seams.network import Network
 START_S = 60.0
 STOP_S = 60.0
 ASK_EVERY_S = 0.02
-ANSWER_S = 2.0
+RESPONSE_S = 2.0
 
 
 class NodeFailed(Exception):
@@ -249,7 +249,7 @@ class Nodes:
         """Whether it answers: a broker with all these brokers, a controller at all."""
         address = node.doors[0][1].listen
         try:
-            opened = open_cluster(self._network, [address], timeout_s=ANSWER_S)
+            opened = open_cluster(self._network, [address], timeout_s=RESPONSE_S)
             async with opened as cluster:
                 if not node.is_broker:
                     await cluster.any_node()
@@ -260,17 +260,17 @@ class Nodes:
             return False
 
     async def silent(self) -> set[int]:
-        """The nodes that run and do not answer now; takes `ANSWER_S` at most."""
+        """The nodes that run and do not answer now; takes `RESPONSE_S` at most."""
         running = {each for each, node in self._nodes.items() if node.state is State.RUNNING}
-        answering: set[int] = set()
+        responding: set[int] = set()
 
         async def ask(node_id: int) -> None:
             if await self._is_ready(self._nodes[node_id].plan, {node_id}):
-                answering.add(node_id)
+                responding.add(node_id)
 
-        with trio.move_on_after(ANSWER_S):
+        with trio.move_on_after(RESPONSE_S):
             await self.every(ask, running)
-        return running - answering
+        return running - responding
 
     async def every(self, act: Callable[[int], Awaitable[object]], node_ids: Iterable[int]) -> None:
         """Do the same to several nodes at the same time; raises what failed first, once all are done."""

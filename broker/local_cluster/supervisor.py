@@ -76,8 +76,8 @@ class Supervisor:
                 line=self._line,
                 changed=lambda: self._tell(nodes),
             )
-            answers = _Answers(nodes)
-            await nursery.start(control.serve, self._seams, self._directory, answers.answer)
+            responses = _Responses(nodes)
+            await nursery.start(control.serve, self._seams, self._directory, responses.respond)
             try:
                 with self._serving:
                     await self._start(nodes)
@@ -152,13 +152,13 @@ class Supervisor:
         self._dead = dead
 
 
-class _Answers:
+class _Responses:
     """What others may ask: `status`, and `restart` of a node."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def answer(self, asked: Values) -> Values:
+    async def respond(self, asked: Values) -> Values:
         """Raises Refused."""
         if asked.get("do") == "restart":
             return await self._restart(asked.get("node"))

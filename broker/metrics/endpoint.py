@@ -99,7 +99,7 @@ class _Conversation:
                     request = await self._next_request()
                     if request is None:
                         break
-                    await self._answer(request)
+                    await self._respond(request)
                 except h11.RemoteProtocolError as error:
                     if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                         await self._say(HTTPStatus(error.error_status_hint))
@@ -129,7 +129,7 @@ class _Conversation:
             else:
                 return None
 
-    async def _answer(self, request: h11.Request) -> None:
+    async def _respond(self, request: h11.Request) -> None:
         path = request.target.decode("ascii").partition("?")[0]
         is_head = request.method == b"HEAD"
         if request.method not in (b"GET", b"HEAD"):

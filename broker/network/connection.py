@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from odradek.broker.apis.api_versions import unsupported_version_answer
+from odradek.broker.apis.api_versions import unsupported_version_response
 from odradek.broker.network.receive_buffer import ReceiveBuffer
 from odradek.broker.network.turnstile import LARGE_BYTES
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import LATER, find_controller_route, find_route
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.framing import answer_head, parts_bytes, read_request_header
+from odradek.protocol.framing import parts_bytes, read_request_header, respond_head
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, Connection, ConnectionLost, Selector
 
@@ -115,7 +115,7 @@ class ClientConnection:
             rest, self._rest = self._rest, None
             if rest is not None:
                 await rest
-                self._rest = self._answer_received()
+                self._rest = self._respond_received()
                 continue
             if not self.end_turn():
                 await self.flush()
@@ -139,20 +139,20 @@ class ClientConnection:
         self._due_fetches.is_attended = True
         goes_on = False
         try:
-            self._rest = self._answer_received()
+            self._rest = self._respond_received()
             goes_on = self._rest is None and not self._is_over
         finally:
             if not goes_on:
-                self._due_fetches.answer()
+                self._due_fetches.respond()
         return goes_on
 
     def end_turn(self) -> bool:
         """Send the answers that were held back; False where the rest is for the task."""
-        self._due_fetches.answer()
+        self._due_fetches.respond()
         self.waiting_since = self._broker.seams.clock.monotonic()
         return not self._unsent or self._send_at_once()
 
-    def _answer_received(self) -> Awaitable[object] | None:
+    def _respond_received(self) -> Awaitable[object] | None:
         """Answer the requests that are there, up to one that has to be waited for, or until others are
         to have the loop; what is to be awaited then."""
         while self._turn_requests < REQUESTS_A_TURN and self._turn_bytes < BYTES_A_TURN:
@@ -163,16 +163,16 @@ class ClientConnection:
             self._turn_requests += 1
             self._turn_bytes += frame_bytes
             is_large = frame_bytes >= LARGE_BYTES
-            rest = self._answer_large(frame_view) if is_large else self._answer(frame_view)
+            rest = self._respond_large(frame_view) if is_large else self._respond(frame_view)
             self._needs_no_task = rest is None
             if rest is not None:
                 return rest
         return self._let_others_run()
 
-    async def _answer_large(self, frame_view: memoryview) -> None:
+    async def _respond_large(self, frame_view: memoryview) -> None:
         await self._broker.turnstile.pass_through()
         self._turn_requests, self._turn_bytes = 1, len(frame_view)
-        rest = self._answer(frame_view)
+        rest = self._respond(frame_view)
         if rest is not None:
             await rest
 
@@ -180,7 +180,7 @@ class ClientConnection:
         self._turn_requests = self._turn_bytes = 0
         await trio.lowlevel.checkpoint()
 
-    def _answer(self, frame_view: memoryview) -> Awaitable[None] | None:
+    def _respond(self, frame_view: memoryview) -> Awaitable[None] | None:
         """Answer a request; where that takes a wait, what is to be awaited for it."""
         header = read_request_header(frame_view)
         api, version = header.api, header.api_version
@@ -188,7 +188,7 @@ class ClientConnection:
         if route is None:
             raise InvalidFrame(f"{api.title} is not served here")
         if not api.min_version <= version <= api.max_version:
-            return self._answer_unsupported(api, version, header.correlation_id)
+            return self._respond_unsupported(api, version, header.correlation_id)
         broker = self._broker
         ctx = RequestContext(
             broker,
@@ -205,19 +205,19 @@ class ClientConnection:
         request = route.read(api.key, version, frame_view, header.body)
         quotas = broker.client_quotas
         if quotas is not None and not self.endpoint.of_controller:
-            return self._answer_within_quotas(quotas, route, request, len(frame_view), ctx)
+            return self._respond_within_quotas(quotas, route, request, len(frame_view), ctx)
         if route.at_once is None:
-            return self._answer_later(route, request, ctx)
+            return self._respond_later(route, request, ctx)
         values = route.at_once(request, ctx)
         if values is LATER:
-            return self._answer_later(route, request, ctx)
+            return self._respond_later(route, request, ctx)
         if values is not None:
             self._add(api, version, header.correlation_id, route.write(api.key, version, values))
             if self._unsent_bytes > UNSENT_BYTES_MAX:
                 return self.flush()
         return None
 
-    async def _answer_later(self, route: Route, request: Any, ctx: RequestContext) -> None:
+    async def _respond_later(self, route: Route, request: Any, ctx: RequestContext) -> None:
         if not route.prompt:
             await self.flush()
         values = await route.handler(request, ctx)
@@ -228,7 +228,7 @@ class ClientConnection:
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
 
-    async def _answer_within_quotas(
+    async def _respond_within_quotas(
         self,
         quotas: ClientQuotas,
         route: Route,
@@ -237,11 +237,11 @@ class ClientConnection:
         ctx: RequestContext,
     ) -> None:
         """Within the quotas of when the request came; there may be none any more when its turn comes."""
-        from odradek.broker.quotas.request_throttling import answer_within
+        from odradek.broker.quotas.request_throttling import respond_within
 
         if not route.prompt:
             await self.flush()
-        body, wait_ms = await answer_within(quotas, route, request, request_bytes, ctx)
+        body, wait_ms = await respond_within(quotas, route, request, request_bytes, ctx)
         if body is not None:
             self._add(ctx.api, ctx.api_version, ctx.correlation_id, body)
         if wait_ms > 0:
@@ -261,7 +261,7 @@ class ClientConnection:
 
     # For the fetches of this connection that wait
 
-    def answer_at_once(self, ctx: RequestContext, values: Any) -> None:
+    def respond_at_once(self, ctx: RequestContext, values: Any) -> None:
         """See `Asker`. What the socket does not take at once, the next flush sends."""
         route = self._find_route(ctx.api.key)
         assert route is not None
@@ -270,14 +270,14 @@ class ClientConnection:
         body = route.write(ctx.api.key, version, values)
         if not isinstance(body, (bytes, bytearray, memoryview)):
             body = b"".join(cast("Sequence[Buffer]", body))
-        answer = answer_head(ctx.api, version, ctx.correlation_id, len(body)) + body
+        respond = respond_head(ctx.api, version, ctx.correlation_id, len(body)) + body
         try:
-            sent_bytes = self._connection.send_nowait(answer)
+            sent_bytes = self._connection.send_nowait(respond)
         except ConnectionLost:
             sent_bytes = 0  # the flush will tell
-        if sent_bytes < len(answer):
-            self._unsent.append(memoryview(answer)[sent_bytes:])
-            self._unsent_bytes = len(answer) - sent_bytes
+        if sent_bytes < len(respond):
+            self._unsent.append(memoryview(respond)[sent_bytes:])
+            self._unsent_bytes = len(respond) - sent_bytes
             self.wake()
         elif self._is_asleep:
             self.waiting_since = self._broker.seams.clock.monotonic()
@@ -299,21 +299,21 @@ class ClientConnection:
         """Have an answer sent by the next flush; a small one in one piece."""
         if isinstance(body, (bytes, bytearray, memoryview)):
             size_bytes = len(body)
-            head = answer_head(api, version, correlation_id, size_bytes)
+            head = respond_head(api, version, correlation_id, size_bytes)
             if size_bytes <= JOINED_BYTES_MAX:
                 self._unsent.append(head + body)
             else:
                 self._unsent += (head, body)
         else:
             size_bytes = parts_bytes(body)
-            self._unsent.append(answer_head(api, version, correlation_id, size_bytes))
+            self._unsent.append(respond_head(api, version, correlation_id, size_bytes))
             self._unsent += body
         self._unsent_bytes += size_bytes
 
-    async def _answer_unsupported(self, api: apis.Api, version: int, correlation_id: int) -> None:
+    async def _respond_unsupported(self, api: apis.Api, version: int, correlation_id: int) -> None:
         if api is not apis.API_VERSIONS:
             raise InvalidFrame(f"{api.title} has no version {version} here")
-        self._add(api, 0, correlation_id, unsupported_version_answer(self._broker))
+        self._add(api, 0, correlation_id, unsupported_version_response(self._broker))
         await self.flush()
 
     def _send_at_once(self) -> bool:
@@ -321,16 +321,16 @@ class ClientConnection:
         it does not take is left."""
         unsent = self._unsent
         if len(unsent) == 1:
-            answer = unsent[0]
+            respond = unsent[0]
         elif self._unsent_bytes <= JOINED_BYTES_MAX and not any(map(_is_slice, unsent)):
-            answer = b"".join(cast("list[Buffer]", unsent))
+            respond = b"".join(cast("list[Buffer]", unsent))
         else:
             return False
-        if isinstance(answer, FileSlice):
+        if isinstance(respond, FileSlice):
             return False
-        sent_bytes = self._connection.send_nowait(answer)
-        if sent_bytes < len(answer):
-            self._unsent = [memoryview(answer)[sent_bytes:]]
+        sent_bytes = self._connection.send_nowait(respond)
+        if sent_bytes < len(respond):
+            self._unsent = [memoryview(respond)[sent_bytes:]]
             return False
         self._unsent = []
         self._unsent_bytes = 0

@@ -56,35 +56,35 @@ class Gathering(Generic[Q, A]):
             self._nursery.start_soon(self._run, broker_id)
         else:
             waiting.append(asked)
-        answer = await asked.waiter.wait()
-        if isinstance(answer, ClientError):
-            raise answer
-        return answer
+        respond = await asked.waiter.wait()
+        if isinstance(respond, ClientError):
+            raise respond
+        return respond
 
     async def _run(self, broker_id: int) -> None:
         """Ask until nobody waits."""
         waiting = self._waiting[broker_id]
         while waiting:
             together = _take(waiting)
-            for each, answer in zip(
-                together, await self._answers(broker_id, together), strict=True
+            for each, respond in zip(
+                together, await self._responses(broker_id, together), strict=True
             ):
-                each.waiter.set(answer)
+                each.waiter.set(respond)
         del self._waiting[broker_id]
 
-    async def _answers(
+    async def _responses(
         self, broker_id: int, together: Sequence[_Asked[Q, A]]
     ) -> Sequence[A | ClientError]:
         try:
-            answers = await self._ask(broker_id, [each.question for each in together])
+            responses = await self._ask(broker_id, [each.question for each in together])
         except ClientError as error:
             return [error] * len(together)
         except Exception as error:  # a bug, or an answer that makes no sense: theirs alone
             log.exception("broker %d could not be asked", broker_id)
             return [ClientError(f"broker {broker_id} could not be asked: {error}")] * len(together)
-        if len(answers) != len(together):
+        if len(responses) != len(together):
             return [ClientError(f"broker {broker_id} left questions open")] * len(together)
-        return answers
+        return responses
 
 
 def _take(waiting: deque[_Asked[Q, A]]) -> list[_Asked[Q, A]]:

@@ -44,7 +44,7 @@ FREE: Final = frozenset({apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE, apis.WRITE
 _THROTTLE: Final = Struct(">i")
 
 
-async def answer_within(
+async def respond_within(
     quotas: ClientQuotas, route: Route, request: Any, request_bytes: int, ctx: RequestContext
 ) -> tuple[Any, int]:
     """The body of the answer (None if there is none), and for how many ms its client is throttled."""

@@ -37,13 +37,13 @@ PARTITIONS_AT_ONCE = 30
 
 Replica = tuple[UUID, int]
 """(topic id, partition)"""
-Answered = Callable[[Altered | ErrorCode], None]
+Responded = Callable[[Altered | ErrorCode], None]
 
 
 @value_class
 class _Proposed:
     action: AlterPartition
-    answered: Answered
+    responded: Responded
 
 
 class InSyncChanges:
@@ -67,12 +67,12 @@ class InSyncChanges:
         self._complaint: str | None = None
 
     def propose(
-        self, topic_id: UUID, index: int, action: AlterPartition, answered: Answered
+        self, topic_id: UUID, index: int, action: AlterPartition, responded: Responded
     ) -> None:
-        """Ask the controller for it. `answered` is called once, on the loop, with what is committed
+        """Ask the controller for it. `responded` is called once, on the loop, with what is committed
         or why it is not; never, if another proposal for the partition comes before this one was sent.
         """
-        self._waiting[topic_id, index] = _Proposed(action, answered)
+        self._waiting[topic_id, index] = _Proposed(action, responded)
         self._wanted.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -89,11 +89,11 @@ class InSyncChanges:
     async def _ask(self, sent: Mapping[Replica, _Proposed]) -> bool:
         """Whether the controller did all of it."""
         try:
-            answer = await self._controller.request(
+            respond = await self._controller.request(
                 apis.ALTER_PARTITION, self._request(sent), timeout_s=TIMEOUT_SECONDS
             )
-            if answer.error_code is not ErrorCode.none:
-                raise KafkaError(answer.error_code)
+            if respond.error_code is not ErrorCode.none:
+                raise KafkaError(respond.error_code)
         except KafkaError as error:
             if self._complaint != str(error):
                 self._complaint = str(error)
@@ -101,22 +101,22 @@ class InSyncChanges:
             self._waiting = {**sent, **self._waiting}
             return False
         self._complaint = None
-        answers = {
+        responses = {
             (topic.topic_id, each.partition_index): each
-            for topic in answer.topics
+            for topic in respond.topics
             for each in topic.partitions
         }
         is_done = True
         for replica, proposed in sent.items():
-            found = answers.get(replica)
+            found = responses.get(replica)
             if found is None:
                 self._waiting.setdefault(replica, proposed)
             elif found.error_code is ErrorCode.none:
                 now = Altered(frozenset(found.isr), found.leader_epoch, found.partition_epoch)
-                proposed.answered(now)
+                proposed.responded(now)
                 continue
             else:
-                proposed.answered(found.error_code)
+                proposed.responded(found.error_code)
             is_done = False
         return is_done
 

@@ -254,7 +254,7 @@ class DirectoryReports:
                 self._deadlines.pop(directory, None)
 
     async def _tell_places(self, assignments: Mapping[Replica, UUID]) -> None:
-        answer = await self._controller.request(
+        respond = await self._controller.request(
             apis.ASSIGN_REPLICAS_TO_DIRS,
             {
                 "broker_id": self._node_id,
@@ -263,9 +263,9 @@ class DirectoryReports:
             },
             timeout_s=TIMEOUT_SECONDS,
         )
-        if answer.error_code is not ErrorCode.none:
-            raise KafkaError(answer.error_code, "as an answer to where replicas are")
-        for directory in answer.directories:
+        if respond.error_code is not ErrorCode.none:
+            raise KafkaError(respond.error_code, "as an answer to where replicas are")
+        for directory in respond.directories:
             for topic in directory.topics:
                 for each in topic.partitions:
                     if each.error_code is not ErrorCode.none:  # deleted or moved away meanwhile

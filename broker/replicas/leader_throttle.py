@@ -46,13 +46,13 @@ class LeaderThrottle:
             and self._is_throttled(partition)
         )
 
-    def sent(self, answers: Iterable[tuple[Partition, FetchedPartition]]) -> None:
+    def sent(self, responses: Iterable[tuple[Partition, FetchedPartition]]) -> None:
         """These go to a follower now."""
         size_bytes = sum(
             part.size if isinstance(part, FileSlice) else len(part)
-            for partition, answer in answers
-            if answer.records and self._is_throttled(partition)
-            for part in answer.records
+            for partition, respond in responses
+            if respond.records and self._is_throttled(partition)
+            for part in respond.records
         )
         if size_bytes:
             self._quota.record(size_bytes, self._clock.monotonic())

@@ -70,12 +70,12 @@ async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> lis
         is_free = all(ctx.broker.is_internal(topic.name) for topic in topics)
         charge = mutations_of(ctx, is_free=is_free).charge
         return await create_topics(ctx.broker, topics, validate_only=False, charge=charge)
-    answer = None
+    respond = None
     with trio.move_on_after(CREATE_SECONDS):
-        answer = await _forward(topics, ctx)
-    if answer is None:
+        respond = await _forward(topics, ctx)
+    if respond is None:
         raise KafkaError(ErrorCode.request_timed_out, "no active controller has created them")
-    return await _once_known(ctx.broker, answer)
+    return await _once_known(ctx.broker, respond)
 
 
 async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
@@ -91,12 +91,12 @@ async def _request_as_broker(broker: Broker, topic: NewTopic) -> list[CreatedTop
     if broker.metadata.is_active:
         return await create_topics(broker, [topic], validate_only=False)
     request = _request([topic])
-    answer = await broker.controller.request(apis.CREATE_TOPICS, request, timeout_s=CREATE_SECONDS)
-    return await _once_known(broker, answer)
+    respond = await broker.controller.request(apis.CREATE_TOPICS, request, timeout_s=CREATE_SECONDS)
+    return await _once_known(broker, respond)
 
 
-async def _once_known(broker: Broker, answer: Any) -> list[CreatedTopic]:
-    created = [_created(each) for each in answer.topics]
+async def _once_known(broker: Broker, respond: Any) -> list[CreatedTopic]:
+    created = [_created(each) for each in respond.topics]
     await _known(broker.metadata, [each.name for each in created if not each.error_code])
     return created
 
@@ -122,16 +122,16 @@ def _values(topic: NewTopic) -> dict[str, Any]:
     }
 
 
-def _created(answer: Any) -> CreatedTopic:
+def _created(respond: Any) -> CreatedTopic:
     from odradek.replication.controller.topics import CreatedTopic
 
     return CreatedTopic(
-        answer.name,
-        answer.error_code,
-        answer.error_message,
-        answer.topic_id,
-        answer.num_partitions,
-        answer.replication_factor,
+        respond.name,
+        respond.error_code,
+        respond.error_message,
+        respond.topic_id,
+        respond.num_partitions,
+        respond.replication_factor,
     )
 
 

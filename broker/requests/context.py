@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Asker(Protocol):
     """The connection that a request came on, for a handler that waits."""
 
-    def answer_at_once(self, ctx: RequestContext, values: Any) -> None:
+    def respond_at_once(self, ctx: RequestContext, values: Any) -> None:
         """Answer, in the step of whoever ended the wait; the handler returns None then. The values hold
         no slices of files."""
         ...

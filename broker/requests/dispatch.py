@@ -193,9 +193,9 @@ def find_controller_route(api_key: int) -> Route | None:
         return None
     rows = CONTROLLER_MODULES.get(module) or MODULES[module]
     route = _load(module, rows, api_key)
-    from odradek.broker.security.loading import ANSWERED_BEFORE, once_loaded
+    from odradek.broker.security.loading import RESPONDED_BEFORE, once_loaded
 
-    return route if apis.APIS[api_key] in ANSWERED_BEFORE else once_loaded(route)
+    return route if apis.APIS[api_key] in RESPONDED_BEFORE else once_loaded(route)
 
 
 def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:

@@ -40,7 +40,7 @@ class Received:
 
 
 @value_class
-class Answered:
+class Responded:
     """The body of an answer, which another node has written."""
 
     body: bytes
@@ -56,11 +56,11 @@ def forwarded(route: Route) -> Route:
         if not ctx.broker.metadata.is_active:
             body = await forward(bytes(received.frame), ctx)
             if body is not None:
-                return Answered(body)
+                return Responded(body)
         return await route.handler(received.request, ctx)
 
     def write(api_key: int, version: int, values: Any) -> Buffer | Parts:
-        if isinstance(values, Answered):
+        if isinstance(values, Responded):
             return values.body
         return route.write(api_key, version, values)
 
@@ -79,22 +79,22 @@ async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
         "client_host_address": _packed(ctx.peer.host),
     }
     try:
-        answer = await ctx.broker.controller.request(
+        respond = await ctx.broker.controller.request(
             apis.ENVELOPE, values, timeout_s=FORWARD_SECONDS
         )
     except KafkaError as error:
         log.warning("%s was not forwarded: %s", ctx.api.title, error)
         return None
-    if answer.error_code == ErrorCode.unsupported_version:
+    if respond.error_code == ErrorCode.unsupported_version:
         raise InvalidFrame(f"the active controller cannot read {ctx.api.title} {ctx.api_version}")
-    if answer.error_code != ErrorCode.none:
+    if respond.error_code != ErrorCode.none:
         log.warning(
             "the active controller refuses to do %s for a client: %s",
             ctx.api.title,
-            answer.error_code.name,
+            respond.error_code.name,
         )
         return None
-    data = memoryview(answer.response_data)
+    data = memoryview(respond.response_data)
     _, start = read_response_header(ctx.api, ctx.api_version, data)
     return bytes(data[start:])
 

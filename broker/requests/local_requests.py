@@ -20,7 +20,7 @@ HERE: Final = Address("localhost", 0)
 IN_PROCESS: Final = Endpoint("", "PLAINTEXT", HERE, None, of_controller=True)
 
 
-async def answer_here(broker: Broker, api: Api, values: Mapping[str, Any]) -> Any:
+async def respond_here(broker: Broker, api: Api, values: Mapping[str, Any]) -> Any:
     """What the handler of this node's controller answers, as kio's entity of the newest version.
 
     Through the codec in both directions, so that it is what another node would be answered. A node
@@ -33,8 +33,8 @@ async def answer_here(broker: Broker, api: Api, values: Mapping[str, Any]) -> An
     ctx = RequestContext(
         broker, api, version, 0, f"node-{broker.node_id}", IN_PROCESS, HERE, _nothing_to_flush
     )
-    answer = await route.handler(route.read(api.key, version, frame, 0), ctx)
-    body = cast(Buffer, route.write(api.key, version, answer))
+    respond = await route.handler(route.read(api.key, version, frame, 0), ctx)
+    body = cast(Buffer, route.write(api.key, version, respond))
     return messages.read_response(api.key, version, memoryview(body))
 
 

@@ -120,18 +120,18 @@ class Authorizer:
     ) -> bool:
         """Whether the principal may do that, coming from that host."""
         question = (principal, host, operation, resource_type, name)
-        answer = self._remembered.get(question)
-        if answer is None:
-            answer = self._decide(principal, host, operation, resource_type, name)
+        respond = self._remembered.get(question)
+        if respond is None:
+            respond = self._decide(principal, host, operation, resource_type, name)
             if len(name) <= NAME_CHARS_MAX:
-                self._remember(question, answer)
-        return answer
+                self._remember(question, respond)
+        return respond
 
-    def _remember(self, question: _Question, answer: bool) -> bool:
+    def _remember(self, question: _Question, respond: bool) -> bool:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
-        self._remembered[question] = answer
-        return answer
+        self._remembered[question] = respond
+        return respond
 
     def _decide(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
@@ -155,12 +155,12 @@ class Authorizer:
         all that it names.
         """
         question = (principal, host, operation, resource_type, None)
-        answer = self._remembered.get(question)
-        if answer is None:
-            answer = self._remember(
+        respond = self._remembered.get(question)
+        if respond is None:
+            respond = self._remember(
                 question, self._decide_any(principal, host, operation, resource_type)
             )
-        return answer
+        return respond
 
     def _decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
         if self.allows(principal, host, operation, resource_type, _NOBODYS):

@@ -29,7 +29,7 @@ _log = logging.getLogger("odradek.connection")
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a request waits for the ACLs: as an election may take, and less than clients wait for answers."""
-ANSWERED_BEFORE: Final = frozenset(
+RESPONDED_BEFORE: Final = frozenset(
     {
         apis.API_VERSIONS,
         apis.VOTE,

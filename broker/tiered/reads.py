@@ -16,13 +16,13 @@ from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.tiered.aborted import AbortedTransactions
-from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
 from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.pieces import Pieces, ReaderLimits
 from odradek.storage.tiered.remote_reads import RemoteRead, RemoteReads
 from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
+from odradek.storage.tiered.response_spill import SpilledResponses
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
@@ -74,7 +74,7 @@ class TieredReads:
             monotonic=seams.clock.monotonic,
         )
         aborted = AbortedTransactions(metadata, self.indexes, seams.offload)
-        aside = AnswersAside(
+        aside = SpilledResponses(
             seams.files, broker.directories.all[0].path, seams.offload, self.pieces
         )
         self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted, aside)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
-ANSWER_BYTES_MAX = 8 << 20
+RESPONSE_BYTES_MAX = 8 << 20
 """What one answer has from the remote tier: it stays in memory until its client took it, however slow that
 is, and is an eighth of what there is for all of them."""
 FAILURE_SECONDS = 0.1
@@ -51,15 +51,15 @@ class Pending(Read):
     ) -> None:
         """`size_bytes` were found before."""
         log = partition.log
-        answer = FetchedPartition(
+        respond = FetchedPartition(
             index=wanted.index,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if limits.isolation_level == READ_COMMITTED else None,
         )
-        super().__init__(wanted, answer, partition, limits)
-        left_bytes = min(limits.max_bytes - size_bytes, ANSWER_BYTES_MAX - limits.remote_bytes)
+        super().__init__(wanted, respond, partition, limits)
+        left_bytes = min(limits.max_bytes - size_bytes, RESPONSE_BYTES_MAX - limits.remote_bytes)
         self.at_least_one = not size_bytes
         self.reserved_bytes = max(int(self.at_least_one), min(wanted.max_bytes, left_bytes))
         self.failure: KafkaError | None = None
@@ -70,22 +70,22 @@ class Pending(Read):
     def size(self) -> int:
         return self.reserved_bytes or super().size
 
-    def put_local(self, answer: FetchedPartition) -> None:
+    def put_local(self, respond: FetchedPartition) -> None:
         self.reserved_bytes = 0
         self.failure = None
-        self.answer = answer
+        self.respond = respond
 
     def put(self, found: RemoteRead) -> None:
-        self.put_local(self.answer)
-        self.answer.records = tuple(found.records)
-        if self.answer.aborted_transactions is not None:
-            self.answer.aborted_transactions = [
+        self.put_local(self.respond)
+        self.respond.records = tuple(found.records)
+        if self.respond.aborted_transactions is not None:
+            self.respond.aborted_transactions = [
                 (each.producer_id, each.first_offset) for each in found.aborted
             ]
 
     def fail(self, error: KafkaError) -> None:
         self.reserved_bytes = 0
-        self.answer = FetchedPartition(
+        self.respond = FetchedPartition(
             index=self.wanted.index, error_code=error.code, aborted_transactions=()
         )
 
@@ -98,7 +98,7 @@ def leave_for_later(
     pending = Pending(wanted, partition, limits, size_bytes)
     if not pending.reserved_bytes or reads.is_left_out():
         pending.reserved_bytes = 0
-        return Read(wanted, pending.answer, partition, limits)
+        return Read(wanted, pending.respond, partition, limits)
     limits.remote_bytes += pending.reserved_bytes
     return pending
 
@@ -179,7 +179,7 @@ class _Reading:
             self._left -= 1
         if self._left or all(each.failure is None for each in self._pending):
             return  # nobody is left behind who tries again
-        if any(each.answer.records for each in self._pending):
+        if any(each.respond.records for each in self._pending):
             self._scope.cancel()
 
     async def _read_once(self, pending: Pending) -> None:
@@ -221,7 +221,7 @@ class _Reading:
             0 if pending.at_least_one else 1,
             lane=str(partition.log.directory.parent),
         )
-        pending.put_local(read.answer)
+        pending.put_local(read.respond)
 
 
 def _topic_of(pending: Pending) -> str:

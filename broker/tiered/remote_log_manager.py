@@ -281,7 +281,7 @@ class RemoteLogManager:
         """Before anything is looked up by it, if the store answers at all."""
         tiered.lacks_history = lacks_history(tiered.partition.log)
         if tiered.lacks_history:
-            error = await self._seek_history(tiered, until_answered=True)
+            error = await self._seek_history(tiered, until_responded=True)
             if error is not None:
                 log.error(
                     "%s: of what left the disk no copy's leader epochs can be read (%s): it is copied on,"
@@ -291,9 +291,9 @@ class RemoteLogManager:
                 )
 
     async def _seek_history(
-        self, tiered: _Tiered, *, until_answered: bool = False
+        self, tiered: _Tiered, *, until_responded: bool = False
     ) -> RemoteStorageError | None:
-        """Return when it is there; with `until_answered` also when none can be read: why."""
+        """Return when it is there; with `until_responded` also when none can be read: why."""
         back_off = BackOff(self._settings, self._seams.entropy)
         copies = tiered.role is Role.LEADS
         while True:
@@ -301,9 +301,9 @@ class RemoteLogManager:
                 await self._histories.restore(tiered.partition.log, tiered.id)
             except (KafkaError, OSError) as error:
                 if isinstance(error, RemoteStorageError) and not error.retryable:
-                    if until_answered:
+                    if until_responded:
                         return error
-                elif until_answered and copies and not isinstance(error, RemoteNotReady):
+                elif until_responded and copies and not isinstance(error, RemoteNotReady):
                     self._came(tiered, error)
                 log.info("%s: its leader epochs cannot be restored yet: %s", tiered.id, error)
             else:

@@ -113,7 +113,7 @@ Event: TypeAlias = InitProducerId | AddPartitions | VerifyPartitions | EndTransa
 
 
 @value_class
-class ProducerAnswer:
+class ProducerResponse:
     """To InitProducerId and EndTxn: who the producer is from now on."""
 
     error: ErrorCode
@@ -122,13 +122,13 @@ class ProducerAnswer:
 
 
 @value_class
-class PartitionsAnswer:
+class PartitionsResponse:
     """To AddPartitionsToTxn: an error for each partition asked for."""
 
     errors: Mapping[TopicPartition, ErrorCode]
 
 
-Answer: TypeAlias = ProducerAnswer | PartitionsAnswer
+Response: TypeAlias = ProducerResponse | PartitionsResponse
 
 # Actions
 
@@ -144,19 +144,19 @@ class Outcome(enum.Enum):
 
 class Reply(NamedTuple):
     waiter: Waiter
-    answer: Answer
+    respond: Response
 
 
 @value_class
 class Then:
-    """What follows when the record is there: `stored` holds, and the waiter is told `answer`. When
+    """What follows when the record is there: `stored` holds, and the waiter is told `respond`. When
     it can't be, nothing has changed, and the waiter is told the error."""
 
     transactional_id: str
     stored: Stored | None
     event: Event | None = None
     waiter: Waiter = None
-    answer: Answer | None = None
+    respond: Response | None = None
 
 
 @value_class
@@ -196,14 +196,14 @@ class Actions:
     allocations: list[Allocate] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def reply(self, waiter: Waiter, answer: Answer) -> Actions:
+    def reply(self, waiter: Waiter, respond: Response) -> Actions:
         if waiter is not None:
-            self.replies.append(Reply(waiter, answer))
+            self.replies.append(Reply(waiter, respond))
         return self
 
 
-def failed(event: Event, code: ErrorCode) -> Answer:
+def failed(event: Event, code: ErrorCode) -> Response:
     """The answer to an event that has this error."""
     if isinstance(event, AddPartitions | VerifyPartitions):
-        return PartitionsAnswer(dict.fromkeys(event.partitions, code))
-    return ProducerAnswer(code)
+        return PartitionsResponse(dict.fromkeys(event.partitions, code))
+    return ProducerResponse(code)

@@ -30,17 +30,17 @@ from odradek.broker.transactions.actions import (
     Actions,
     AddPartitions,
     Allocate,
-    Answer,
     Append,
     EndTransaction,
     Event,
     InitProducerId,
     Now,
     Outcome,
-    PartitionsAnswer,
+    PartitionsResponse,
     Producer,
-    ProducerAnswer,
+    ProducerResponse,
     Reply,
+    Response,
     SendMarkers,
     Stored,
     Then,
@@ -116,26 +116,26 @@ class TransactionCoordinator:
 
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: Producer | None = None
-    ) -> ProducerAnswer:
+    ) -> ProducerResponse:
         """Who the producer is from now on; whoever was it before is fenced (KIP-98, KIP-360)."""
         if not transactional_id:
-            return ProducerAnswer(ErrorCode.invalid_request)
+            return ProducerResponse(ErrorCode.invalid_request)
         if not 0 < timeout_ms <= self._config.max_timeout_ms:
-            return ProducerAnswer(ErrorCode.invalid_transaction_timeout)
-        answer = await self._ask(InitProducerId(transactional_id, timeout_ms, expected))
-        assert isinstance(answer, ProducerAnswer)
-        return answer
+            return ProducerResponse(ErrorCode.invalid_transaction_timeout)
+        respond = await self._ask(InitProducerId(transactional_id, timeout_ms, expected))
+        assert isinstance(respond, ProducerResponse)
+        return respond
 
     async def end(
         self, transactional_id: str, producer: Producer, *, is_commit: bool, client_version: int
-    ) -> ProducerAnswer:
+    ) -> ProducerResponse:
         """Commit or abort. Answered when it is decided: the partitions' markers follow."""
         if not transactional_id:
-            return ProducerAnswer(ErrorCode.invalid_request)
+            return ProducerResponse(ErrorCode.invalid_request)
         event = EndTransaction(transactional_id, producer, is_commit, client_version)
-        answer = await self._ask(event)
-        assert isinstance(answer, ProducerAnswer)
-        return answer
+        respond = await self._ask(event)
+        assert isinstance(respond, ProducerResponse)
+        return respond
 
     async def add_partitions(
         self,
@@ -157,11 +157,11 @@ class TransactionCoordinator:
         if not transactional_id:
             return dict.fromkeys(wanted, ErrorCode.invalid_request)
         try:
-            answer = await self._ask(event)
+            respond = await self._ask(event)
         except KafkaError as error:
             return dict.fromkeys(wanted, error.code)
-        assert isinstance(answer, PartitionsAnswer)
-        return answer.errors
+        assert isinstance(respond, PartitionsResponse)
+        return respond.errors
 
     def list_transactions(self, wanted: Filter) -> list[Transaction]:
         """Transactions of the partitions led here.
@@ -194,9 +194,9 @@ class TransactionCoordinator:
             if self.leadership.serving(led.partition) is led:
                 self._drive(led, partial(_forget_all, led.shard))
 
-    async def _ask(self, event: Event) -> Answer:
+    async def _ask(self, event: Event) -> Response:
         led = self.leadership.active(event.transactional_id)
-        waiter = ClientWaiter[Answer]()
+        waiter = ClientWaiter[Response]()
         if not self._drive(led, lambda now: led.shard.handle(event, waiter, now)):
             raise KafkaError(ErrorCode.unknown_server_error, "a transaction broke an invariant")
         return await waiter.wait()
@@ -229,7 +229,7 @@ class TransactionCoordinator:
     def unloaded(self, led: Led) -> None:
         while led.uncommitted:
             then = led.uncommitted.popleft().then
-            self._answer(led.shard.append_failed(then, ErrorCode.not_coordinator).replies)
+            self._respond(led.shard.append_failed(then, ErrorCode.not_coordinator).replies)
 
     def settled(self, led: Led, then: Then, code: ErrorCode) -> None:
         self._drive(led, partial(_settled, led.shard, then, code))
@@ -252,7 +252,7 @@ class TransactionCoordinator:
             actions = todo.popleft()
             for note in actions.notes:
                 log.info("%s", note)
-            self._answer(actions.replies)
+            self._respond(actions.replies)
             for sending in actions.markers:
                 self._start(self._send, led, sending)
             for allocate in actions.allocations:
@@ -271,9 +271,9 @@ class TransactionCoordinator:
             self.leadership.broken(led)
 
     @staticmethod
-    def _answer(replies: Iterable[Reply]) -> None:
-        for waiter, answer in replies:
-            waiter.set(answer)
+    def _respond(replies: Iterable[Reply]) -> None:
+        for waiter, respond in replies:
+            waiter.set(respond)
 
     def _append(self, led: Led, append: Append) -> Actions:
         then, now = append.then, self._now()
@@ -301,14 +301,14 @@ class TransactionCoordinator:
         try:
             fresh_id = await self._producer_id()
         except KafkaError as error:
-            self._answer(Actions().reply(waiter, failed(event, error.code)).replies)
+            self._respond(Actions().reply(waiter, failed(event, error.code)).replies)
             return
         code = ErrorCode.not_coordinator
         if self.leadership.holds(led):
             if self._drive(led, lambda now: led.shard.handle(event, waiter, now, fresh_id)):
                 return
             code = ErrorCode.unknown_server_error
-        if waiter is not None and not waiter.is_answered:  # nobody waits for a time-out
+        if waiter is not None and not waiter.is_responded:  # nobody waits for a time-out
             waiter.set(failed(event, code))
 
     async def _send(self, led: Led, sending: SendMarkers) -> None:

@@ -128,14 +128,14 @@ class MarkerSender:
         self, broker_id: int, markers: Sequence[TransactionMarker]
     ) -> list[MarkerErrors]:
         """WriteTxnMarkers; each producer has one marker in it. Raises ClientError."""
-        answer = await self._ask(
+        respond = await self._ask(
             broker_id,
             WRITE_TXN_MARKERS,
             {"markers": [_as_request(each) for each in markers]},
             timeout_s=self._timeout_s,
         )
         found: dict[int, dict[TopicPartition, ErrorCode]] = {}
-        for each in answer.markers:
+        for each in respond.markers:
             errors = found.setdefault(each.producer_id, {})
             for topic in each.topics:
                 for partition in topic.partitions:

@@ -47,12 +47,12 @@ class PartitionMarkers:
 
     async def write(self, markers: Sequence[TransactionMarker]) -> list[MarkerErrors]:
         """See `MarkerWriter`."""
-        answers: list[dict[TopicPartition, ErrorCode]] = [{} for _ in markers]
+        responses: list[dict[TopicPartition, ErrorCode]] = [{} for _ in markers]
         async with trio.open_nursery() as nursery:
-            for marker, errors in zip(markers, answers, strict=True):
+            for marker, errors in zip(markers, responses, strict=True):
                 for partition in marker.partitions:
                     nursery.start_soon(self._write, marker, partition, errors)
-        return list(answers)
+        return list(responses)
 
     async def _write(
         self,

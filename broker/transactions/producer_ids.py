@@ -41,10 +41,12 @@ async def reserve_producer_ids(
 ) -> range:
     """The next block of ids, for this broker alone. Raises KafkaError."""
     values = {"broker_id": broker_id, "broker_epoch": broker_epoch}
-    answer = await controller.request(apis.ALLOCATE_PRODUCER_IDS, values, timeout_s=TIMEOUT_SECONDS)
-    if answer.error_code is not ErrorCode.none:
-        raise KafkaError(answer.error_code, "as an answer to AllocateProducerIds")
-    return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+    respond = await controller.request(
+        apis.ALLOCATE_PRODUCER_IDS, values, timeout_s=TIMEOUT_SECONDS
+    )
+    if respond.error_code is not ErrorCode.none:
+        raise KafkaError(respond.error_code, "as an answer to AllocateProducerIds")
+    return range(respond.producer_id_start, respond.producer_id_start + respond.producer_id_len)
 
 
 class ProducerIds:

@@ -25,9 +25,9 @@ from odradek.broker.transactions.actions import (
     InitProducerId,
     Now,
     Outcome,
-    PartitionsAnswer,
+    PartitionsResponse,
     Producer,
-    ProducerAnswer,
+    ProducerResponse,
     SendMarkers,
     Stored,
     Then,
@@ -41,7 +41,7 @@ from odradek.broker.transactions.states import Event as Row
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
 
-ANSWERS: Mapping[Step, ErrorCode] = {
+RESPONSES: Mapping[Step, ErrorCode] = {
     Step.DONE: NO_ERROR,
     Step.WAIT: ErrorCode.concurrent_transactions,
     Step.REFUSE: ErrorCode.invalid_txn_state,
@@ -90,10 +90,10 @@ class Transaction:
             )  # it had to wait for a producer id, and another transaction goes on by now
         row = self._row(event)
         if isinstance(row, ErrorCode):
-            return self._answer(event, waiter, row)
+            return self._respond(event, waiter, row)
         step = TABLE[row][self.stored.state]
-        if step in ANSWERS:
-            return self._answer(event, waiter, ANSWERS[step])
+        if step in RESPONSES:
+            return self._respond(event, waiter, RESPONSES[step])
         if step is Step.NOTHING:
             return Actions()
         if self._needs_fresh_id(event, step, now) and fresh_id is None:
@@ -158,19 +158,19 @@ class Transaction:
             return Row.COMMITS if event.is_commit else Row.ABORTS
         return ErrorCode.producer_fenced
 
-    def _answer(self, event: Event, waiter: Waiter, code: ErrorCode) -> Actions:
+    def _respond(self, event: Event, waiter: Waiter, code: ErrorCode) -> Actions:
         """Say so, where nothing changes."""
-        answer = failed(event, code)
+        respond = failed(event, code)
         bumps = isinstance(event, EndTransaction) and event.client_version >= EPOCH_BUMP
         if code is NO_ERROR and bumps:
-            answer = ProducerAnswer(NO_ERROR, *self.producer)
+            respond = ProducerResponse(NO_ERROR, *self.producer)
         if self._may_be_outdated(event):
             self.pending = self.stored.state
             actions = Actions()
-            then = Then(self.transactional_id, self.stored, event, waiter, answer)
+            then = Then(self.transactional_id, self.stored, event, waiter, respond)
             actions.appends.append(Append(then))
             return actions
-        return Actions().reply(waiter, answer)
+        return Actions().reply(waiter, respond)
 
     def _may_be_outdated(self, event: Event) -> bool:
         """Whether another coordinator may know better. One that is cut off does not hear that it is no
@@ -214,7 +214,7 @@ class Transaction:
             elif expected.epoch == stored.last_epoch:  # it did not hear the answer
                 epoch, last_epoch = stored.epoch, stored.last_epoch
             else:
-                return self._answer(event, waiter, ErrorCode.producer_fenced)
+                return self._respond(event, waiter, ErrorCode.producer_fenced)
         if fresh_id is not None and is_exhausted(stored.epoch):
             producer_id, epoch = fresh_id, 0
         became = replace(
@@ -227,8 +227,8 @@ class Transaction:
             partitions=(),
             started_ms=-1,
         )
-        answer = ProducerAnswer(NO_ERROR, producer_id, epoch)
-        return self._become(became, now, event, waiter, answer)
+        respond = ProducerResponse(NO_ERROR, producer_id, epoch)
+        return self._become(became, now, event, waiter, respond)
 
     def _fence(self, event: Event, waiter: Waiter, now: Now, fresh_id: int | None) -> Actions:
         """Abort in the name of nobody: the epoch moves on, so that its producer can't go on."""
@@ -241,8 +241,8 @@ class Transaction:
             next_producer_id=NO_PRODUCER_ID if fresh_id is None else fresh_id,
             client_version=EPOCH_BUMP if bumps else 0,
         )
-        answer = failed(event, ErrorCode.concurrent_transactions)
-        actions = self._become(became, now, event, waiter, answer)
+        respond = failed(event, ErrorCode.concurrent_transactions)
+        actions = self._become(became, now, event, waiter, respond)
         why = "out of time" if isinstance(event, TimeOut) else "its producer is fenced by another"
         actions.notes.append(f"{self.transactional_id} is aborted: {why}")
         return actions
@@ -266,7 +266,7 @@ class Transaction:
             each: NO_ERROR if each in known else ErrorCode.transaction_abortable
             for each in event.partitions
         }
-        return Actions().reply(waiter, PartitionsAnswer(errors))
+        return Actions().reply(waiter, PartitionsResponse(errors))
 
     def _end(self, event: Event, waiter: Waiter, now: Now, fresh_id: int | None) -> Actions:
         assert isinstance(event, EndTransaction)
@@ -279,7 +279,7 @@ class Transaction:
             client_version=0,
         )
         if event.client_version < EPOCH_BUMP:
-            return self._become(became, now, event, waiter, ProducerAnswer(NO_ERROR))
+            return self._become(became, now, event, waiter, ProducerResponse(NO_ERROR))
         became = replace(
             became,
             epoch=min(stored.epoch + 1, EPOCH_MAX),
@@ -288,8 +288,8 @@ class Transaction:
             client_version=event.client_version,
         )
         after = completed(became)
-        answer = ProducerAnswer(NO_ERROR, after.producer_id, after.epoch)
-        return self._become(became, now, event, waiter, answer)
+        respond = ProducerResponse(NO_ERROR, after.producer_id, after.epoch)
+        return self._become(became, now, event, waiter, respond)
 
     def _become(
         self,
@@ -297,7 +297,7 @@ class Transaction:
         now: Now,
         event: Event | None = None,
         waiter: Waiter = None,
-        answer: ProducerAnswer | PartitionsAnswer | None = None,
+        respond: ProducerResponse | PartitionsResponse | None = None,
     ) -> Actions:
         """Have it written; it holds when it is."""
         assert self.pending is None
@@ -307,7 +307,7 @@ class Transaction:
             became, updated_ms=now.wall_ms, previous_producer_id=self.stored.producer_id
         )
         actions = Actions()
-        then = Then(self.transactional_id, became, event, waiter, answer)
+        then = Then(self.transactional_id, became, event, waiter, respond)
         actions.appends.append(Append(then))
         return actions
 
@@ -319,8 +319,8 @@ class Transaction:
         self.pending = None
         self.stored = then.stored
         actions = self.resume(now)
-        if then.answer is not None:
-            actions.reply(then.waiter, then.answer)
+        if then.respond is not None:
+            actions.reply(then.waiter, then.respond)
         return actions
 
     def append_failed(self, then: Then, code: ErrorCode) -> Actions:

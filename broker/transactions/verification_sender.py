@@ -136,20 +136,20 @@ class CoordinatorsOfTransactions:
 
     async def _ask_about(self, broker_id: int, questions: Sequence[Question]) -> list[Errors]:
         """AddPartitionsToTxn; of each transaction there is one question. Raises ClientError."""
-        answer = await self._ask(
+        respond = await self._ask(
             broker_id,
             ADD_PARTITIONS_TO_TXN,
             {"transactions": [each.as_request() for each in questions]},
             timeout_s=self._timeout_s,
             at_least=BATCHED_SINCE,
         )
-        if answer.error_code != ErrorCode.none:
-            code = ErrorCode(answer.error_code)
+        if respond.error_code != ErrorCode.none:
+            code = ErrorCode(respond.error_code)
             log.error("broker %d refuses to verify transactions: %s", broker_id, code.name)
             if code is ErrorCode.cluster_authorization_failed:
                 code = ErrorCode.invalid_txn_state  # ours, not the producer's: it learns no more
             return [each.all(code) for each in questions]
-        found = {each.transactional_id: _errors(each) for each in answer.results_by_transaction}
+        found = {each.transactional_id: _errors(each) for each in respond.results_by_transaction}
         return [
             {**each.all(ErrorCode.unknown_server_error), **found.get(each.transactional_id, {})}
             for each in questions

@@ -148,14 +148,14 @@ def create_acls(
     names = {acl.resource_name for acl in wanted}
     present = {acl_of(record) for record in image.acls.values() if record.resource_name in names}
     records: list[Any] = []
-    answers: list[KafkaError | None] = []
+    responses: list[KafkaError | None] = []
     for acl in wanted:
         try:
             check_new(acl)
         except KafkaError as error:
-            answers.append(error)
+            responses.append(error)
             continue
-        answers.append(None)
+        responses.append(None)
         if acl in present:
             continue
         present.add(acl)
@@ -172,7 +172,7 @@ def create_acls(
             )
         )
     check_size(records)
-    return Plan(records, answers)
+    return Plan(records, responses)
 
 
 @value_class
@@ -203,17 +203,17 @@ def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Plan[list
 
     index = _Index(image, filters)
     doomed: dict[UUID, None] = {}
-    answers: list[DeletedAcls] = []
+    responses: list[DeletedAcls] = []
     for wanted in filters:
         if wanted.is_unknown:
-            answers.append(DeletedAcls(error=_invalid("The filter says what is not known here")))
+            responses.append(DeletedAcls(error=_invalid("The filter says what is not known here")))
             continue
         found = index.find(wanted)
         doomed.update(dict.fromkeys(acl_id for acl_id, _ in found))
         if len(doomed) > MAX_RECORDS:
             raise TooManyAcls
-        answers.append(DeletedAcls([acl for _, acl in found]))
-    return Plan([RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed], answers)
+        responses.append(DeletedAcls([acl for _, acl in found]))
+    return Plan([RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed], responses)
 
 
 def check_new(acl: Acl) -> None:

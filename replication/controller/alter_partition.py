@@ -75,7 +75,7 @@ def alter_partitions(
     """
     check_broker_epoch(image, broker_id, broker_epoch)
     records: list[PartitionChangeRecord] = []
-    answers: list[AlteredPartition] = []
+    responses: list[AlteredPartition] = []
     states: dict[tuple[UUID, int], PartitionImage] = {}  # for who names a partition twice
     for each in proposed:
         try:
@@ -84,7 +84,7 @@ def alter_partitions(
             _check_epochs(broker_id, now, each)
             _check_isr(image, now, each)
         except ItemRefused as refused:
-            answers.append(AlteredPartition(each.topic_id, each.index, refused.code))
+            responses.append(AlteredPartition(each.topic_id, each.index, refused.code))
             continue
         record = _decided(image, topic, now, each, unclean_election)
         if record is not None:
@@ -92,10 +92,10 @@ def alter_partitions(
             now = states[each.topic_id, each.index] = changed_partition(now, record)
         if record is not None and record.leader not in (NO_LEADER_CHANGE, broker_id):
             error = ErrorCode.new_leader_elected
-            answers.append(AlteredPartition(each.topic_id, each.index, error))
+            responses.append(AlteredPartition(each.topic_id, each.index, error))
         else:
-            answers.append(AlteredPartition(each.topic_id, each.index, state=now))
-    return Plan(records, answers, atomic=False)
+            responses.append(AlteredPartition(each.topic_id, each.index, state=now))
+    return Plan(records, responses, atomic=False)
 
 
 def _find(image: MetadataImage, proposed: ProposedIsr) -> tuple[TopicImage, PartitionImage]:

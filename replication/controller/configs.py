@@ -131,7 +131,7 @@ def _each_resource(
 ) -> Plan[list[AlteredResource]]:
     counts = Counter(resource for resource, _ in wanted)
     records: list[Any] = []
-    answers: dict[Resource, AlteredResource] = {}
+    responses: dict[Resource, AlteredResource] = {}
     clear: list[Any] = []
     for resource, changes in wanted:
         try:
@@ -139,14 +139,14 @@ def _each_resource(
                 raise _invalid_request("Each resource must appear at most once.")
             decided = decide(resource, changes)
         except KafkaError as error:
-            answers[resource] = AlteredResource(*resource, error.code, error.message or None)
+            responses[resource] = AlteredResource(*resource, error.code, error.message or None)
             continue
-        answers[resource] = AlteredResource(*resource)
+        responses[resource] = AlteredResource(*resource)
         clear += [each for each in decided if type(each).__name__ == "ClearElrRecord"]
         records += [each for each in decided if type(each).__name__ != "ClearElrRecord"]
     records += clear
     check_size(records)
-    return Plan([] if validate_only else records, list(answers.values()))
+    return Plan([] if validate_only else records, list(responses.values()))
 
 
 def _altered(now: str | None, wanted: Alteration, lists: Mapping[str, str]) -> str | None:

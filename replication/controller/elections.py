@@ -46,17 +46,17 @@ def elect_leaders(
     everything = wanted is None
     partitions: Iterable[tuple[str, int]] = wanted if wanted is not None else _all(image)
     records: list[Any] = []
-    answers: list[ElectedPartition] = []
+    responses: list[ElectedPartition] = []
     for topic, index in partitions:
         try:
             records.append(_elected(image, election, topic, index))
         except KafkaError as error:
             if not (everything and error.code is ErrorCode.election_not_needed):
-                answers.append(ElectedPartition(topic, index, error))
+                responses.append(ElectedPartition(topic, index, error))
         else:
-            answers.append(ElectedPartition(topic, index))
+            responses.append(ElectedPartition(topic, index))
     check_size(records)
-    return Plan(records, answers)
+    return Plan(records, responses)
 
 
 def _all(image: MetadataImage) -> Iterable[tuple[str, int]]:

@@ -53,7 +53,7 @@ class Heartbeat:
 
 
 @value_class
-class HeartbeatAnswer:
+class HeartbeatResponse:
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
@@ -92,7 +92,7 @@ def broker_heartbeat(
     now_ms: int,
     unclean_election: bool = False,
     at_once: int | None = None,
-) -> Plan[HeartbeatAnswer]:
+) -> Plan[HeartbeatResponse]:
     """Raises StaleBrokerEpoch; the session of whoever is registered is not prolonged then.
 
     A session ends with the answer that the broker should shut down: its next incarnation need not
@@ -121,8 +121,8 @@ def broker_heartbeat(
         sessions.shutting_down(broker, image.offset + len(records))
     if then is BrokerState.SHUTDOWN_NOW:
         sessions.expire(broker, now_ms)
-    answer = HeartbeatAnswer(is_caught_up, then.is_fenced, then is BrokerState.SHUTDOWN_NOW)
-    return Plan(records, answer, atomic=False)
+    respond = HeartbeatResponse(is_caught_up, then.is_fenced, then is BrokerState.SHUTDOWN_NOW)
+    return Plan(records, respond, atomic=False)
 
 
 def fence_oldest_expired(

@@ -73,11 +73,11 @@ def create_partitions(
     counts: dict[str, int] = {}
     for each in wanted:
         counts[each.topic] = counts.get(each.topic, 0) + 1
-    answers: dict[str, PartitionsResult] = {}
+    responses: dict[str, PartitionsResult] = {}
     records: list[Any] = []
     for each in wanted:
         if counts[each.topic] > 1:
-            answers[each.topic] = PartitionsResult(
+            responses[each.topic] = PartitionsResult(
                 each.topic, ErrorCode.invalid_request, "Duplicate topic name."
             )
             continue
@@ -86,11 +86,11 @@ def create_partitions(
             check_size([*records, *added])
             charge(len(added))
         except KafkaError as error:
-            answers[each.topic] = PartitionsResult(each.topic, error.code, error.message or None)
+            responses[each.topic] = PartitionsResult(each.topic, error.code, error.message or None)
         else:
             records += added
-            answers[each.topic] = PartitionsResult(each.topic)
-    return Plan([] if validate_only else records, list(answers.values()))
+            responses[each.topic] = PartitionsResult(each.topic)
+    return Plan([] if validate_only else records, list(responses.values()))
 
 
 def _added_partitions(image: MetadataImage, wanted: MorePartitions, entropy: Entropy) -> list[Any]:
@@ -185,16 +185,16 @@ def assign_directories(
             ErrorCode.unsupported_version, "Directory assignment is not supported yet."
         )
     broker = check_broker_epoch(image, broker_id, broker_epoch)
-    answers: dict[tuple[UUID, int], ErrorCode] = {}
+    responses: dict[tuple[UUID, int], ErrorCode] = {}
     records: list[Any] = []
     offline: list[tuple[UUID, int]] = []
     for (topic_id, index), directory in assignments.items():
         found = _replica(image, broker_id, topic_id, index)
         if isinstance(found, ErrorCode):
-            answers[topic_id, index] = found
+            responses[topic_id, index] = found
             continue
         topic, _, partition = found
-        answers[topic_id, index] = ErrorCode.none
+        responses[topic_id, index] = ErrorCode.none
         record = decide_change(
             topic_id,
             index,
@@ -211,7 +211,7 @@ def assign_directories(
             offline.append((topic_id, index))
     if offline:
         records += _leave_offline(image, records, broker_id, offline, unclean_election)
-    return Plan(records, answers)
+    return Plan(records, responses)
 
 
 def _lacks_records(

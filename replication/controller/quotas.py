@@ -71,19 +71,19 @@ def alter_quotas(
     """One answer for each entity, in the order asked. An entity that is named again is refused by
     then; what was asked of it first is done, as in Kafka."""
     records: list[Any] = []
-    answers: dict[QuotaEntity, AlteredQuotas] = {}
+    responses: dict[QuotaEntity, AlteredQuotas] = {}
     for each in alterations:
         entity: QuotaEntity = tuple(sorted(dict(each.entity).items(), key=lambda part: part[0]))
         try:
-            if entity in answers:
+            if entity in responses:
                 raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
             records += _altered(image, entity, each.ops)
         except ItemRefused as refused:
-            answers[entity] = AlteredQuotas(entity, refused)
+            responses[entity] = AlteredQuotas(entity, refused)
         else:
-            answers[entity] = AlteredQuotas(entity)
+            responses[entity] = AlteredQuotas(entity)
     check_size(records)
-    return Plan([] if validate_only else records, list(answers.values()))
+    return Plan([] if validate_only else records, list(responses.values()))
 
 
 def _altered(

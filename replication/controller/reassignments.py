@@ -52,7 +52,7 @@ def alter_reassignments(
     `unclean_election` is what holds for topics that set nothing.
     """
     records: list[Any] = []
-    answers: list[KafkaError | None] = []
+    responses: list[KafkaError | None] = []
     for each in wanted:
         try:
             topic, partition = _find(image, each)
@@ -64,13 +64,13 @@ def alter_reassignments(
                     _check_factor_kept(partition, each.replicas)
                 changed = _begun(image, topic, each.partition, partition, each.replicas)
         except KafkaError as error:
-            answers.append(error)
+            responses.append(error)
             continue
-        answers.append(None)
+        responses.append(None)
         if changed is not None:
             records.append(changed)
     check_size(records)
-    return Plan(records, answers)
+    return Plan(records, responses)
 
 
 def _find(image: MetadataImage, wanted: Reassignment) -> tuple[TopicImage, PartitionImage]:

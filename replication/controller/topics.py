@@ -104,23 +104,23 @@ def create_topics(
         counts[topic.name] = counts.get(topic.name, 0) + 1
     creation = _Creation(image, entropy, defaults, validate_config, charge)
     single = [each for each in wanted if counts[each.name] == 1 and each.name != CLUSTER_METADATA]
-    answers: dict[str, CreatedTopic] = {}
+    responses: dict[str, CreatedTopic] = {}
     try:
         _check_total(single, defaults)
         for topic in single:
-            answers[topic.name] = creation.create(topic)
+            responses[topic.name] = creation.create(topic)
         check_size(creation.records)
     except KafkaError as error:  # the whole request is too much
-        answers = {each.name: _refused(each.name, error) for each in single}
+        responses = {each.name: _refused(each.name, error) for each in single}
         creation.records.clear()
     for name, count in counts.items():
         if count > 1:
-            answers[name] = _refused(name, _invalid_request("Duplicate topic name."))
+            responses[name] = _refused(name, _invalid_request("Duplicate topic name."))
         elif name == CLUSTER_METADATA:
             reason = f"Creation of internal topic {CLUSTER_METADATA} is prohibited."
-            answers[name] = _refused(name, _invalid_request(reason))
+            responses[name] = _refused(name, _invalid_request(reason))
     records = [] if validate_only else creation.records
-    return Plan(records, [answers[name] for name in counts])
+    return Plan(records, [responses[name] for name in counts])
 
 
 class _Creation:
@@ -297,15 +297,15 @@ def delete_topics(
     """Delete by name and by id (KIP-516); one answer for each name and id, in the order asked."""
     from odradek.protocol.schemas.topic_records import RemoveTopicRecord
 
-    answers: list[DeletedTopic] = []
+    responses: list[DeletedTopic] = []
     doomed: dict[UUID, str] = {}
     ids_named, names_named = Counter(ids), Counter(names)
     for topic_id, times in ids_named.items():
         topic = image.topics_by_id.get(topic_id)
         if times > 1:
-            answers.append(_kept(None, topic_id, "Duplicate topic id."))
+            responses.append(_kept(None, topic_id, "Duplicate topic id."))
         elif topic is None:
-            answers.append(
+            responses.append(
                 DeletedTopic(None, topic_id, ErrorCode.unknown_topic_id, UNKNOWN_TOPIC_ID)
             )
         else:
@@ -313,15 +313,15 @@ def delete_topics(
     for name, times in names_named.items():
         topic = image.topics_by_name.get(name)
         if times > 1:
-            answers.append(_kept(name, None, "Duplicate topic name."))
+            responses.append(_kept(name, None, "Duplicate topic name."))
         elif topic is None:
-            answers.append(
+            responses.append(
                 DeletedTopic(name, None, ErrorCode.unknown_topic_or_partition, UNKNOWN_TOPIC)
             )
         elif topic.id in ids_named:
             doomed.pop(topic.id, None)
             reason = "The provided topic name maps to an ID that was already supplied."
-            answers.append(_kept(name, topic.id, reason))
+            responses.append(_kept(name, topic.id, reason))
         else:
             doomed[topic.id] = name
     records = []
@@ -330,11 +330,11 @@ def delete_topics(
         try:
             charge(len(image.topics_by_id[topic_id].partitions))
         except ItemRefused as refused:
-            answers.append(DeletedTopic(name, topic_id, refused.code, refused.message))
+            responses.append(DeletedTopic(name, topic_id, refused.code, refused.message))
         else:
             records.append(RemoveTopicRecord(topic_id=topic_id))
-            answers.append(DeletedTopic(name, topic_id))
-    return Plan(records, answers)
+            responses.append(DeletedTopic(name, topic_id))
+    return Plan(records, responses)
 
 
 def _kept(name: str | None, topic_id: UUID | None, reason: str) -> DeletedTopic:

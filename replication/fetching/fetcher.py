@@ -48,7 +48,7 @@ from odradek.storage.log.epochs import EpochEnd
 
 log = logging.getLogger("odradek.fetching")
 
-ANSWER_BYTES_MAX = MAX_RESPONSE_BYTES // 2
+RESPONSE_BYTES_MAX = MAX_RESPONSE_BYTES // 2
 """Of records: so that what comes beside them leaves an answer one that the connection takes."""
 FIRST_RECONNECT_SECONDS = 0.05
 GIVE_UP_INTERVAL_SECONDS = 1.0
@@ -237,11 +237,11 @@ class Fetcher:
         )
         with trio.CancelScope() as self._holding:
             try:
-                answer = await connection.exchange(FETCH, version, body, timeout_s=self._timeout_s)
+                respond = await connection.exchange(FETCH, version, body, timeout_s=self._timeout_s)
             finally:
                 self._holding = None
             try:
-                await self._hear(read_fetch_response(answer))
+                await self._hear(read_fetch_response(respond))
             except InvalidFrame as garbage:
                 raise connection.garbled(FETCH, garbage) from garbage
             return True
@@ -251,22 +251,22 @@ class Fetcher:
         settings = self._around.settings
         patience_ms = self._questions.patience_ms(settings.wait_max_ms) if plan.is_complete else 0
         return FetchLimits(
-            max_bytes=min(settings.response_max_bytes, ANSWER_BYTES_MAX),
+            max_bytes=min(settings.response_max_bytes, RESPONSE_BYTES_MAX),
             partition_max_bytes=settings.fetch_max_bytes,
             min_bytes=settings.min_bytes,
             max_wait_ms=patience_ms,
         )
 
-    async def _hear(self, answer: FetchResponse) -> None:
-        questions, code = self._questions, error_code(answer.error_code)
+    async def _hear(self, respond: FetchResponse) -> None:
+        questions, code = self._questions, error_code(respond.error_code)
         if code is not ErrorCode.none:
             await self._refused(code)
             return
         self._was_refused = False
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
-        questions.session.answered(answer.session_id)
+        questions.session.responded(respond.session_id)
         size_bytes = count = 0
-        for data in answer.partitions:
+        for data in respond.partitions:
             size_bytes += questions.heard(data)
             count += 1
             if size_bytes >= TURN_BYTES or count >= TURN_PARTITIONS:
@@ -296,14 +296,14 @@ class Fetcher:
         try:
             if offsets:
                 wanted = offsets_request(offsets, node_id=node_id, timeout_ms=timeout_ms)
-                answer = await connection.request(LIST_OFFSETS, wanted, timeout_s=self._timeout_s)
-                found |= read_offsets(answer)
+                respond = await connection.request(LIST_OFFSETS, wanted, timeout_s=self._timeout_s)
+                found |= read_offsets(respond)
             if epochs:
                 wanted = epochs_request(epochs, node_id=node_id)
-                answer = await connection.request(
+                respond = await connection.request(
                     OFFSET_FOR_LEADER_EPOCH, wanted, timeout_s=self._timeout_s
                 )
-                found |= read_epoch_ends(answer)
+                found |= read_epoch_ends(respond)
         finally:
             for each in lost:
                 self._questions.located(each, found)

@@ -117,7 +117,7 @@ class Questions:
             return 0
         want = following.wants()
         if isinstance(want, Fetch):
-            if following.has_answer(want):
+            if following.has_response(want):
                 self.rouse(key)
                 return self._count(following, following.take_rest(want))
             self._pose(key, following, want)
@@ -224,8 +224,8 @@ class Questions:
             following.refused(question, error_code(data.error_code))
             return 0
         diverging = None if data.diverging_epoch is None else EpochEnd(*data.diverging_epoch)
-        answer = Fetched(data.high_watermark, data.log_start_offset, diverging)
-        return self._count(following, following.fetched(question, answer, data.records))
+        respond = Fetched(data.high_watermark, data.log_start_offset, diverging)
+        return self._count(following, following.fetched(question, respond, data.records))
 
     def located(
         self,

@@ -121,10 +121,10 @@ def epochs_request(asked: Iterable[AskedEpoch], *, node_id: int) -> Mapping[str,
     }
 
 
-def read_epoch_ends(answer: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]:
+def read_epoch_ends(respond: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]:
     """What OffsetForLeaderEpoch answered, by the topic's name and the partition."""
     found: dict[tuple[str, int], EpochEnd | ErrorCode] = {}
-    for topic in answer.topics:
+    for topic in respond.topics:
         for row in topic.partitions:
             code = error_code(row.error_code)
             is_known = code is ErrorCode.none
@@ -133,10 +133,10 @@ def read_epoch_ends(answer: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]:
     return found
 
 
-def read_offsets(answer: Any) -> dict[tuple[str, int], Located | ErrorCode]:
+def read_offsets(respond: Any) -> dict[tuple[str, int], Located | ErrorCode]:
     """What ListOffsets answered, by the topic's name and the partition."""
     found: dict[tuple[str, int], Located | ErrorCode] = {}
-    for topic in answer.topics:
+    for topic in respond.topics:
         for row in topic.partitions:
             code = error_code(row.error_code)
             place = topic.name, row.partition_index

@@ -43,7 +43,7 @@ class FetchPlan:
 
 
 class FetchSession:
-    """See the module. One request at a time: `plan`, then `answered` or `lost`."""
+    """See the module. One request at a time: `plan`, then `responded` or `lost`."""
 
     def __init__(self) -> None:
         self._standing: dict[Key, Fetch] = {}
@@ -105,7 +105,7 @@ class FetchSession:
         wanted = [(key, self._standing[key]) for key in keys]
         return FetchPlan(self._id, self._epoch, wanted, forgotten, not self._untold)
 
-    def answered(self, session_id: int) -> None:
+    def responded(self, session_id: int) -> None:
         """The last request has an answer, in this session; 0 if the broker keeps none."""
         if session_id == 0:
             self._is_refused = True

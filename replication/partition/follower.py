@@ -307,16 +307,16 @@ class Follower:
 
     # What it is told by its leader
 
-    def fetched(self, question: Fetch, answer: Fetched) -> Take | None:
+    def fetched(self, question: Fetch, respond: Fetched) -> Take | None:
         """None if there is nothing to take: see what is wanted now."""
-        if not self._is_answered(question):
+        if not self._is_responded(question):
             return None
-        if answer.diverging is not None:
-            self._part(answer.diverging)
+        if respond.diverging is not None:
+            self._part(respond.diverging)
             return None
         self._under_way = question  # until the records are taken
         return Take(
-            question.leader_epoch, question.offset, answer.high_watermark, answer.start_offset
+            question.leader_epoch, question.offset, respond.high_watermark, respond.start_offset
         )
 
     def limits(self, take: Take) -> tuple[int, int]:
@@ -338,19 +338,19 @@ class Follower:
             self._under_way = None
             self._change = StartAnewAt(first_offset)
 
-    def epoch_ended(self, question: AskEpochEnd, answer: EpochEnd) -> None:
+    def epoch_ended(self, question: AskEpochEnd, respond: EpochEnd) -> None:
         """OffsetForLeaderEpoch's answer; (-1, -1) if the leader knows no such epoch."""
-        if not self._is_answered(question):
+        if not self._is_responded(question):
             return
         if self.state is State.LOCATING_EPOCH:
-            self._epoch_located(answer)
+            self._epoch_located(respond)
         else:
-            self._part(answer)
+            self._part(respond)
 
-    def located(self, question: AskOffset, answer: Located, now_ms: int) -> None:
+    def located(self, question: AskOffset, respond: Located, now_ms: int) -> None:
         """ListOffsets' answer."""
-        if self._is_answered(question):
-            _LOCATED[self.state](self, answer, now_ms)
+        if self._is_responded(question):
+            _LOCATED[self.state](self, respond, now_ms)
 
     def failed(self, question: Want | Take, error: ErrorCode, now_ms: int) -> None:
         """The leader answered with an error, or not at all; or what was wanted could not be done.
@@ -362,7 +362,7 @@ class Follower:
             if not self._is_under_way_for(question):
                 return
             self._under_way = None
-        elif not self._is_answered(question):
+        elif not self._is_responded(question):
             return
         outlived, self._outlived = self._outlived, False
         if error in _STOPS:
@@ -377,7 +377,7 @@ class Follower:
         else:
             self._back_off(now_ms)
 
-    def _is_answered(self, question: Want) -> bool:
+    def _is_responded(self, question: Want) -> bool:
         if question is not self._under_way:
             return False
         self._under_way = None
@@ -424,36 +424,36 @@ class Follower:
         self._lost_place = True
         self.state = State.LOCATING_END
 
-    def _end_located(self, answer: Located, now_ms: int) -> None:
-        if answer.offset < self._log.end_offset:
+    def _end_located(self, respond: Located, now_ms: int) -> None:
+        if respond.offset < self._log.end_offset:
             self.state = State.FETCHING
-            self._truncate(answer.offset)
+            self._truncate(respond.offset)
         else:
             self.state = State.LOCATING_START
 
-    def _start_located(self, answer: Located, now_ms: int) -> None:
+    def _start_located(self, respond: Located, now_ms: int) -> None:
         self.state = State.FETCHING
-        if answer.offset > self._log.end_offset:
-            self._change = StartAnewAt(answer.offset)
+        if respond.offset > self._log.end_offset:
+            self._change = StartAnewAt(respond.offset)
 
-    def _tier_located(self, answer: Located, now_ms: int) -> None:
-        self._tier_start = answer.offset
+    def _tier_located(self, respond: Located, now_ms: int) -> None:
+        self._tier_start = respond.offset
         self.state = State.LOCATING_LOCAL
 
-    def _local_located(self, answer: Located, now_ms: int) -> None:
-        if answer.offset <= self._tier_start:
+    def _local_located(self, respond: Located, now_ms: int) -> None:
+        if respond.offset <= self._tier_start:
             self.state = State.FETCHING
-            self._change = StartAnewAt(answer.offset)
-        elif answer.epoch > 0:
-            self._local_start = answer
+            self._change = StartAnewAt(respond.offset)
+        elif respond.epoch > 0:
+            self._local_start = respond
             self.state = State.LOCATING_EPOCH
         else:
-            self._build(answer, answer.epoch)
+            self._build(respond, respond.epoch)
 
-    def _epoch_located(self, answer: EpochEnd) -> None:
+    def _epoch_located(self, respond: EpochEnd) -> None:
         """Of the record before the local start; there may be epochs between that wrote nothing."""
         local = self._local_start
-        self._build(local, answer.epoch if answer.end_offset >= local.offset else local.epoch)
+        self._build(local, respond.epoch if respond.end_offset >= local.offset else local.epoch)
 
     def _build(self, local: Located, epoch: int) -> None:
         self.state = State.BUILDING_REMOTE_AUX
@@ -463,7 +463,7 @@ class Follower:
 
     def changed(self, change: LogChange) -> None:
         """It is done: the log is as it says."""
-        if not self._is_answered(change):
+        if not self._is_responded(change):
             return
         self._change = None
         outlived, self._outlived = self._outlived, False

@@ -129,7 +129,7 @@ class _Rest:
     leader_epoch: int
     offset: int
     """The first that it holds."""
-    answer: Fetched
+    respond: Fetched
     records: memoryview
 
 
@@ -194,7 +194,7 @@ class Following:
             return None
         return self.follower.wants(self._now_ms())
 
-    def has_answer(self, question: Fetch) -> bool:
+    def has_response(self, question: Fetch) -> bool:
         """Whether the rest of an earlier answer answers this; `take_rest` then."""
         rest, self._rest = self._rest, None
         if rest is None or (rest.leader_epoch, rest.offset) != (
@@ -207,14 +207,14 @@ class Following:
 
     # Answers
 
-    def fetched(self, question: Fetch, answer: Fetched, records: memoryview) -> int:
+    def fetched(self, question: Fetch, respond: Fetched, records: memoryview) -> int:
         """Take the records, or the first of them; how many bytes. The follower wants something else
         then, or the same again later."""
-        take = self.follower.fetched(question, answer)
+        take = self.follower.fetched(question, respond)
         if take is None:
             return 0
         try:
-            return self._take(take, answer, records)
+            return self._take(take, respond, records)
         except KafkaError as error:
             log.warning("%r cannot take offset %d: %s", self.partition, take.offset, error)
             self.follower.failed(take, _code_of(error), self._now_ms())
@@ -224,18 +224,18 @@ class Following:
         return 0
 
     def take_rest(self, question: Fetch) -> int:
-        """`has_answer` said so."""
+        """`has_response` said so."""
         rest, self._rest = self._rest, None
         assert rest is not None
-        return self.fetched(question, rest.answer, rest.records)
+        return self.fetched(question, rest.respond, rest.records)
 
-    def epoch_ended(self, question: AskEpochEnd, answer: EpochEnd) -> None:
+    def epoch_ended(self, question: AskEpochEnd, respond: EpochEnd) -> None:
         """Where an epoch ended on the leader."""
-        self.follower.epoch_ended(question, answer)
+        self.follower.epoch_ended(question, respond)
 
-    def located(self, question: AskOffset, answer: Located) -> None:
+    def located(self, question: AskOffset, respond: Located) -> None:
         """Where the leader's log begins or ends."""
-        self.follower.located(question, answer, self._now_ms())
+        self.follower.located(question, respond, self._now_ms())
 
     def refused(self, question: Want, code: ErrorCode) -> None:
         """The leader answered with an error, or nobody did."""
@@ -245,7 +245,7 @@ class Following:
             )  # the leader's disk: it may get another, or a leader
         self.follower.failed(question, code, self._now_ms())
 
-    def _take(self, take: Take, answer: Fetched, records: memoryview) -> int:
+    def _take(self, take: Take, respond: Fetched, records: memoryview) -> int:
         size_bytes, last_offset = first_piece(records)
         which = self.partition.log
         try:
@@ -256,7 +256,7 @@ class Following:
             is_empty = which.log_start_offset == which.end_offset
             if not is_empty or error.last_offset < which.end_offset:
                 raise StorageError(ErrorCode.corrupt_message, str(error)) from error
-            self._rest = _Rest(take.leader_epoch, error.first_offset, answer, records)
+            self._rest = _Rest(take.leader_epoch, error.first_offset, respond, records)
             self.follower.begin_before(take, error.first_offset)
             return 0
         high_watermark, start = self.follower.limits(take)
@@ -264,10 +264,10 @@ class Following:
         which.advance_log_start(start, "the leader's log does")
         self.follower.taken(take)
         end = which.end_offset
-        self.is_behind = answer.high_watermark > end
+        self.is_behind = respond.high_watermark > end
         if last_offset >= 0 and appended.last_offset == last_offset:
             # And not fewer: they may be of a later epoch.
-            self._rest = _Rest(take.leader_epoch, end, answer, records[size_bytes:])
+            self._rest = _Rest(take.leader_epoch, end, respond, records[size_bytes:])
         return size_bytes
 
     # Changes of the log

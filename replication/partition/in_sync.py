@@ -109,23 +109,23 @@ class InSyncSet:
         self.partition_epoch = partition_epoch
         return True
 
-    def answered(self, proposal: Proposal, answer: Altered | ErrorCode) -> Outcome:
+    def responded(self, proposal: Proposal, respond: Altered | ErrorCode) -> Outcome:
         """See the table. STALE: `proposal` is not the one under way any more."""
         if proposal is not self.proposal:
             return Outcome.STALE
-        if isinstance(answer, Altered):
-            return self._altered(answer)
-        if answer in _REFUSED:
+        if isinstance(respond, Altered):
+            return self._altered(respond)
+        if respond in _REFUSED:
             self.proposal = None
             return Outcome.DROPPED
-        return Outcome.WAITS if answer in _UNKNOWN else Outcome.AGAIN
+        return Outcome.WAITS if respond in _UNKNOWN else Outcome.AGAIN
 
-    def _altered(self, answer: Altered) -> Outcome:
-        if answer.leader_epoch != self.leader_epoch:
+    def _altered(self, respond: Altered) -> Outcome:
+        if respond.leader_epoch != self.leader_epoch:
             return Outcome.WAITS
-        if answer.partition_epoch < self.partition_epoch:
+        if respond.partition_epoch < self.partition_epoch:
             return Outcome.WAITS
         self.proposal = None
-        self.committed = answer.in_sync
-        self.partition_epoch = answer.partition_epoch
+        self.committed = respond.in_sync
+        self.partition_epoch = respond.partition_epoch
         return Outcome.COMMITTED

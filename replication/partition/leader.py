@@ -189,13 +189,13 @@ class Leader:
         return [*self._shrink(now_ms), *self._progress(now_ms)]
 
     def altered(
-        self, proposal: Proposal, answer: Altered | ErrorCode, now_ms: int
+        self, proposal: Proposal, respond: Altered | ErrorCode, now_ms: int
     ) -> Sequence[Action]:
         """What came of an AlterPartition; a connection that broke is REQUEST_TIMED_OUT.
 
         One that is to be sent again is among the actions: the driver waits its back-off before.
         """
-        outcome = self.in_sync.answered(proposal, answer)
+        outcome = self.in_sync.responded(proposal, respond)
         if outcome is Outcome.AGAIN:
             assert self._asked is not None
             return [self._asked]

@@ -26,7 +26,7 @@ from odradek.seams.values import value_class
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.partition_log import PartitionLog
 
-Answered = Callable[[Altered | ErrorCode], None]
+Responded = Callable[[Altered | ErrorCode], None]
 
 
 @value_class
@@ -42,7 +42,7 @@ class Surroundings:
 
     brokers: Callable[[int], BrokerImage | None]
     lag_max_ms: int
-    propose: Callable[[UUID, int, AlterPartition, Answered], None]
+    propose: Callable[[UUID, int, AlterPartition, Responded], None]
     disk_full: Callable[[PartitionLog, DiskFull], None]
     became: Callable[[int | None], None]
 
@@ -190,11 +190,11 @@ class Leading:
                     partial(self._altered, action.proposal),
                 )
 
-    def _altered(self, proposal: Proposal, answer: Altered | ErrorCode) -> None:
+    def _altered(self, proposal: Proposal, respond: Altered | ErrorCode) -> None:
         in_sync = self.leader.in_sync
         if self._is_over or proposal is not in_sync.proposal:
             return  # an image was here first
         before = in_sync.committed
-        self._do(self.leader.altered(proposal, answer, self._now_ms()))
+        self._do(self.leader.altered(proposal, respond, self._now_ms()))
         after = in_sync.committed
         self._became(None if after == before else len(after) - len(before))

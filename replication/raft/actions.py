@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from odradek.replication.raft.elections import Election
-from odradek.replication.raft.messages import Answer, Endpoints, Request
+from odradek.replication.raft.messages import Endpoints, Request, Response
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import Voter
 from odradek.seams.values import value_class
@@ -97,7 +97,7 @@ class Committed:
 
 @value_class
 class Send:
-    """Ask a node; then `answered` or `failed` with this number, in any order, at any time or never.
+    """Ask a node; then `responded` or `failed` with this number, in any order, at any time or never.
 
     `to` is the node's id, or ANYONE: one of the bootstrap servers, not the same as the last time.
     `endpoints` are where it listens, if it is a node. Numbers begin anew with each `Quorum`: an answer
@@ -115,7 +115,7 @@ class Reply:
     """Answer a request; the records or bytes of a fetch are the driver's to put in."""
 
     request: Request
-    answer: Answer
+    respond: Response
 
 
 Action = (

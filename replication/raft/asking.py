@@ -22,24 +22,24 @@ from odradek.replication.raft.following import Download, Following
 from odradek.replication.raft.leadership import Leadership
 from odradek.replication.raft.log_view import truncation_offset
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
-    ApiVersionsAnswer,
+    AddVoterResponse,
+    ApiVersionsResponse,
     BeginEpochRequest,
-    EndEpochAnswer,
     EndEpochRequest,
-    FetchAnswer,
+    EndEpochResponse,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
-    RemoveVoterAnswer,
+    FetchSnapshotResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
-    UpdateVoterAnswer,
+    Response,
     UpdateVoterRequest,
-    VoteAnswer,
+    UpdateVoterResponse,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.reconfiguration import Reconfiguration
 from odradek.replication.raft.requests import ANYONE, Asked
@@ -61,7 +61,7 @@ TURN_MS: Final = 50
 """After the end of a leader was noticed, each voter waits so much longer than the one before it: by then
 most have noticed, and most often one has been elected."""
 
-CHANGE_ANSWERED: Final = frozenset(
+CHANGE_RESPONDED: Final = frozenset(
     {
         ErrorCode.none,
         ErrorCode.request_timed_out,
@@ -218,37 +218,37 @@ class Asking:
 
     # Answers
 
-    def answered(self, asked: Asked, answer: Answer, now_ms: int) -> bool:
+    def responded(self, asked: Asked, respond: Response, now_ms: int) -> bool:
         """False if the node had better be left alone for a moment."""
         stand = self._stand
-        if isinstance(answer, ApiVersionsAnswer):
-            return self._reconfiguration.versions_told(asked.number, answer, now_ms)
-        if isinstance(answer, AddVoterAnswer | RemoveVoterAnswer):
-            return answer.error in CHANGE_ANSWERED
-        if self._lacks_pre_votes(asked, answer):
+        if isinstance(respond, ApiVersionsResponse):
+            return self._reconfiguration.versions_told(asked.number, respond, now_ms)
+        if isinstance(respond, AddVoterResponse | RemoveVoterResponse):
+            return respond.error in CHANGE_RESPONDED
+        if self._lacks_pre_votes(asked, respond):
             stand.campaign(now_ms)
             return True
-        if answer.error in NO_NEWS and not isinstance(answer, UpdateVoterAnswer):
+        if respond.error in NO_NEWS and not isinstance(respond, UpdateVoterResponse):
             return False
-        if answer.epoch < stand.epoch:
+        if respond.epoch < stand.epoch:
             return False
-        news = stand.learn(answer.epoch, answer.leader_id, answer.leader_endpoints, now_ms)
+        news = stand.learn(respond.epoch, respond.leader_id, respond.leader_endpoints, now_ms)
         if asked.to == stand.leader_id:
             self._heard_leader()
-        if answer.error is ErrorCode.snapshot_not_found and not news:
+        if respond.error is ErrorCode.snapshot_not_found and not news:
             return self._snapshot_gone(now_ms)
-        if isinstance(answer, UpdateVoterAnswer):
-            return self._told_voter(answer, now_ms)
-        if answer.error is not ErrorCode.none:
+        if isinstance(respond, UpdateVoterResponse):
+            return self._told_voter(respond, now_ms)
+        if respond.error is not ErrorCode.none:
             return news
-        match answer:
-            case VoteAnswer():
-                self._count(asked, answer, now_ms)
-            case FetchAnswer():
-                return self._fetched(answer, now_ms) or news
-            case FetchSnapshotAnswer():
-                self._snapshot_piece(answer, now_ms)
-            case EndEpochAnswer():
+        match respond:
+            case VoteResponse():
+                self._count(asked, respond, now_ms)
+            case FetchResponse():
+                return self._fetched(respond, now_ms) or news
+            case FetchSnapshotResponse():
+                self._snapshot_piece(respond, now_ms)
+            case EndEpochResponse():
                 if isinstance(stand.state, Resigned):
                     stand.state.unacknowledged.discard(asked.to)
         return True
@@ -258,7 +258,7 @@ class Asking:
         stand = self._stand
         match stand.state:
             case Leadership():
-                unreachable = ApiVersionsAnswer(error=ErrorCode.broker_not_available)
+                unreachable = ApiVersionsResponse(error=ErrorCode.broker_not_available)
                 self._reconfiguration.versions_told(asked.number, unreachable, now_ms)
             case Following() as following if refused and asked.to == following.leader_id:
                 self._refused(following, now_ms)
@@ -281,58 +281,58 @@ class Asking:
         turn = 1 + (others.index(stand.me.id) if stand.me.id in others else len(others))
         following.refused(now_ms + turn * TURN_MS)
 
-    def _lacks_pre_votes(self, asked: Asked, answer: Answer) -> bool:
+    def _lacks_pre_votes(self, asked: Asked, respond: Response) -> bool:
         """The voter is older than KIP-996: campaign without knowing how it will end."""
         state = self._stand.state
         return (
-            answer.error is ErrorCode.unsupported_version
+            respond.error is ErrorCode.unsupported_version
             and isinstance(asked.request, VoteRequest)
             and isinstance(state, Nominee)
             and state.pre_vote
         )
 
-    def _count(self, asked: Asked, answer: VoteAnswer, now_ms: int) -> None:
+    def _count(self, asked: Asked, respond: VoteResponse, now_ms: int) -> None:
         stand, state = self._stand, self._stand.state
-        if not isinstance(state, Nominee) or answer.epoch != stand.epoch:
+        if not isinstance(state, Nominee) or respond.epoch != stand.epoch:
             return
-        state.tally.record(asked.to, granted=answer.granted)
+        state.tally.record(asked.to, granted=respond.granted)
         stand.go_forward(now_ms)
         if stand.state is state and state.pre_vote and state.tally.lost:
             stand.lose(now_ms)
 
-    def _told_voter(self, answer: UpdateVoterAnswer, now_ms: int) -> bool:
+    def _told_voter(self, respond: UpdateVoterResponse, now_ms: int) -> bool:
         state = self._stand.state
-        heard = answer.error in (ErrorCode.none, ErrorCode.unsupported_version)
+        heard = respond.error in (ErrorCode.none, ErrorCode.unsupported_version)
         if heard and isinstance(state, Following):
             state.has_told_voter = True
             state.heard(now_ms, self._stand.settings.fetch_timeout_ms)
         return heard
 
-    def _fetched(self, answer: FetchAnswer, now_ms: int) -> bool:
+    def _fetched(self, respond: FetchResponse, now_ms: int) -> bool:
         """The leader has answered: cut the log, fetch a snapshot, or append."""
         stand, following = self._stand, self._stand.state
-        if not isinstance(following, Following) or answer.leader_id == NOBODY:
+        if not isinstance(following, Following) or respond.leader_id == NOBODY:
             return False
-        stand.committed_elsewhere = max(stand.committed_elsewhere, answer.high_watermark)
-        if answer.diverging is not None:
-            end_offset = truncation_offset(stand.log, answer.diverging)
+        stand.committed_elsewhere = max(stand.committed_elsewhere, respond.high_watermark)
+        if respond.diverging is not None:
+            end_offset = truncation_offset(stand.log, respond.diverging)
             if end_offset < stand.high_watermark:
                 raise InconsistentQuorum(
-                    f"{answer.diverging} of leader {answer.leader_id} cuts the log at {end_offset}, "
+                    f"{respond.diverging} of leader {respond.leader_id} cuts the log at {end_offset}, "
                     f"but all below {stand.high_watermark} is committed"
                 )
             stand.history.truncate(end_offset)
             following.changing_log = True
             stand.out.append(Truncate(end_offset))
-        elif answer.snapshot_id is not None:
-            following.download = Download(answer.snapshot_id)
-            stand.out.append(BeginSnapshot(answer.snapshot_id))
+        elif respond.snapshot_id is not None:
+            following.download = Download(respond.snapshot_id)
+            stand.out.append(BeginSnapshot(respond.snapshot_id))
         else:
-            following.leader_high_watermark = answer.high_watermark
-            if answer.records:
+            following.leader_high_watermark = respond.high_watermark
+            if respond.records:
                 following.changing_log = True
                 durable = stand.is_voter or stand.settings.can_become_voter
-                stand.out.append(AppendFetched(answer.records, stand.epoch, durable))
+                stand.out.append(AppendFetched(respond.records, stand.epoch, durable))
             else:
                 self.follow_high_watermark(following)
         following.heard(now_ms, stand.settings.fetch_timeout_ms)
@@ -343,7 +343,7 @@ class Asking:
         stand = self._stand
         stand.commit(min(following.leader_high_watermark, stand.log.end_offset))
 
-    def _snapshot_piece(self, piece: FetchSnapshotAnswer, now_ms: int) -> None:
+    def _snapshot_piece(self, piece: FetchSnapshotResponse, now_ms: int) -> None:
         stand, following = self._stand, self._stand.state
         if not isinstance(following, Following) or following.download is None:
             return

@@ -41,7 +41,7 @@ from odradek.replication.raft.actions import (
     Truncate,
 )
 from odradek.replication.raft.log_changes import LogChanges
-from odradek.replication.raft.messages import Answer, Request
+from odradek.replication.raft.messages import Request, Response
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.roles import Role
@@ -85,8 +85,8 @@ class _Waiting:
     """Who asked this node something; the request is kept, for its identity says which it is."""
 
     request: Request
-    answer: Answer | None = None
-    answered: trio.Event | None = None
+    respond: Response | None = None
+    responded: trio.Event | None = None
     """If it waits for the answer still."""
 
 
@@ -223,8 +223,8 @@ class QuorumDriver:
                 self._owner.committed(high_watermark)
             case Send():
                 return self._send(action)
-            case Reply(request, answer):
-                self._reply(request, answer)
+            case Reply(request, respond):
+                self._reply(request, respond)
         return ()
 
     async def _change(self, action: Action) -> Events:
@@ -352,29 +352,29 @@ class QuorumDriver:
 
     # What others ask
 
-    async def ask(self, request: Request, *, again: bool = False) -> Answer:
+    async def ask(self, request: Request, *, again: bool = False) -> Response:
         """The state machine's answer; see `Quorum.receive`."""
         waiting = self._waiting[id(request)] = _Waiting(request)
         try:
             await self._event(partial(self._receive, request, again))
-            if waiting.answer is None:
-                waiting.answered = trio.Event()
-                await waiting.answered.wait()
+            if waiting.respond is None:
+                waiting.responded = trio.Event()
+                await waiting.responded.wait()
         finally:
             if self._waiting.get(id(request)) is waiting:
                 del self._waiting[id(request)]
-        assert waiting.answer is not None
-        return waiting.answer
+        assert waiting.respond is not None
+        return waiting.respond
 
     def _receive(self, request: Request, again: bool, now_ms: int) -> Events:
         return self.quorum.receive(request, now_ms, again=again)
 
-    def _reply(self, request: Request, answer: Answer) -> None:
+    def _reply(self, request: Request, respond: Response) -> None:
         waiting = self._waiting.get(id(request))
         if waiting is not None:  # else whoever asked has gone
-            waiting.answer = answer
-            if waiting.answered is not None:
-                waiting.answered.set()
+            waiting.respond = respond
+            if waiting.responded is not None:
+                waiting.responded.set()
 
     # What others are asked
 
@@ -408,13 +408,13 @@ class QuorumDriver:
     ) -> Callable[[int], Events]:
         """What happens by that."""
         try:
-            answer = await transport.ask(send.to, send.endpoints, send.request)
+            respond = await transport.ask(send.to, send.endpoints, send.request)
         except Unanswered as error:
             log.debug("node %d did not answer: %s", send.to, error)
             refused = isinstance(error, NotRunning)
             return partial(self.quorum.failed, send.number, refused=refused)
-        _complain(send, line, answer)
-        return partial(self.quorum.answered, send.number, answer)
+        _complain(send, line, respond)
+        return partial(self.quorum.responded, send.number, respond)
 
     # In the background
 
@@ -487,9 +487,9 @@ class QuorumDriver:
                 await self._unattended.park()
 
 
-def _complain(send: Send, line: _Line, answer: Answer) -> None:
+def _complain(send: Send, line: _Line, respond: Response) -> None:
     """Of a node of another cluster, once: asked again and again it will say the same."""
-    foreign = answer.error is ErrorCode.inconsistent_cluster_id
+    foreign = respond.error is ErrorCode.inconsistent_cluster_id
     if foreign and not line.is_foreign:
         who = "a controller" if send.to == ANYONE else f"controller {send.to}"
         log.error(

@@ -14,12 +14,12 @@ import trio
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.messages import (
-    Answer,
-    FetchAnswer,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
+    FetchSnapshotResponse,
     Request,
+    Response,
 )
 from odradek.seams.files import WouldBlock
 
@@ -45,36 +45,36 @@ class Fetches:
         self._settings = settings
         self._blocking = blocking
 
-    async def answer(self, request: Request) -> Answer:
-        answer = await self._driver.ask(request)
-        if isinstance(request, FetchRequest) and isinstance(answer, FetchAnswer):
-            return await self._fetched(request, answer)
-        if isinstance(request, FetchSnapshotRequest) and isinstance(answer, FetchSnapshotAnswer):
-            return await self._piece(request, answer)
-        return answer
+    async def respond(self, request: Request) -> Response:
+        respond = await self._driver.ask(request)
+        if isinstance(request, FetchRequest) and isinstance(respond, FetchResponse):
+            return await self._fetched(request, respond)
+        if isinstance(request, FetchSnapshotRequest) and isinstance(respond, FetchSnapshotResponse):
+            return await self._piece(request, respond)
+        return respond
 
-    async def _fetched(self, request: FetchRequest, answer: FetchAnswer) -> FetchAnswer:
+    async def _fetched(self, request: FetchRequest, respond: FetchResponse) -> FetchResponse:
         until = trio.current_time() + request.max_wait_ms / 1000
-        while not _says_all(answer):
+        while not _says_all(respond):
             records = await self._read(request)
             late = trio.current_time() >= until
-            if records or late or answer.high_watermark > request.high_watermark:
-                if self._driver.quorum.epoch == answer.epoch:
-                    return replace(answer, records=records)
-            elif not self._is_news(request, answer):
+            if records or late or respond.high_watermark > request.high_watermark:
+                if self._driver.quorum.epoch == respond.epoch:
+                    return replace(respond, records=records)
+            elif not self._is_news(request, respond):
                 with trio.move_on_at(until):
-                    while not self._is_news(request, answer):
+                    while not self._is_news(request, respond):
                         await self._driver.progress()
             told = await self._driver.ask(request, again=True)
-            assert isinstance(told, FetchAnswer)
-            answer = told
-        return answer
+            assert isinstance(told, FetchResponse)
+            respond = told
+        return respond
 
-    def _is_news(self, request: FetchRequest, answer: FetchAnswer) -> bool:
+    def _is_news(self, request: FetchRequest, respond: FetchResponse) -> bool:
         leadership = self._driver.quorum.leadership
         return (
             leadership is None
-            or leadership.epoch != answer.epoch
+            or leadership.epoch != respond.epoch
             or self._log.end_offset > request.fetch_offset
             or leadership.high_watermark > request.high_watermark
             or self._driver.failure is not None
@@ -89,10 +89,10 @@ class Fetches:
             return found
 
     async def _piece(
-        self, request: FetchSnapshotRequest, answer: FetchSnapshotAnswer
-    ) -> FetchSnapshotAnswer:
-        if answer.error is not ErrorCode.none:
-            return answer
+        self, request: FetchSnapshotRequest, respond: FetchSnapshotResponse
+    ) -> FetchSnapshotResponse:
+        if respond.error is not ErrorCode.none:
+            return respond
         max_bytes = min(request.max_bytes, self._settings.fetch_snapshot_max_bytes)
         try:
             data = await self._blocking(
@@ -100,15 +100,15 @@ class Fetches:
             )
         except FileNotFoundError:  # pruned meanwhile; there is a newer one
             return replace(
-                answer, error=ErrorCode.snapshot_not_found, snapshot_id=None, size=0, position=0
+                respond, error=ErrorCode.snapshot_not_found, snapshot_id=None, size=0, position=0
             )
-        return replace(answer, data=data)
+        return replace(respond, data=data)
 
 
-def _says_all(answer: FetchAnswer) -> bool:
+def _says_all(respond: FetchResponse) -> bool:
     """It has no place for records."""
     return (
-        answer.error is not ErrorCode.none
-        or answer.diverging is not None
-        or answer.snapshot_id is not None
+        respond.error is not ErrorCode.none
+        or respond.diverging is not None
+        or respond.snapshot_id is not None
     )

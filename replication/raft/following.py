@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from odradek.replication.raft.messages import Endpoints, FetchSnapshotAnswer
+from odradek.replication.raft.messages import Endpoints, FetchSnapshotResponse
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.seams.values import state_class
 
@@ -20,11 +20,11 @@ class Download:
     snapshot_id: SnapshotId
     position: int = 0
 
-    def accepts(self, piece: FetchSnapshotAnswer) -> bool:
+    def accepts(self, piece: FetchSnapshotResponse) -> bool:
         """Whether this is the next piece."""
         return piece.snapshot_id == self.snapshot_id and piece.position == self.position
 
-    def arrived(self, piece: FetchSnapshotAnswer) -> bool:
+    def arrived(self, piece: FetchSnapshotResponse) -> bool:
         """True if it was the last."""
         self.position += len(piece.data)
         return self.position >= piece.size

@@ -28,7 +28,7 @@ class Request:
 
 
 @value_class
-class Answer:
+class Response:
     """With the epoch and leader that the answering node knows."""
 
     _: KW_ONLY
@@ -53,7 +53,7 @@ class VoteRequest(Request):
 
 
 @value_class
-class VoteAnswer(Answer):
+class VoteResponse(Response):
     _: KW_ONLY
     granted: bool = False
 
@@ -68,7 +68,7 @@ class BeginEpochRequest(Request):
 
 
 @value_class
-class BeginEpochAnswer(Answer):
+class BeginEpochResponse(Response):
     pass
 
 
@@ -84,7 +84,7 @@ class EndEpochRequest(Request):
 
 
 @value_class
-class EndEpochAnswer(Answer):
+class EndEpochResponse(Response):
     pass
 
 
@@ -111,7 +111,7 @@ class EpochEnd:
 
 
 @value_class
-class FetchAnswer(Answer):
+class FetchResponse(Response):
     """`diverging`, `snapshot_id` or `records`: one of them at most. The driver puts the records in:
     the machine never looks at them."""
 
@@ -136,7 +136,7 @@ class FetchSnapshotRequest(Request):
 
 
 @value_class
-class FetchSnapshotAnswer(Answer):
+class FetchSnapshotResponse(Response):
     """`size` is the whole file's; the driver reads `data`, from `position` on."""
 
     _: KW_ONLY
@@ -155,7 +155,7 @@ class AddVoterRequest(Request):
 
 
 @value_class
-class AddVoterAnswer(Answer):
+class AddVoterResponse(Response):
     _: KW_ONLY
     message: str | None = None
 
@@ -167,7 +167,7 @@ class RemoveVoterRequest(Request):
 
 
 @value_class
-class RemoveVoterAnswer(Answer):
+class RemoveVoterResponse(Response):
     _: KW_ONLY
     message: str | None = None
 
@@ -180,7 +180,7 @@ class UpdateVoterRequest(Request):
 
 
 @value_class
-class UpdateVoterAnswer(Answer):
+class UpdateVoterResponse(Response):
     pass
 
 
@@ -190,6 +190,6 @@ class ApiVersionsRequest(Request):
 
 
 @value_class
-class ApiVersionsAnswer(Answer):
+class ApiVersionsResponse(Response):
     _: KW_ONLY
     kraft_versions: tuple[int, int] | None = None

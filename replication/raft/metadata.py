@@ -52,7 +52,7 @@ from odradek.replication.raft.driver import QuorumDriver
 from odradek.replication.raft.errors import NotController, QuorumRefused
 from odradek.replication.raft.fetches import Fetches
 from odradek.replication.raft.log_changes import LogChanges
-from odradek.replication.raft.messages import Answer, Request
+from odradek.replication.raft.messages import Request, Response
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.replication.raft.opening import Member, Opened, open_quorum
 from odradek.replication.raft.quorum_info import described
@@ -424,14 +424,14 @@ class Metadata:
 
     # What others ask, what the operator asks
 
-    async def answer(self, request: Request) -> Answer:
+    async def respond(self, request: Request) -> Response:
         """What this node answers another of the quorum, with the records or bytes of a fetch in it.
 
         A Fetch may wait, for as long as it says; a change of voters, until it is committed. Raises
         NotController before `start`, LogFailed once the log is offline.
         """
         self._running()
-        return await self._fetches.answer(request)
+        return await self._fetches.respond(request)
 
     async def upgrade_quorum(self, kraft_version: int, *, validate_only: bool = False) -> None:
         """Raise kraft.version. Raises QuorumRefused and what `perform` raises."""

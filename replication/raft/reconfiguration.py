@@ -13,14 +13,14 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.raft.actions import AppendVoters, Reply
 from odradek.replication.raft.leadership import Leadership
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    ApiVersionsAnswer,
+    AddVoterResponse,
     ApiVersionsRequest,
-    RemoveVoterAnswer,
+    ApiVersionsResponse,
     RemoveVoterRequest,
-    UpdateVoterAnswer,
+    RemoveVoterResponse,
     UpdateVoterRequest,
+    UpdateVoterResponse,
 )
 from odradek.replication.raft.roles import Stand
 from odradek.replication.raft.voter_changes import (
@@ -75,8 +75,8 @@ class Reconfiguration:
                 asked = stand.ask(voter.id, question, voter.endpoints, now_ms)
                 leadership.pending = PendingChange(request, until_ms, asked)
         if refusal is not None:
-            answer = AddVoterAnswer(error=refusal.error, message=refusal.message)
-            stand.out.append(Reply(request, answer))
+            respond = AddVoterResponse(error=refusal.error, message=refusal.message)
+            stand.out.append(Reply(request, respond))
 
     def remove(self, request: RemoveVoterRequest, now_ms: int) -> None:
         stand, key = self._stand, request.voter
@@ -91,8 +91,8 @@ class Reconfiguration:
                 leadership.pending = PendingChange(request, until_ms)
                 self._append(leadership, decided)
         if isinstance(decided, Refusal):
-            answer = RemoveVoterAnswer(error=decided.error, message=decided.message)
-            stand.out.append(Reply(request, answer))
+            respond = RemoveVoterResponse(error=decided.error, message=decided.message)
+            stand.out.append(Reply(request, respond))
 
     def update(self, request: UpdateVoterRequest, now_ms: int) -> None:
         """Answered at once: it is the voter itself that asks, and it asks again if it must."""
@@ -116,13 +116,13 @@ class Reconfiguration:
                 else:
                     stand.in_memory_voters = decided
                 leadership.heard_from(voter.key, now_ms)
-        answer = UpdateVoterAnswer(
+        respond = UpdateVoterResponse(
             error=error or ErrorCode.none,
             epoch=stand.epoch,
             leader_id=stand.leader_id,
             leader_endpoints=stand.leader_endpoints,
         )
-        stand.out.append(Reply(request, answer))
+        stand.out.append(Reply(request, respond))
 
     def upgrade(self, version: int, *, validate_only: bool = False) -> Refusal | None:
         """Raise kraft.version, and write the voters of a static quorum to the log with it."""
@@ -157,7 +157,7 @@ class Reconfiguration:
 
     # What comes of them
 
-    def versions_told(self, number: int, answer: ApiVersionsAnswer, now_ms: int) -> bool:
+    def versions_told(self, number: int, respond: ApiVersionsResponse, now_ms: int) -> bool:
         """The new voter has answered, or could not be reached. False if that was no good."""
         stand, leadership = self._stand, self._stand.state
         if not isinstance(leadership, Leadership) or leadership.pending is None:
@@ -165,11 +165,11 @@ class Reconfiguration:
         change = leadership.pending
         if change.asked != number or not isinstance(change.request, AddVoterRequest):
             return True
-        decided = complete_addition(change.request, answer, leadership, stand.history, now_ms)
+        decided = complete_addition(change.request, respond, leadership, stand.history, now_ms)
         if isinstance(decided, Refusal):
             stand.finish_change(change, decided.error, decided.message)
             leadership.pending = None
-            return answer.error is ErrorCode.none
+            return respond.error is ErrorCode.none
         change.asked = None
         self._append(leadership, decided)
         return True

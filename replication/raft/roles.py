@@ -27,10 +27,10 @@ from odradek.replication.raft.following import Following
 from odradek.replication.raft.leadership import Leadership
 from odradek.replication.raft.log_view import LogView
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
+    AddVoterResponse,
     Endpoints,
-    RemoveVoterAnswer,
+    RemoveVoterResponse,
     Request,
 )
 from odradek.replication.raft.requests import Requests
@@ -397,10 +397,12 @@ class Stand:
         self, change: PendingChange, error: ErrorCode = ErrorCode.none, message: str | None = None
     ) -> None:
         """Answer who asked for it, once."""
-        if not change.answered:
-            change.answered = True
+        if not change.responded:
+            change.responded = True
             kind = (
-                AddVoterAnswer if isinstance(change.request, AddVoterRequest) else RemoveVoterAnswer
+                AddVoterResponse
+                if isinstance(change.request, AddVoterRequest)
+                else RemoveVoterResponse
             )
             self.out.append(Reply(change.request, kind(error=error, message=message)))
 

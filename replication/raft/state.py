@@ -24,7 +24,6 @@ from typing import Any
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.raft.actions import Action, Persist, Reply
-from odradek.replication.raft.answering import Answering
 from odradek.replication.raft.asking import Asking
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.errors import WrongState
@@ -32,27 +31,28 @@ from odradek.replication.raft.following import Following
 from odradek.replication.raft.leadership import Leadership
 from odradek.replication.raft.log_view import LogView
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
-    BeginEpochAnswer,
+    AddVoterResponse,
     BeginEpochRequest,
-    EndEpochAnswer,
+    BeginEpochResponse,
     EndEpochRequest,
+    EndEpochResponse,
     Endpoints,
-    FetchAnswer,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
-    RemoveVoterAnswer,
+    FetchSnapshotResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
-    UpdateVoterAnswer,
+    Response,
     UpdateVoterRequest,
-    VoteAnswer,
+    UpdateVoterResponse,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.reconfiguration import Reconfiguration
+from odradek.replication.raft.request_handling import Responding
 from odradek.replication.raft.roles import (
     Nominee,
     QuorumSettings,
@@ -65,15 +65,15 @@ from odradek.replication.raft.voter_changes import Refusal
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import NOBODY, Voter, VoterSet
 
-ANSWERS: dict[type[Request], type[Answer]] = {
-    VoteRequest: VoteAnswer,
-    BeginEpochRequest: BeginEpochAnswer,
-    EndEpochRequest: EndEpochAnswer,
-    FetchRequest: FetchAnswer,
-    FetchSnapshotRequest: FetchSnapshotAnswer,
-    AddVoterRequest: AddVoterAnswer,
-    RemoveVoterRequest: RemoveVoterAnswer,
-    UpdateVoterRequest: UpdateVoterAnswer,
+RESPONSES: dict[type[Request], type[Response]] = {
+    VoteRequest: VoteResponse,
+    BeginEpochRequest: BeginEpochResponse,
+    EndEpochRequest: EndEpochResponse,
+    FetchRequest: FetchResponse,
+    FetchSnapshotRequest: FetchSnapshotResponse,
+    AddVoterRequest: AddVoterResponse,
+    RemoveVoterRequest: RemoveVoterResponse,
+    UpdateVoterRequest: UpdateVoterResponse,
 }
 
 
@@ -94,7 +94,7 @@ class Quorum:
         settings = settings or QuorumSettings()
         self._stand = Stand(me, log, history, election, settings, jitter)
         self._reconfiguration = Reconfiguration(self._stand)
-        self._answering = Answering(self._stand, self._reconfiguration)
+        self._responding = Responding(self._stand, self._reconfiguration)
         self._asking = Asking(self._stand, self._reconfiguration)
 
     # What it is
@@ -172,10 +172,10 @@ class Quorum:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is due; None if nothing is waited for."""
-        answer, role = self._stand.requests.deadline_ms, self._role_deadline_ms()
-        if answer is None or role is None:
-            return role if answer is None else answer
-        return min(answer, role)
+        respond, role = self._stand.requests.deadline_ms, self._role_deadline_ms()
+        if respond is None or role is None:
+            return role if respond is None else respond
+        return min(respond, role)
 
     def _role_deadline_ms(self) -> int | None:
         stand = self._stand
@@ -239,19 +239,19 @@ class Quorum:
             return self._actions(now_ms)
         match request:
             case VoteRequest():
-                answer: Answer = self._answering.vote(request, now_ms)
+                respond: Response = self._responding.vote(request, now_ms)
             case BeginEpochRequest():
-                answer = self._answering.begin_epoch(request, now_ms)
+                respond = self._responding.begin_epoch(request, now_ms)
             case EndEpochRequest():
-                answer = self._answering.end_epoch(request, now_ms)
+                respond = self._responding.end_epoch(request, now_ms)
             case FetchRequest():
-                answer = self._answering.fetch(request, now_ms, again=again)
+                respond = self._responding.fetch(request, now_ms, again=again)
             case FetchSnapshotRequest():
-                answer = self._answering.fetch_snapshot(request, now_ms)
+                respond = self._responding.fetch_snapshot(request, now_ms)
             case _:
                 self._change_voters(request, now_ms)
                 return self._actions(now_ms)
-        stand.out.append(Reply(request, answer))
+        stand.out.append(Reply(request, respond))
         return self._actions(now_ms)
 
     def _change_voters(self, request: Request, now_ms: int) -> None:
@@ -265,12 +265,12 @@ class Quorum:
             case _:
                 raise WrongState(f"{request} is nothing that a node of the quorum answers")
 
-    def answered(self, number: int, answer: Answer, now_ms: int) -> Sequence[Action]:
+    def responded(self, number: int, respond: Response, now_ms: int) -> Sequence[Action]:
         """The answer to what was sent with this number; ignored if it is not waited for."""
         asked = self._stand.requests.take(number)
         if asked is None:
             return []
-        if not self._asking.answered(asked, answer, now_ms):
+        if not self._asking.responded(asked, respond, now_ms):
             self._stand.requests.back_off(asked.to, now_ms)
         return self._actions(now_ms)
 
@@ -375,10 +375,10 @@ class Quorum:
         return actions
 
 
-def _of_another_cluster(request: Request, known: str) -> Answer:
+def _of_another_cluster(request: Request, known: str) -> Response:
     told: dict[str, Any] = {"error": ErrorCode.inconsistent_cluster_id}
     if isinstance(request, AddVoterRequest | RemoveVoterRequest):
         told["message"] = (
             f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{known}"'
         )
-    return ANSWERS[type(request)](**told)
+    return RESPONSES[type(request)](**told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from odradek.replication.raft.messages import Answer, Endpoints, Request
+from odradek.replication.raft.messages import Endpoints, Request, Response
 
 
 class Unanswered(Exception):
@@ -20,7 +20,7 @@ class Transport(Protocol):
     or let go. It may be cancelled at any time, since roles change; its answer must not be taken for
     that of the next."""
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
+    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         """Ask a node that listens there; `to` is its id, or ANYONE: a bootstrap server in turn.
 
         Raises Unanswered, and NotRunning where that is why. May be cancelled: who asks the same node

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.messages import (
     AddVoterRequest,
-    ApiVersionsAnswer,
+    ApiVersionsResponse,
     RemoveVoterRequest,
     UpdateVoterRequest,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class PendingChange:
     """A change that is under way. `last_offset` is that of its record, once there is one.
 
-    `asked` is the request to the new voter that an addition waits for; `answered`, that whoever asked
+    `asked` is the request to the new voter that an addition waits for; `responded`, that whoever asked
     for the change has its answer.
     """
 
@@ -36,7 +36,7 @@ class PendingChange:
     until_ms: int
     asked: int | None = None
     last_offset: int | None = None
-    answered: bool = False
+    responded: bool = False
 
 
 @value_class
@@ -99,7 +99,7 @@ def decide_addition(
 
 def complete_addition(
     request: AddVoterRequest,
-    told: ApiVersionsAnswer,
+    told: ApiVersionsResponse,
     leader: Standing,
     history: VoterHistory,
     now_ms: int,

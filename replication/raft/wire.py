@@ -12,26 +12,26 @@ from typing import Any, Final
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft import wire_elections, wire_log, wire_voters
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
-    ApiVersionsAnswer,
+    AddVoterResponse,
     ApiVersionsRequest,
-    BeginEpochAnswer,
+    ApiVersionsResponse,
     BeginEpochRequest,
-    EndEpochAnswer,
+    BeginEpochResponse,
     EndEpochRequest,
-    FetchAnswer,
+    EndEpochResponse,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
-    RemoveVoterAnswer,
+    FetchSnapshotResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
-    UpdateVoterAnswer,
+    Response,
     UpdateVoterRequest,
-    VoteAnswer,
+    UpdateVoterResponse,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.wire_form import Form
 
@@ -47,16 +47,16 @@ FORMS: Final[Mapping[type[Request], Form]] = {
     ApiVersionsRequest: wire_voters.API_VERSIONS,
 }
 
-_ANSWERS: Final[Mapping[type[Request], type[Answer]]] = {
-    VoteRequest: VoteAnswer,
-    BeginEpochRequest: BeginEpochAnswer,
-    EndEpochRequest: EndEpochAnswer,
-    FetchRequest: FetchAnswer,
-    FetchSnapshotRequest: FetchSnapshotAnswer,
-    AddVoterRequest: AddVoterAnswer,
-    RemoveVoterRequest: RemoveVoterAnswer,
-    UpdateVoterRequest: UpdateVoterAnswer,
-    ApiVersionsRequest: ApiVersionsAnswer,
+_RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
+    VoteRequest: VoteResponse,
+    BeginEpochRequest: BeginEpochResponse,
+    EndEpochRequest: EndEpochResponse,
+    FetchRequest: FetchResponse,
+    FetchSnapshotRequest: FetchSnapshotResponse,
+    AddVoterRequest: AddVoterResponse,
+    RemoveVoterRequest: RemoveVoterResponse,
+    UpdateVoterRequest: UpdateVoterResponse,
+    ApiVersionsRequest: ApiVersionsResponse,
 }
 
 
@@ -64,7 +64,7 @@ def form_of(request: Request) -> Form:
     return FORMS[type(request)]
 
 
-def not_spoken(request: Request) -> Answer:
+def not_spoken(request: Request) -> Response:
     """The answer of a node that does not have the API, or not in a version that can say this.
 
     A leader that knows nothing of voters' endpoints is not told of them again in its epoch.
@@ -72,4 +72,4 @@ def not_spoken(request: Request) -> Answer:
     told: dict[str, Any] = {"error": ErrorCode.unsupported_version}
     if isinstance(request, UpdateVoterRequest):
         told["epoch"] = request.epoch
-    return _ANSWERS[type(request)](**told)
+    return _RESPONSES[type(request)](**told)

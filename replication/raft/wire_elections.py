@@ -11,20 +11,19 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, error_code
 from odradek.protocol.messages import field
 from odradek.replication.raft.messages import (
-    Answer,
-    BeginEpochAnswer,
     BeginEpochRequest,
-    EndEpochAnswer,
+    BeginEpochResponse,
     EndEpochRequest,
+    EndEpochResponse,
     Request,
-    VoteAnswer,
+    Response,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.voters import ReplicaKey
 from odradek.replication.raft.wire_form import (
     Form,
     Values,
-    answered_about,
     any_version,
     asked_about,
     directory,
@@ -33,6 +32,7 @@ from odradek.replication.raft.wire_form import (
     leader_at,
     one_topic,
     refuse_all,
+    responded_about,
     write_endpoints,
     write_leader,
 )
@@ -78,15 +78,15 @@ def _read_vote(entity: Any) -> VoteRequest:
     )
 
 
-def _write_vote_answer(answer: VoteAnswer, request: Request, listener: str) -> Values:
-    return _write_answer(answer, request, listener, {"vote_granted": answer.granted})
+def _write_vote_response(respond: VoteResponse, request: Request, listener: str) -> Values:
+    return _write_response(respond, request, listener, {"vote_granted": respond.granted})
 
 
-def _read_vote_answer(entity: Any, request: VoteRequest, listener: str) -> VoteAnswer:
+def _read_vote_response(entity: Any, request: VoteRequest, listener: str) -> VoteResponse:
     if entity.error_code != ErrorCode.none:
-        return VoteAnswer(error=entity.error_code)
-    told = answered_about(entity.topics)
-    return VoteAnswer(granted=told.vote_granted, **_known(entity, told, listener))
+        return VoteResponse(error=entity.error_code)
+    told = responded_about(entity.topics)
+    return VoteResponse(granted=told.vote_granted, **_known(entity, told, listener))
 
 
 # BeginQuorumEpoch
@@ -119,10 +119,10 @@ def _read_begin(entity: Any) -> BeginEpochRequest:
     )
 
 
-def _read_begin_answer(entity: Any, request: Request, listener: str) -> BeginEpochAnswer:
+def _read_begin_response(entity: Any, request: Request, listener: str) -> BeginEpochResponse:
     if entity.error_code != ErrorCode.none:
-        return BeginEpochAnswer(error=entity.error_code)
-    return BeginEpochAnswer(**_known(entity, answered_about(entity.topics), listener))
+        return BeginEpochResponse(error=entity.error_code)
+    return BeginEpochResponse(**_known(entity, responded_about(entity.topics), listener))
 
 
 # EndQuorumEpoch
@@ -163,10 +163,10 @@ def _read_end(entity: Any) -> EndEpochRequest:
     )
 
 
-def _read_end_answer(entity: Any, request: Request, listener: str) -> EndEpochAnswer:
+def _read_end_response(entity: Any, request: Request, listener: str) -> EndEpochResponse:
     if entity.error_code != ErrorCode.none:
-        return EndEpochAnswer(error=entity.error_code)
-    return EndEpochAnswer(**_known(entity, answered_about(entity.topics), listener))
+        return EndEpochResponse(error=entity.error_code)
+    return EndEpochResponse(**_known(entity, responded_about(entity.topics), listener))
 
 
 # What the answers have in common
@@ -176,22 +176,22 @@ _WHOLE_REQUEST = frozenset(
 )
 
 
-def _write_answer(
-    answer: Answer, request: Request, listener: str, more: Values | None = None
+def _write_response(
+    respond: Response, request: Request, listener: str, more: Values | None = None
 ) -> Values:
-    if answer.error in _WHOLE_REQUEST:
-        return {"error_code": answer.error, "topics": []}
+    if respond.error in _WHOLE_REQUEST:
+        return {"error_code": respond.error, "topics": []}
     return {
         "error_code": ErrorCode.none,
         "topics": one_topic(
             {
-                "error_code": answer.error,
-                "leader_id": answer.leader_id,
-                "leader_epoch": answer.epoch,
+                "error_code": respond.error,
+                "leader_id": respond.leader_id,
+                "leader_epoch": respond.epoch,
                 **(more or {}),
             }
         ),
-        "node_endpoints": write_leader(answer, listener),
+        "node_endpoints": write_leader(respond, listener),
     }
 
 
@@ -210,26 +210,26 @@ VOTE = Form(
     api=apis.VOTE,
     oldest=_oldest_vote,
     write_request=_write_vote,
-    read_answer=_read_vote_answer,
+    decode_response=_read_vote_response,
     read_request=_read_vote,
-    write_answer=_write_vote_answer,
+    encode_response=_write_vote_response,
     refuse=refuse_all,
 )
 BEGIN_EPOCH = Form(
     api=apis.BEGIN_QUORUM_EPOCH,
     oldest=any_version,
     write_request=_write_begin,
-    read_answer=_read_begin_answer,
+    decode_response=_read_begin_response,
     read_request=_read_begin,
-    write_answer=_write_answer,
+    encode_response=_write_response,
     refuse=refuse_all,
 )
 END_EPOCH = Form(
     api=apis.END_QUORUM_EPOCH,
     oldest=any_version,
     write_request=_write_end,
-    read_answer=_read_end_answer,
+    decode_response=_read_end_response,
     read_request=_read_end,
-    write_answer=_write_answer,
+    encode_response=_write_response,
     refuse=refuse_all,
 )

@@ -13,7 +13,7 @@ from uuid import UUID
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
-from odradek.replication.raft.messages import Answer, Endpoints, Request
+from odradek.replication.raft.messages import Endpoints, Request, Response
 from odradek.replication.raft.transport import Unanswered
 from odradek.replication.raft.voters import NO_DIRECTORY, NOBODY, ReplicaKey, VoterEndpoint
 from odradek.seams.values import value_class
@@ -34,11 +34,11 @@ class Form:
     api: Api
     oldest: Callable[[Any], int]
     write_request: Callable[[Any], Values]
-    read_answer: Callable[[Any, Any, str], Answer]
+    decode_response: Callable[[Any, Any, str], Response]
     """(entity, the request it answers, listener); raises Unanswered if it is about another log."""
     read_request: Callable[[Any], Request] | None = None
     """Raises KafkaError if it is about another log. None where nobody asks us that."""
-    write_answer: Callable[[Any, Any, str], Values] | None = None
+    encode_response: Callable[[Any, Any, str], Values] | None = None
     """(answer, request, listener)"""
     refuse: Callable[[Any, KafkaError], Values] | None = None
     """The answer to an entity that `read_request` or the authorizer did not let pass."""
@@ -72,7 +72,7 @@ def asked_about(topics: Sequence[Any]) -> Any:
     return partition
 
 
-def answered_about(topics: Sequence[Any]) -> Any:
+def responded_about(topics: Sequence[Any]) -> Any:
     """Raises Unanswered for any other log."""
     return about(partition_of(topics))
 
@@ -125,9 +125,9 @@ def endpoint_on(endpoints: Endpoints, listener: str) -> VoterEndpoint | None:
     return next((each for each in endpoints if each.listener == listener), None)
 
 
-def write_leader(answer: Answer, listener: str) -> list[Values]:
+def write_leader(respond: Response, listener: str) -> list[Values]:
     """An answer's node endpoints: the leader's, on the listener that was asked."""
-    there = endpoint_on(answer.leader_endpoints, listener)
-    if there is None or answer.leader_id < 0:
+    there = endpoint_on(respond.leader_endpoints, listener)
+    if there is None or respond.leader_id < 0:
         return []
-    return [{"node_id": answer.leader_id, "host": there.host, "port": there.port}]
+    return [{"node_id": respond.leader_id, "host": there.host, "port": there.port}]

@@ -22,10 +22,10 @@ from odradek.protocol.messages import field
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.messages import (
     EpochEnd,
-    FetchAnswer,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
+    FetchSnapshotResponse,
 )
 from odradek.replication.raft.metadata_log import TOPIC_ID
 from odradek.replication.raft.snapshots import SnapshotId
@@ -93,25 +93,25 @@ def _read_fetch(entity: Any) -> FetchRequest:
     )
 
 
-def _write_fetch_answer(answer: FetchAnswer, request: FetchRequest, listener: str) -> Values:
-    if answer.error is ErrorCode.inconsistent_cluster_id:
-        return {"error_code": answer.error}
-    diverging = answer.diverging
+def _write_fetch_response(respond: FetchResponse, request: FetchRequest, listener: str) -> Values:
+    if respond.error is ErrorCode.inconsistent_cluster_id:
+        return {"error_code": respond.error}
+    diverging = respond.diverging
     partition = FetchedPartition(
         index=PARTITION,
-        error_code=answer.error,
-        high_watermark=answer.high_watermark,
-        log_start_offset=answer.log_start_offset,
+        error_code=respond.error,
+        high_watermark=respond.high_watermark,
+        log_start_offset=respond.log_start_offset,
         aborted_transactions=(),
         diverging_epoch=None if diverging is None else (diverging.epoch, diverging.end_offset),
-        current_leader=(answer.leader_id, answer.epoch),
-        snapshot_id=answer.snapshot_id,
-        records=_parts(answer.records),
+        current_leader=(respond.leader_id, respond.epoch),
+        snapshot_id=respond.snapshot_id,
+        records=_parts(respond.records),
     )
     topic = FetchedTopic(name=CLUSTER_METADATA, topic_id=TOPIC_ID, partitions=[partition])
     return {
         "topics": [topic],
-        "node_endpoints": [NodeEndpoint(**each) for each in write_leader(answer, listener)],
+        "node_endpoints": [NodeEndpoint(**each) for each in write_leader(respond, listener)],
     }
 
 
@@ -128,13 +128,13 @@ def _refuse_fetch(entity: Any, error: KafkaError) -> Values:
     return {"error_code": error.code}
 
 
-def _read_fetch_answer(entity: Any, request: FetchRequest, listener: str) -> FetchAnswer:
+def _read_fetch_response(entity: Any, request: FetchRequest, listener: str) -> FetchResponse:
     if entity.error_code != ErrorCode.none:
-        return FetchAnswer(error=entity.error_code)
+        return FetchResponse(error=entity.error_code)
     told = about(_fetched_partition(entity.responses))
     leader, diverging, snapshot = told.current_leader, told.diverging_epoch, told.snapshot_id
     parted = diverging.epoch >= 0
-    return FetchAnswer(
+    return FetchResponse(
         error=error_code(told.error_code),
         epoch=leader.leader_epoch,
         leader_id=leader.leader_id,
@@ -199,27 +199,27 @@ def _read_fetch_snapshot(entity: Any) -> FetchSnapshotRequest:
     )
 
 
-def _write_snapshot_answer(
-    answer: FetchSnapshotAnswer, request: FetchSnapshotRequest, listener: str
+def _write_snapshot_response(
+    respond: FetchSnapshotResponse, request: FetchSnapshotRequest, listener: str
 ) -> Values:
-    if answer.error is ErrorCode.inconsistent_cluster_id:
-        return {"error_code": answer.error, "topics": []}
+    if respond.error is ErrorCode.inconsistent_cluster_id:
+        return {"error_code": respond.error, "topics": []}
     partition: Values = {
         "index": PARTITION,
-        "error_code": answer.error,
-        "current_leader": {"leader_id": answer.leader_id, "leader_epoch": answer.epoch},
+        "error_code": respond.error,
+        "current_leader": {"leader_id": respond.leader_id, "leader_epoch": respond.epoch},
         "unaligned_records": b"",
     }
-    if answer.snapshot_id is not None:
+    if respond.snapshot_id is not None:
         partition |= {
-            "snapshot_id": answer.snapshot_id._asdict(),
-            "size": answer.size,
-            "position": answer.position,
-            "unaligned_records": answer.data,
+            "snapshot_id": respond.snapshot_id._asdict(),
+            "size": respond.size,
+            "position": respond.position,
+            "unaligned_records": respond.data,
         }
     return {
         "topics": [{"name": CLUSTER_METADATA, "partitions": [partition]}],
-        "node_endpoints": write_leader(answer, listener),
+        "node_endpoints": write_leader(respond, listener),
     }
 
 
@@ -236,20 +236,20 @@ def _refuse_snapshot(entity: Any, error: KafkaError) -> Values:
     return {"topics": [{"name": topic.name, "partitions": [partition]}]}
 
 
-def _read_snapshot_answer(
+def _read_snapshot_response(
     entity: Any, request: FetchSnapshotRequest, listener: str
-) -> FetchSnapshotAnswer:
+) -> FetchSnapshotResponse:
     if entity.error_code == ErrorCode.unknown_server_error:
         # Kafka 4.3 fails to write any error about a snapshot. A fetch tells what it was.
-        return FetchSnapshotAnswer(error=ErrorCode.snapshot_not_found, epoch=request.epoch)
+        return FetchSnapshotResponse(error=ErrorCode.snapshot_not_found, epoch=request.epoch)
     if entity.error_code != ErrorCode.none:
-        return FetchSnapshotAnswer(error=entity.error_code)
+        return FetchSnapshotResponse(error=entity.error_code)
     told = about(_snapshot_partition(entity.topics))
     leader, error = told.current_leader, error_code(told.error_code)
     snapshot_id = _snapshot_id(told.snapshot_id) if error is ErrorCode.none else None
     if error is ErrorCode.none and snapshot_id is None:
         error = ErrorCode.snapshot_not_found  # so says a leader that has dropped it meanwhile
-    return FetchSnapshotAnswer(
+    return FetchSnapshotResponse(
         error=error,
         epoch=leader.leader_epoch,
         leader_id=leader.leader_id,
@@ -273,17 +273,17 @@ FETCH = Form(
     api=apis.FETCH,
     oldest=_oldest_fetch,
     write_request=_write_fetch,
-    read_answer=_read_fetch_answer,
+    decode_response=_read_fetch_response,
     read_request=_read_fetch,
-    write_answer=_write_fetch_answer,
+    encode_response=_write_fetch_response,
     refuse=_refuse_fetch,
 )
 FETCH_SNAPSHOT = Form(
     api=apis.FETCH_SNAPSHOT,
     oldest=any_version,
     write_request=_write_fetch_snapshot,
-    read_answer=_read_snapshot_answer,
+    decode_response=_read_snapshot_response,
     read_request=_read_fetch_snapshot,
-    write_answer=_write_snapshot_answer,
+    encode_response=_write_snapshot_response,
     refuse=_refuse_snapshot,
 )

@@ -18,7 +18,7 @@ import trio
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import ClientError, Refused, TimedOut, Unsupported
 from odradek.protocol.errors import KafkaError
-from odradek.replication.raft.messages import Answer, Endpoints, Request
+from odradek.replication.raft.messages import Endpoints, Request, Response
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.transport import NotRunning, Unanswered
 from odradek.replication.raft.wire import form_of, not_spoken
@@ -62,7 +62,7 @@ class WireTransport:
                 self._nursery = None
                 self._idle.clear()
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
+    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         """Ask a node that listens there, or ANYONE: the next of the bootstrap servers.
 
         A node that does not speak that answers UNSUPPORTED_VERSION. Raises NotRunning where nobody
@@ -82,7 +82,7 @@ class WireTransport:
             raise Unanswered(str(error)) from error
         if entity is None:
             return not_spoken(request)
-        return form.read_answer(entity, request, self._listener)
+        return form.decode_response(entity, request, self._listener)
 
     def _bootstrap_server(self) -> Address:
         if not self._bootstrap:

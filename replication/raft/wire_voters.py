@@ -9,15 +9,15 @@ from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.features import KRAFT_VERSION
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    ApiVersionsAnswer,
+    AddVoterResponse,
     ApiVersionsRequest,
-    RemoveVoterAnswer,
+    ApiVersionsResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
-    UpdateVoterAnswer,
     UpdateVoterRequest,
+    UpdateVoterResponse,
 )
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
 from odradek.replication.raft.wire_form import (
@@ -67,8 +67,8 @@ def _read_add(entity: Any) -> AddVoterRequest:
     )
 
 
-def _read_add_answer(entity: Any, request: Request, listener: str) -> AddVoterAnswer:
-    return AddVoterAnswer(error=entity.error_code, message=entity.error_message)
+def _read_add_response(entity: Any, request: Request, listener: str) -> AddVoterResponse:
+    return AddVoterResponse(error=entity.error_code, message=entity.error_message)
 
 
 # RemoveRaftVoter
@@ -89,14 +89,14 @@ def _read_remove(entity: Any) -> RemoveVoterRequest:
     )
 
 
-def _read_remove_answer(entity: Any, request: Request, listener: str) -> RemoveVoterAnswer:
-    return RemoveVoterAnswer(error=entity.error_code, message=entity.error_message)
+def _read_remove_response(entity: Any, request: Request, listener: str) -> RemoveVoterResponse:
+    return RemoveVoterResponse(error=entity.error_code, message=entity.error_message)
 
 
 def _write_changed(
-    answer: AddVoterAnswer | RemoveVoterAnswer, request: Request, listener: str
+    respond: AddVoterResponse | RemoveVoterResponse, request: Request, listener: str
 ) -> Values:
-    return {"error_code": answer.error, "error_message": answer.message}
+    return {"error_code": respond.error, "error_message": respond.message}
 
 
 def _refuse_change(entity: Any, error: KafkaError) -> Values:
@@ -136,22 +136,22 @@ def _read_update(entity: Any) -> UpdateVoterRequest:
     )
 
 
-def _write_updated(answer: UpdateVoterAnswer, request: Request, listener: str) -> Values:
-    leader: Values = {"leader_id": answer.leader_id, "leader_epoch": answer.epoch}
-    there = endpoint_on(answer.leader_endpoints, listener)
+def _write_updated(respond: UpdateVoterResponse, request: Request, listener: str) -> Values:
+    leader: Values = {"leader_id": respond.leader_id, "leader_epoch": respond.epoch}
+    there = endpoint_on(respond.leader_endpoints, listener)
     if there is not None:
         leader |= {"host": there.host, "port": there.port}
-    return {"error_code": answer.error, "current_leader": leader}
+    return {"error_code": respond.error, "current_leader": leader}
 
 
 def _refuse_update(entity: Any, error: KafkaError) -> Values:
     return {"error_code": error.code}
 
 
-def _read_updated(entity: Any, request: Request, listener: str) -> UpdateVoterAnswer:
+def _read_updated(entity: Any, request: Request, listener: str) -> UpdateVoterResponse:
     leader = entity.current_leader
     there = (VoterEndpoint(listener, leader.host, leader.port),) if leader.host else ()
-    return UpdateVoterAnswer(
+    return UpdateVoterResponse(
         error=entity.error_code,
         epoch=max(leader.leader_epoch, 0),
         leader_id=leader.leader_id,
@@ -170,45 +170,47 @@ def _write_api_versions(request: ApiVersionsRequest) -> Values:
     return {"client_software_name": "odradek", "client_software_version": "1"}
 
 
-def _read_api_versions(entity: Any, request: Request, listener: str) -> ApiVersionsAnswer:
+def _read_api_versions(entity: Any, request: Request, listener: str) -> ApiVersionsResponse:
     levels = [
         (each.min_version, each.max_version)
         for each in entity.supported_features
         if each.name == KRAFT_VERSION
     ]
-    return ApiVersionsAnswer(error=entity.error_code, kraft_versions=levels[0] if levels else None)
+    return ApiVersionsResponse(
+        error=entity.error_code, kraft_versions=levels[0] if levels else None
+    )
 
 
 ADD_VOTER = Form(
     api=apis.ADD_RAFT_VOTER,
     oldest=_oldest_add,
     write_request=_write_add,
-    read_answer=_read_add_answer,
+    decode_response=_read_add_response,
     read_request=_read_add,
-    write_answer=_write_changed,
+    encode_response=_write_changed,
     refuse=_refuse_change,
 )
 REMOVE_VOTER = Form(
     api=apis.REMOVE_RAFT_VOTER,
     oldest=any_version,
     write_request=_write_remove,
-    read_answer=_read_remove_answer,
+    decode_response=_read_remove_response,
     read_request=_read_remove,
-    write_answer=_write_changed,
+    encode_response=_write_changed,
     refuse=_refuse_change,
 )
 UPDATE_VOTER = Form(
     api=apis.UPDATE_RAFT_VOTER,
     oldest=any_version,
     write_request=_write_update,
-    read_answer=_read_updated,
+    decode_response=_read_updated,
     read_request=_read_update,
-    write_answer=_write_updated,
+    encode_response=_write_updated,
     refuse=_refuse_update,
 )
 API_VERSIONS = Form(
     api=apis.API_VERSIONS,
     oldest=_oldest_api_versions,
     write_request=_write_api_versions,
-    read_answer=_read_api_versions,
+    decode_response=_read_api_versions,
 )

@@ -301,7 +301,7 @@ class MetadataReading:
         lane = Lane.CATCHING_UP
         try:
             before = await self._topic(lane)
-            found = await self._answered_ends(self._clusters[lane], sorted(wanted))
+            found = await self._responded_ends(self._clusters[lane], sorted(wanted))
             self._clusters[lane].forget(METADATA_TOPIC)
             after = await self._topic(lane)
         except (KafkaError, ClientError) as error:
@@ -309,7 +309,7 @@ class MetadataReading:
             return {}
         return found if after.topic_id == before.topic_id else {}
 
-    async def _answered_ends(self, cluster: Cluster, wanted: Sequence[int]) -> dict[int, int]:
+    async def _responded_ends(self, cluster: Cluster, wanted: Sequence[int]) -> dict[int, int]:
         """All at once, or where some do not answer, each by itself."""
         found: dict[int, int] = {}
         everywhere = [TopicPartition(METADATA_TOPIC, where) for where in wanted]

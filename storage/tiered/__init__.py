@@ -7,6 +7,6 @@ what it has        remote_metadata (the interface), metadata_view of partition_m
                    segment_table, segment_row and epoch_segments; metadata_records, metadata_file; summary
 copies, deletions  sealed, copying, expiry, segment_steps
 reads              remote_reads, aborted and remote_timestamps, by way of pieces, index_cache with
-                   index_entries, batch_walk, answers_aside, shared_calls
+                   index_entries, batch_walk, response_spill, shared_calls
 accounts           audit, verification
 """

@@ -2,7 +2,7 @@
 
 A piece is what one ranged fetch brought. It is a source of slices that go to sockets as those of files
 do (`FileSlice`): pinned until they were sent, so that what is in memory is known whatever readers do;
-answers_aside.py sees to it that slow ones don't hold all of it. A
+response_spill.py sees to it that slow ones don't hold all of it. A
 piece that nobody has pinned goes when others need the room: first those that were read, the least
 recently used of them first, and then those that were fetched ahead.
 

@@ -24,7 +24,6 @@ from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.tiered.aborted import AbortedTransactions
-from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.batch_walk import BatchWalk
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -37,6 +36,7 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPar
 from odradek.storage.tiered.pieces import Pieces, Span
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.response_spill import SpilledResponses
 
 log = logging.getLogger("odradek.remote")
 
@@ -110,7 +110,7 @@ class RemoteReads:
         indexes: RemoteIndexCache,
         pieces: Pieces,
         aborted: AbortedTransactions,
-        aside: AnswersAside,
+        aside: SpilledResponses,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes

@@ -84,7 +84,7 @@ class _Worker:
 
 
 NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("virtual_s", "cpu_s", "starts_cpu_s", "healed_s", "answered_s"), 0.0),
+    **dict.fromkeys(("virtual_s", "cpu_s", "starts_cpu_s", "healed_s", "responded_s"), 0.0),
     **dict.fromkeys(("messages", "disk_calls"), 0),
     "done": {},
     "coverage": [],

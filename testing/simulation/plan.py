@@ -109,7 +109,7 @@ class Kind(enum.Enum):
     STORE_THROTTLES = "store throttles"
     STORE_HANGS = "store hangs"
     STORE_SLOW = "store slow"
-    STORE_ANSWERS_LOST = "store's answers lost"
+    STORE_RESPONSES_LOST = "store's answers lost"
     STORE_HALF_DONE = "store half done"
     STORE_LIES = "store lies"
     """Once: it says that a change was made that was not."""

@@ -55,7 +55,7 @@ class Run:
     """What it took until every node served for the first time."""
     healed_s: float = 0.0
     """How long (virtual) it took to be whole again, or settled in the end."""
-    answered_s: float = 0.0
+    responded_s: float = 0.0
     """The longest wait (virtual) of a client when all was healed."""
     messages: int = 0
     """That were sent; a large one counts once a piece."""
@@ -174,7 +174,7 @@ class _Simulation:
             await group.final(work.history.final, work.ends)
         run.starts_cpu_s = cluster.starts_cpu_s
         run.anomalies += work.anomalies + group.anomalies
-        run.answered_s = work.answered_s
+        run.responded_s = work.responded_s
         run.done = count_done(work.history) + group.history.count_done()
         run.anomalies += anomalies(work.history)
         await self._within(checkers, checkers.until_settled)

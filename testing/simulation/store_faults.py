@@ -22,7 +22,7 @@ STORE_KINDS: Mapping[Kind, FaultKind] = {
     Kind.STORE_THROTTLES: FaultKind.THROTTLED,
     Kind.STORE_HANGS: FaultKind.HANGS,
     Kind.STORE_SLOW: FaultKind.SLOW,
-    Kind.STORE_ANSWERS_LOST: FaultKind.ANSWER_LOST,
+    Kind.STORE_RESPONSES_LOST: FaultKind.RESPONSE_LOST,
     Kind.STORE_HALF_DONE: FaultKind.HALF_DONE,
 }
 ONCE: Mapping[Kind, tuple[FaultKind, FaultKind]] = {

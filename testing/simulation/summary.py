@@ -42,7 +42,7 @@ class Summary:
     """How many worlds took so long to start."""
     healed_s: tuple[float, int] = (0.0, -1)
     """The longest (virtual) time until a world was whole again, and its seed."""
-    answered_s: tuple[float, int] = (0.0, -1)
+    responded_s: tuple[float, int] = (0.0, -1)
     """As long as a client had to wait when all was healed, and the seed."""
     done: Counter[str] = field(default_factory=Counter)
     coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class Summary:
         self.disk_calls += row["disk_calls"]
         self.starts_cpu_ms[round(1000 * row["starts_cpu_s"])] += 1
         self.healed_s = max(self.healed_s, (row["healed_s"], row["seed"]))
-        self.answered_s = max(self.answered_s, (row["answered_s"], row["seed"]))
+        self.responded_s = max(self.responded_s, (row["responded_s"], row["seed"]))
         self.done.update(row["done"])
         self.coverage.update({(kind, state): count for kind, state, count in row["coverage"]})
         if row["anomalies"]:
@@ -80,7 +80,7 @@ class Summary:
             f"{self.messages} messages sent, {self.disk_calls} calls of disks\n"
             f"a world's start takes {starts[len(starts) // 2]} ms of CPU at the median\n"
             f"healed within {self.healed_s[0]:.2f} virtual s (seed {self.healed_s[1]}), "
-            f"answered within {self.answered_s[0]:.2f} s then (seed {self.answered_s[1]})\n"
+            f"answered within {self.responded_s[0]:.2f} s then (seed {self.responded_s[1]})\n"
             f"{done}"
         )
 
@@ -127,7 +127,7 @@ def kept(path: Path, **run: Any) -> Summary:
             | {
                 "starts_cpu_ms": Counter(dict(content["starts_cpu_ms"])),
                 "healed_s": tuple(content["healed_s"]),
-                "answered_s": tuple(content["answered_s"]),
+                "responded_s": tuple(content["responded_s"]),
                 "done": Counter(content["done"]),
                 "coverage": Counter(
                     {(kind, state): count for kind, state, count in content["coverage"]}

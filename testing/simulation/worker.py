@@ -75,7 +75,7 @@ def row_of(run: Run, cpu_s: float = 0.0) -> Row:
         "cpu_s": cpu_s,
         "starts_cpu_s": run.starts_cpu_s,
         "healed_s": run.healed_s,
-        "answered_s": run.answered_s,
+        "responded_s": run.responded_s,
         "messages": run.messages,
         "disk_calls": run.disk_calls,
         "done": dict(run.done),

@@ -92,7 +92,7 @@ TRANSACTIONS = 4
 PATIENCE_S = 60.0
 """How long anything may take; all heals long before."""
 REQUEST_S = 5.0
-ANSWERED_S = 3.0
+RESPONDED_S = 3.0
 """In which every write and transaction is acknowledged once all is healed: whoever asks the wrong node asks
 again within half a second. The longest that a run took is among the figures."""
 TOLD_AMID_FAULTS = RETRIABLE | ASKED_AGAIN
@@ -134,7 +134,7 @@ class Workload:
         self.history = History()
         self.anomalies: list[Anomaly] = []
         """What no client may be told, and what it must be told in the end."""
-        self.answered_s = 0.0
+        self.responded_s = 0.0
         """The longest that a client has waited when all was healed, for a write or a transaction."""
         self._connect = connect
         self._clock = clock
@@ -279,10 +279,10 @@ class Workload:
     async def _in_time(self, act: Callable[[], Awaitable[bool]], what: str) -> None:
         """Nothing stands in its way any more."""
         began, done = self._clock.monotonic(), False
-        with trio.move_on_after(ANSWERED_S):
+        with trio.move_on_after(RESPONDED_S):
             done = await act()
         took_s = self._clock.monotonic() - began
-        self.answered_s = max(self.answered_s, took_s)
+        self.responded_s = max(self.responded_s, took_s)
         if not done:
             why = f"{what} was not acknowledged in {took_s:.1f} s, though all was healed"
             self.anomalies.append(Anomaly("not acknowledged", why))

@@ -39,7 +39,7 @@ class FakeProcess:
 
     pid: int = 1
     exec_started_at: float = 0.0
-    answered_at: float = 0.0
+    responded_at: float = 0.0
 
     def cpu_seconds(self) -> float:
         return 0.0

@@ -21,7 +21,7 @@ from odradek.bench.model import (
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.mock import LibrdkafkaMock
 from odradek.bench.peers.odradek import Odradek
-from odradek.bench.peers.process import Launch, answers_metadata, free_port, running
+from odradek.bench.peers.process import Launch, free_port, responses_metadata, running
 from odradek.bench.wire import Wire
 from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
@@ -31,27 +31,27 @@ from odradek.protocol import apis
 
 def partitions(address: tuple[str, int], topic: str) -> int:
     with Wire(address) as wire:
-        answer = wire.ask(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
-    return len(answer.topics[0].partitions)
+        respond = wire.ask(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
+    return len(respond.topics[0].partitions)
 
 
 def test_a_broker_keeps_its_address_and_its_topics_over_a_kill(tmp_path: Path) -> None:
     with Odradek().start(tmp_path) as target:
         process = target.process
         assert process is not None
-        assert 0 < process.answered_at - process.exec_started_at < 60
+        assert 0 < process.responded_at - process.exec_started_at < 60
         assert process.cpu_seconds() > 0
         assert process.resident_bytes() > 1_000_000
         target.topics.create("kept", 3)
         first = process.pid
         process.kill()
-        assert not answers_metadata(target.address, 1)
+        assert not responses_metadata(target.address, 1)
         process.restart()
         assert process.pid != first
         assert partitions(target.address, "kept") == 3
         with pytest.raises(RuntimeError):
             process.restart()
-    assert not answers_metadata(target.address, 1)
+    assert not responses_metadata(target.address, 1)
 
 
 def test_librdkafkas_mock_gets_its_topics_by_its_control_socket(tmp_path: Path) -> None:

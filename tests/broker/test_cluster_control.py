@@ -13,11 +13,11 @@ from odradek.broker.local_cluster import control
 from odradek.seams.files import Path
 from odradek.seams.real import real_seams
 
-ANSWER = {"how": "well"}
+RESPONSE = {"how": "well"}
 
 
-async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    return ANSWER
+async def respond(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    return RESPONSE
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ async def test_what_is_no_question_is_not_answered(
     line: bytes, tmp_path: LocalPath, nursery: Any
 ) -> None:
     seams, directory = real_seams(), Path(tmp_path)
-    await nursery.start(control.serve, seams, directory, answer)
+    await nursery.start(control.serve, seams, directory, respond)
     port = json.loads(seams.files.read(directory / control.FILE_NAME))["port"]
     connection = await seams.network.connect("127.0.0.1", port)
     await connection.send([line])
     assert await connection.receive_into(memoryview(bytearray(1))) == 0
-    assert await control.ask(seams.network, seams.files, directory, {}) == ANSWER
+    assert await control.ask(seams.network, seams.files, directory, {}) == RESPONSE

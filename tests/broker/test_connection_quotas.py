@@ -74,8 +74,8 @@ def test_one_more_than_it_may_is_closed_unserved() -> None:
         ops = [{"key": key, "value": value, "remove": False} for key, value in RATE.items()]
         entry = {"entity": [{"entity_type": "ip", "entity_name": host}], "ops": ops}
         values = {"entries": [entry], "validate_only": False}
-        answer = client.ask(apis.ALTER_CLIENT_QUOTAS, 1, values)
-        assert answer.entries[0].error_code is ErrorCode.none, answer.entries[0].error_message
+        respond = client.ask(apis.ALTER_CLIENT_QUOTAS, 1, values)
+        assert respond.entries[0].error_code is ErrorCode.none, respond.entries[0].error_message
         for _ in range(6):  # 2 a second, over 3 s
             with RawClient(broker.bootstrap) as another:
                 another.ask(apis.API_VERSIONS, 0, {})

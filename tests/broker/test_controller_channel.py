@@ -56,23 +56,23 @@ def refusal() -> dict[str, Any]:
     return {**block(-1), "error_code": ErrorCode.not_controller}
 
 
-def controller(*answers: Any) -> Any:
+def controller(*responses: Any) -> Any:
     """Answers requests for producer ids with one after the other, the last one again and again."""
-    left = list(answers)
+    left = list(responses)
 
     def script(asked: Asked) -> Any:
         if asked.api is not ALLOCATE_PRODUCER_IDS:
             return None
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        return dict(answer) if isinstance(answer, dict) else answer
+        respond = left.pop(0) if len(left) > 1 else left[0]
+        return dict(respond) if isinstance(respond, dict) else respond
 
     return script
 
 
 async def ask(channel: ControllerChannel, timeout_s: float = 10) -> int:
-    answer = await channel.request(ALLOCATE_PRODUCER_IDS, WANTED, timeout_s=timeout_s)
-    assert answer.error_code == ErrorCode.none
-    return int(answer.producer_id_start)
+    respond = await channel.request(ALLOCATE_PRODUCER_IDS, WANTED, timeout_s=timeout_s)
+    assert respond.error_code == ErrorCode.none
+    return int(respond.producer_id_start)
 
 
 async def test_the_active_controller_asks_itself() -> None:

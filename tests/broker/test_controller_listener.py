@@ -46,11 +46,11 @@ async def test_a_controller_does_what_it_is_asked_directly() -> None:
         (controller,) = broker.node.controller_endpoints
         connection = await connect(controller.address, nursery)
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": []}
-        answer = await connection.request(
+        respond = await connection.request(
             apis.CREATE_TOPICS,
             {"topics": [{**topic, "configs": []}], "timeout": 5000, "validate_only": False},
         )
-        assert answer.topics[0].error_code is ErrorCode.none
+        assert respond.topics[0].error_code is ErrorCode.none
         assert "t" in broker.node.metadata.image.topics_by_name
         (voter,) = broker.node.metadata.quorum.voters
         assert [(each.listener, each.port) for each in voter.endpoints] == [

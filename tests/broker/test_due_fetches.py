@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.apis.fetch import Answer, fetch
+from odradek.broker.apis.fetch import Response, fetch
 from odradek.broker.fetch import purgatory as fetch_wait
-from odradek.broker.fetch.purgatory import ANSWERED_AT_ONCE, DueFetches
+from odradek.broker.fetch.purgatory import RESPONDED_AT_ONCE, DueFetches
 from odradek.broker.fetch.reading import PARTITIONS_A_TURN
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.requests.context import RequestContext
@@ -50,15 +50,15 @@ class Fetches:
     def __init__(self, broker: Broker, isolation_level: int = 0) -> None:
         self.node = broker.node
         self.isolation_level = isolation_level
-        self.at_once: list[Answer] = []
-        self.by_tasks: list[Answer | None] = []
+        self.at_once: list[Response] = []
+        self.by_tasks: list[Response | None] = []
         self.failure: Exception | None = None
         self.asks_on = trio.Event()
 
-    def answer_at_once(self, ctx: RequestContext, answer: Any) -> None:
+    def respond_at_once(self, ctx: RequestContext, respond: Any) -> None:
         if self.failure is not None:
             raise self.failure
-        self.at_once.append(answer)
+        self.at_once.append(respond)
 
     async def until_next_request(self) -> None:
         await self.asks_on.wait()
@@ -79,7 +79,7 @@ class Fetches:
 
     async def ask_as_follower(
         self, session_id: int, session_epoch: int, topics: list[FetchTopic]
-    ) -> Answer | None:
+    ) -> Response | None:
         request = FetchRequest()
         request.replica_id = OTHER
         request.session_id, request.session_epoch = session_id, session_epoch
@@ -105,8 +105,8 @@ class Fetches:
         return await self.node.partitions.get("t", None, 0)
 
 
-def records_of(answer: Answer) -> bytes:
-    ((_, partition),) = answer.chosen
+def records_of(respond: Response) -> bytes:
+    ((_, partition),) = respond.chosen
     return b"".join(bytes(part) for part in partition.records if not isinstance(part, FileSlice))
 
 
@@ -119,9 +119,9 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         await trio.testing.wait_all_tasks_blocked()
         append(partition, batch())
         assert fetches.node.due_fetches.waits
-        fetches.node.due_fetches.answer()
-        (answer,) = fetches.at_once
-        assert len(records_of(answer)) == len(batch())
+        fetches.node.due_fetches.respond()
+        (respond,) = fetches.at_once
+        assert len(records_of(respond)) == len(batch())
         assert partition.log.tip.segment.file.pins == 0
         with trio.fail_after(PATIENCE_SECONDS):
             while not fetches.by_tasks:
@@ -140,7 +140,7 @@ async def test_what_was_just_appended_is_not_looked_up(
         await trio.testing.wait_all_tasks_blocked()
         monkeypatch.delattr(LogReads, "read")
         append(partition, batch())
-        fetches.node.due_fetches.answer()
+        fetches.node.due_fetches.respond()
         ((_, told),) = fetches.at_once[0].chosen
         assert told.aborted_transactions == ([] if isolation_level else None)
         assert len(records_of(fetches.at_once[0])) == len(batch())
@@ -158,9 +158,9 @@ async def test_what_was_just_appended_counts_against_the_bytes_of_the_request(ro
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
             append(partition, batch())
-        fetches.node.due_fetches.answer()
-        (answer,) = fetches.at_once
-        found = [sum(map(len, told.records)) for _, told in answer.chosen]  # type: ignore[arg-type]
+        fetches.node.due_fetches.respond()
+        (respond,) = fetches.at_once
+        found = [sum(map(len, told.records)) for _, told in respond.chosen]  # type: ignore[arg-type]
         assert found == [size, size if room else 0]
         fetches.asks_on.set()
 
@@ -181,7 +181,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
         for _ in range(2):
             due.is_attended = True
             append(partition, batch())
-            due.answer()
+            due.respond()
         await trio.testing.wait_all_tasks_blocked()
         assert len(fetches.at_once) == 1
         assert not len(fetches.node.fetch_timers)
@@ -203,7 +203,7 @@ async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(2):
             append(partition, batch())
-            fetches.node.due_fetches.answer()
+            fetches.node.due_fetches.respond()
         with trio.fail_after(PATIENCE_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
@@ -226,14 +226,14 @@ async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to
         for partition in both:
             node.due_fetches.is_attended = True
             append(partition, batch())
-            node.due_fetches.answer()
+            node.due_fetches.respond()
         assert len(fetches.at_once) == 1
         fetches.asks_on.set()
 
 
 @pytest.mark.parametrize("is_attended", [False, True])
 async def test_those_too_many_for_one_step_are_answered_by_their_tasks(is_attended: bool) -> None:
-    count = ANSWERED_AT_ONCE + 3
+    count = RESPONDED_AT_ONCE + 3
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -243,10 +243,10 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks(is_attend
             await trio.testing.wait_all_tasks_blocked()
             fetches.node.due_fetches.is_attended = is_attended
             append(partition, batch())
-            fetches.node.due_fetches.answer()
-            assert len(fetches.at_once) == ANSWERED_AT_ONCE
+            fetches.node.due_fetches.respond()
+            assert len(fetches.at_once) == RESPONDED_AT_ONCE
             assert not fetches.node.due_fetches.waits
-        assert fetches.by_tasks.count(None) == ANSWERED_AT_ONCE
+        assert fetches.by_tasks.count(None) == RESPONDED_AT_ONCE
         assert len(fetches.by_tasks) == count
 
 
@@ -260,8 +260,8 @@ async def test_nobody_is_due_once_their_tasks_have_run() -> None:
             await trio.testing.wait_all_tasks_blocked()
             append(partition, batch())
         assert not fetches.at_once
-        (answer,) = fetches.by_tasks
-        assert answer is not None
+        (respond,) = fetches.by_tasks
+        assert respond is not None
         assert not fetches.node.due_fetches.waits
 
 
@@ -279,7 +279,7 @@ async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
             nursery.start_soon(fail)
             await trio.testing.wait_all_tasks_blocked()
             append(partition, batch())
-            fetches.node.due_fetches.answer()
+            fetches.node.due_fetches.respond()
 
 
 @pytest.mark.parametrize("is_attended", [False, True])
@@ -300,11 +300,11 @@ async def test_what_takes_more_is_left_to_the_task(what: str, is_attended: bool)
             elif what == "too little after all":
                 append(partition, small)
                 partition.log.advance_log_start(1, "a test")
-            fetches.node.due_fetches.answer()
+            fetches.node.due_fetches.respond()
             assert not fetches.at_once
-        (answer,) = fetches.by_tasks
-        assert answer is not None
-        ((_, told),) = answer.chosen
+        (respond,) = fetches.by_tasks
+        assert respond is not None
+        ((_, told),) = respond.chosen
         for part in told.records:
             if isinstance(part, FileSlice):
                 part.file.unpin()
@@ -332,9 +332,9 @@ async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
                 await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
                 partition.retire(NotLeader("it went to another node"))
-        (answer,) = fetches.by_tasks
-        assert answer is not None
-        told = {fetched.error_code for wanted, fetched in answer.chosen if wanted.index == 0}
+        (respond,) = fetches.by_tasks
+        assert respond is not None
+        told = {fetched.error_code for wanted, fetched in respond.chosen if wanted.index == 0}
         assert told == {ErrorCode.not_leader_or_follower}
 
 
@@ -441,15 +441,15 @@ async def test_a_fetch_that_is_woken_while_earlier_answers_are_sent_is_answered_
                 )
                 await trio.testing.wait_all_tasks_blocked()
                 append(partition, batch())
-                node.due_fetches.answer()
+                node.due_fetches.respond()
                 connection.drained.set()
     size = int.from_bytes(connection.sent[:4], "big")
     assert connection.sent[4:8] == (6).to_bytes(4, "big")
     view = memoryview(connection.sent)[4 + size + 4 :]
     correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
-    answer = messages.read_response(apis.FETCH.key, VERSION, view, start)
+    respond = messages.read_response(apis.FETCH.key, VERSION, view, start)
     assert correlation_id == 7
-    assert len(answer.responses[0].partitions[0].records) == len(batch())
+    assert len(respond.responses[0].partitions[0].records) == len(batch())
 
 
 def fetch_of_t(offset: int = 0) -> bytes:
@@ -479,7 +479,7 @@ async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
         assert client.idle_seconds(now + 60) == 0, "it waits for us"
         node.due_fetches.is_attended = True
         append(partition, batch())
-        node.due_fetches.answer()
+        node.due_fetches.respond()
         assert connection.sent
         assert client.idle_seconds(now + 60) > 50
         connection.interrupt()
@@ -500,7 +500,7 @@ async def test_what_the_socket_does_not_take_follows(room: int, is_attended: boo
                 await trio.testing.wait_all_tasks_blocked()
                 node.due_fetches.is_attended = is_attended
                 append(partition, batch())
-                node.due_fetches.answer()
+                node.due_fetches.respond()
                 assert bool(connection.sent) == bool(room)
                 connection.interrupt()
     if not room:
@@ -509,20 +509,20 @@ async def test_what_the_socket_does_not_take_follows(room: int, is_attended: boo
     view = memoryview(connection.sent)[4:]
     assert len(view) == int.from_bytes(connection.sent[:4], "big")
     correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
-    answer = messages.read_response(apis.FETCH.key, VERSION, view, start)
+    respond = messages.read_response(apis.FETCH.key, VERSION, view, start)
     assert correlation_id == 7
-    assert len(answer.responses[0].partitions[0].records) == len(batch())
+    assert len(respond.responses[0].partitions[0].records) == len(batch())
 
 
-class Answered:
+class Responded:
     """A wait that can be answered, or not."""
 
     def __init__(self, can_be: bool = True) -> None:
-        self.is_answered = False
+        self.is_responded = False
         self._can_be = can_be
 
-    def answer(self) -> None:
-        self.is_answered = self._can_be
+    def respond(self) -> None:
+        self.is_responded = self._can_be
 
 
 class Processor:
@@ -547,14 +547,14 @@ def test_clients_that_were_sent_something_are_offered_the_processor(
 ) -> None:
     processor = Processor(monkeypatch)
     due = DueFetches(processor)  # type: ignore[arg-type]
-    due.answer()
-    due.add(Answered(can_be=False))  # type: ignore[arg-type]
-    due.answer()
+    due.respond()
+    due.add(Responded(can_be=False))  # type: ignore[arg-type]
+    due.respond()
     assert processor.offers == 0
     for _ in range(3):
-        due.add(Answered())  # type: ignore[arg-type]
-        due.add(Answered())  # type: ignore[arg-type]
-        due.answer()
+        due.add(Responded())  # type: ignore[arg-type]
+        due.add(Responded())  # type: ignore[arg-type]
+        due.respond()
     assert processor.offers == 3
 
 
@@ -567,8 +567,8 @@ def test_a_processor_that_is_taken_for_long_is_offered_seldom(
     processor.seconds = 0.003
     began = processor.now
     for _ in range(10_000):
-        due.add(Answered())  # type: ignore[arg-type]
-        due.answer()
+        due.add(Responded())  # type: ignore[arg-type]
+        due.respond()
         processor.now += 0.001
     assert processor.offers > 10
     assert processor.offers * processor.seconds < 0.01 * (processor.now - began)

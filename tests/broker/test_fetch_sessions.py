@@ -25,7 +25,7 @@ def wanted(index: int, offset: int = 0) -> Wanted:
     return Wanted(None, TOPIC, index, offset, 1024)
 
 
-def answer(
+def respond(
     index: int, high_watermark: int = 0, *, records: bytes = b"", error: int = 0
 ) -> FetchedPartition:
     return FetchedPartition(
@@ -81,7 +81,7 @@ def test_of_a_partition_that_is_named_twice_the_last_counts(epoch: int) -> None:
     client = Client()
     begun = client.fetch(0, epoch, wanted(0, offset=5), wanted(1), wanted(0, offset=7))
     assert [(each.index, each.offset) for each in begun.wanted] == [(0, 7), (1, 0)]
-    begun.select([(each, answer(each.index, 9, records=b"x")) for each in begun.wanted])
+    begun.select([(each, respond(each.index, 9, records=b"x")) for each in begun.wanted])
     if epoch == 0:
         carried = client.fetch(begun.session_id, 1)
         assert [(each.index, each.offset) for each in carried.wanted] == [(0, 7), (1, 0)]
@@ -90,27 +90,27 @@ def test_of_a_partition_that_is_named_twice_the_last_counts(epoch: int) -> None:
 def test_the_first_answer_has_all_and_later_ones_only_news() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0), wanted(1))
-    first = begun.select([(each, answer(each.index, 3)) for each in begun.wanted])
+    first = begun.select([(each, respond(each.index, 3)) for each in begun.wanted])
     assert len(first) == 2
     carried = client.fetch(begun.session_id, 1)
-    later = carried.select([(each, answer(each.index, 3 + each.index)) for each in carried.wanted])
+    later = carried.select([(each, respond(each.index, 3 + each.index)) for each in carried.wanted])
     assert [each.index for _, each in later] == [1]
 
 
 def test_recovery_from_an_error_is_news() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0))
-    begun.select([(begun.wanted[0], answer(0, 3))])
+    begun.select([(begun.wanted[0], respond(0, 3))])
     broken = client.fetch(begun.session_id, 1)
-    assert broken.select([(broken.wanted[0], answer(0, -1, error=3))])
+    assert broken.select([(broken.wanted[0], respond(0, -1, error=3))])
     mended = client.fetch(begun.session_id, 2)
-    assert mended.select([(mended.wanted[0], answer(0, 3))])
+    assert mended.select([(mended.wanted[0], respond(0, 3))])
 
 
 def test_a_partition_that_brought_data_goes_to_the_back() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0), wanted(1))
-    begun.select([(begun.wanted[0], answer(0, 9, records=b"x")), (begun.wanted[1], answer(1))])
+    begun.select([(begun.wanted[0], respond(0, 9, records=b"x")), (begun.wanted[1], respond(1))])
     assert indexes(client.fetch(begun.session_id, 1)) == [1, 0]
 
 

@@ -18,8 +18,8 @@ from odradek.seams.files import FileSlice
 from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, SIZE, STRANGER, stage
 
 
-def size(answer: FetchedPartition) -> int:
-    return sum(part.size if isinstance(part, FileSlice) else len(part) for part in answer.records)
+def size(respond: FetchedPartition) -> int:
+    return sum(part.size if isinstance(part, FileSlice) else len(part) for part in respond.records)
 
 
 async def test_a_follower_reads_to_the_end_and_a_consumer_what_is_replicated() -> None:
@@ -36,19 +36,19 @@ async def test_a_follower_reads_to_the_end_and_a_consumer_what_is_replicated() -
 
 async def waits_for(ask: Callable[[], Any], happens: Callable[[], Any]) -> FetchedPartition:
     """The answer to `ask`, which must wait until something `happens`."""
-    answers: list[FetchedPartition] = []
+    responses: list[FetchedPartition] = []
 
     async def asking() -> None:
-        answers.append(await ask())
+        responses.append(await ask())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(asking)
         await trio.sleep(0.05)
-        assert answers == []
+        assert responses == []
         happened = happens()
         if happened is not None:
             await happened
-    return answers[0]
+    return responses[0]
 
 
 async def test_a_follower_waits_for_appends_and_a_consumer_for_followers() -> None:
@@ -120,10 +120,10 @@ async def test_who_leads_now_is_told_and_where_that_is() -> None:
     async with stage() as on:
         await on.register_other()
         on.partition.update(replace(on.image, leader=OTHER, leader_epoch=10, partition_epoch=6))
-        found = await on.whole_answer(0)
-        ((_, answer),) = found.chosen
-        assert answer.error_code == ErrorCode.fenced_leader_epoch
-        assert answer.current_leader == (OTHER, 10)
+        found = await on.whole_response(0)
+        ((_, respond),) = found.chosen
+        assert respond.error_code == ErrorCode.fenced_leader_epoch
+        assert respond.current_leader == (OTHER, 10)
         assert [each.node_id for each in found.endpoints] == [OTHER]
 
 

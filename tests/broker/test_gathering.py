@@ -16,12 +16,12 @@ class Peer:
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, list[str]]] = []
-        self.may_answer = trio.Event()
+        self.may_response = trio.Event()
         self.failure: Exception | None = None
 
     async def ask(self, broker_id: int, questions: Sequence[str]) -> list[str]:
         self.requests.append((broker_id, list(questions)))
-        await self.may_answer.wait()
+        await self.may_response.wait()
         if self.failure is not None:
             raise self.failure
         return [each.upper() for each in questions]
@@ -29,13 +29,13 @@ class Peer:
 
 async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str]:
     """(broker, key, question) each, one after the other; who was refused has the error's text."""
-    answers: dict[str, str] = {}
+    responses: dict[str, str] = {}
 
     async def one(gathering: Gathering[str, str], broker: int, key: str, question: str) -> None:
         try:
-            answers[question] = await gathering.ask(broker, key, question)
+            responses[question] = await gathering.ask(broker, key, question)
         except ClientError as error:
-            answers[question] = str(error)
+            responses[question] = str(error)
 
     async with trio.open_nursery() as house:
         gathering = Gathering[str, str](peer.ask, house)
@@ -43,33 +43,33 @@ async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str
             for each in questions:
                 nursery.start_soon(one, gathering, *each)
                 await trio.testing.wait_all_tasks_blocked()
-            peer.may_answer.set()
-    return answers
+            peer.may_response.set()
+    return responses
 
 
 async def test_what_comes_while_one_is_under_way_goes_together() -> None:
     peer = Peer()
-    answers = await ask_all(peer, (2, "k", "a"), (2, "l", "b"), (3, "k", "c"), (2, "m", "d"))
+    responses = await ask_all(peer, (2, "k", "a"), (2, "l", "b"), (3, "k", "c"), (2, "m", "d"))
     assert peer.requests == [(2, ["a"]), (3, ["c"]), (2, ["b", "d"])]
-    assert answers == {"a": "A", "b": "B", "c": "C", "d": "D"}
+    assert responses == {"a": "A", "b": "B", "c": "C", "d": "D"}
 
 
 async def test_of_one_key_there_is_one_in_a_request_and_they_stay_in_order() -> None:
     peer = Peer()
     asked = [(2, "x", "0"), *((2, key, f"{key}{n}") for n in (1, 2, 3) for key in "ab")]
-    answers = await ask_all(peer, *asked)
+    responses = await ask_all(peer, *asked)
     assert [together for _, together in peer.requests] == [
         ["0"],
         ["a1", "b1"],
         ["a2", "b2"],
         ["a3", "b3"],
     ]
-    assert len(answers) == 7
+    assert len(responses) == 7
 
 
 async def test_a_request_has_a_limit() -> None:
     peer = Peer()
-    peer.may_answer.set()
+    peer.may_response.set()
     async with trio.open_nursery() as house:
         gathering = Gathering[str, str](peer.ask, house)
         async with trio.open_nursery() as nursery:
@@ -88,8 +88,8 @@ async def test_a_request_that_fails_fails_those_in_it(
 ) -> None:
     peer = Peer()
     peer.failure = failure
-    answers = await ask_all(peer, (2, "k", "a"), (2, "l", "b"))
-    assert all(said in text for text in answers.values())
+    responses = await ask_all(peer, (2, "k", "a"), (2, "l", "b"))
+    assert all(said in text for text in responses.values())
     assert len(peer.requests) == 2
 
 
@@ -100,5 +100,5 @@ async def test_who_stops_waiting_costs_nobody_else_anything() -> None:
         with trio.move_on_after(0) as impatient:
             await gathering.ask(2, "k", "a")
         assert impatient.cancelled_caught
-        peer.may_answer.set()
+        peer.may_response.set()
         assert await gathering.ask(2, "l", "b") == "B"

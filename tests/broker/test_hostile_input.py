@@ -23,7 +23,7 @@ from odradek.protocol.framing import request_header
 from odradek.testing import Broker
 from tests.broker.sample_requests import sample_request
 
-ANSWER_SECONDS = 5.0
+RESPONSE_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def broker() -> Iterator[Broker]:
 
 
 def connect(broker: Broker) -> socket.socket:
-    sock = socket.create_connection((broker.host, broker.port), timeout=ANSWER_SECONDS)
-    sock.settimeout(ANSWER_SECONDS)
+    sock = socket.create_connection((broker.host, broker.port), timeout=RESPONSE_SECONDS)
+    sock.settimeout(RESPONSE_SECONDS)
     return sock
 
 
@@ -57,8 +57,8 @@ def is_served(broker: Broker) -> bool:
     with connect(broker) as sock:
         body = request_header(apis.API_VERSIONS, 0, 99, "polite")
         sock.sendall(struct.pack(">i", len(body)) + body)
-        answer = read_frame(sock)
-        return answer[:6] == struct.pack(">ih", 99, 0)
+        respond = read_frame(sock)
+        return respond[:6] == struct.pack(">ih", 99, 0)
 
 
 def send_and_hang_up(broker: Broker, data: bytes) -> None:

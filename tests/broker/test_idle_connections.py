@@ -16,7 +16,9 @@ from odradek.broker.network.receive_buffer import BUSY_BYTES, ReceiveBuffer
 from odradek.protocol import apis
 from odradek.testing import Broker
 from tests.broker.raw_requests import request_frame
-from tests.broker.test_answers_in_flight import (
+from tests.broker.test_hostile_input import connect, read_frame
+from tests.broker.test_prompt_requests import fetch, numbers, produce
+from tests.broker.test_responses_in_flight import (
     VALUE_BYTES,
     VALUES,
     ask_for_everything,
@@ -24,8 +26,6 @@ from tests.broker.test_answers_in_flight import (
     numbers_in,
     wait_until_sending,
 )
-from tests.broker.test_hostile_input import connect, read_frame
-from tests.broker.test_prompt_requests import fetch, numbers, produce
 from tests.broker.test_throttled_clients import limit
 from tests.scale.raw_client import RawClient
 

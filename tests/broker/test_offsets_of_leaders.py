@@ -35,8 +35,8 @@ async def ask(on: Stage, timestamp: int, *, replica_id: int = CONSUMER, version:
     }
     body = memoryview(messages.write_request(apis.LIST_OFFSETS.key, version, values))
     request = messages.read_request(apis.LIST_OFFSETS.key, version, body)
-    answer = await list_offsets(request, on.context(version))
-    ((found,),) = [topic["partitions"] for topic in answer["topics"]]
+    respond = await list_offsets(request, on.context(version))
+    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
     return found
 
 
@@ -99,14 +99,14 @@ async def test_what_was_found_is_not_told_once_another_led(
                 on.partition.update(replace(on.image, leader_epoch=EPOCH + 2, partition_epoch=7))
 
         def found(search: Callable[[], Any]) -> Any:
-            answer = search()
+            respond = search()
             trio.from_thread.run_sync(another_leads, trio_token=loop)
-            return answer
+            return respond
 
         monkeypatch.setattr(log, "find_timestamp", lambda time: found(partial(find, time)))
         monkeypatch.setattr(log, "max_timestamp", lambda: found(find_max))
-        answer = await ask(on, timestamp)
-        assert (answer["error_code"], answer["offset"]) == (ErrorCode.not_leader_or_follower, -1)
+        respond = await ask(on, timestamp)
+        assert (respond["error_code"], respond["offset"]) == (ErrorCode.not_leader_or_follower, -1)
 
 
 async def delete_before(on: Stage, offset: int, timeout_s: float) -> dict[str, Any]:
@@ -115,8 +115,8 @@ async def delete_before(on: Stage, offset: int, timeout_s: float) -> dict[str, A
         topics=[SimpleNamespace(name="t", partitions=[partition])],
         timeout=timedelta(seconds=timeout_s),
     )
-    answer = await delete_records(request, on.context(2))
-    ((found,),) = [topic["partitions"] for topic in answer["topics"]]
+    respond = await delete_records(request, on.context(2))
+    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
     return dict(found)
 
 
@@ -132,19 +132,19 @@ async def replicated(on: Stage, known: bool = True) -> None:
 async def test_records_are_deleted_once_the_replicas_have_done_so() -> None:
     async with stage() as on:
         await replicated(on)
-        answers: list[dict[str, Any]] = []
+        responses: list[dict[str, Any]] = []
 
         async def asking() -> None:
-            answers.append(await delete_before(on, 1, PATIENCE_SECONDS))
+            responses.append(await delete_before(on, 1, PATIENCE_SECONDS))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(asking)
             await trio.sleep(0.05)
             assert on.partition.log.log_start_offset == 1
-            assert answers == []
+            assert responses == []
             assert on.partition.leading is not None
             on.partition.leading.fetched(OTHER, offset=2, start_offset=1, broker_epoch=-1)
-        assert answers == [{"partition_index": 0, "low_watermark": 1, "error_code": 0}]
+        assert responses == [{"partition_index": 0, "low_watermark": 1, "error_code": 0}]
 
 
 @pytest.mark.parametrize(
@@ -161,16 +161,16 @@ async def test_only_of_what_is_compacted_alone_no_records_are_deleted(
 ) -> None:
     async with stage({"log.cleanup.policy": policy}) as on:
         await replicated(on, known=False)
-        answer = await delete_before(on, 1, PATIENCE_SECONDS)
-        assert answer["error_code"] == error
+        respond = await delete_before(on, 1, PATIENCE_SECONDS)
+        assert respond["error_code"] == error
         assert on.partition.log.log_start_offset == (0 if error else 1)
 
 
 async def test_a_replica_that_is_too_slow_to_delete_is_waited_for_no_longer() -> None:
     async with stage() as on:
         await replicated(on)
-        answer = await delete_before(on, 1, 0.01)
-        assert (answer["low_watermark"], answer["error_code"]) == (0, ErrorCode.request_timed_out)
+        respond = await delete_before(on, 1, 0.01)
+        assert (respond["low_watermark"], respond["error_code"]) == (0, ErrorCode.request_timed_out)
 
 
 async def test_a_replica_that_is_down_is_not_waited_for() -> None:

@@ -36,10 +36,10 @@ async def test_one_connection_serves_all_who_ask() -> None:
 
 
 async def test_a_broken_connection_is_opened_again_for_the_next_who_asks() -> None:
-    answers: list[Any] = [HANG_UP, {"error_code": 0, "groups": []}]
+    responses: list[Any] = [HANG_UP, {"error_code": 0, "groups": []}]
 
     def script(asked: Asked) -> Any:
-        return answers.pop(0) if asked.api is LIST_GROUPS else None
+        return responses.pop(0) if asked.api is LIST_GROUPS else None
 
     async with scripted_broker(script) as broker, asking() as world:
         world.knows(a_broker(2, broker.address))

@@ -47,7 +47,7 @@ async def produce_to_two(
     partition = await broker.node.partitions.get("t", None, 0)
     in_sync(partition, partition.leader, partition.leader + 1)
 
-    async def flush_answers() -> None:
+    async def flush_responses() -> None:
         await flush(partition)
 
     ctx = RequestContext(
@@ -58,13 +58,13 @@ async def produce_to_two(
         "test",
         cast(Any, None),
         Address("127.0.0.1", 1),
-        flush_answers,
+        flush_responses,
     )
     topic = ProduceTopic("t", None, [(0, memoryview(bytearray(batch())))])
     with trio.fail_after(PATIENCE_SECONDS):
-        answer = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
-    assert answer is not None
-    return answer.topics
+        respond = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
+    assert respond is not None
+    return respond.topics
 
 
 def too_few_in_sync(broker: Broker) -> None:

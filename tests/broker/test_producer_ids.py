@@ -17,15 +17,15 @@ class Blocks:
 
     def __init__(self) -> None:
         self.reserved: list[int] = []
-        self.may_answer = trio.Event()
-        self.may_answer.set()
+        self.may_response = trio.Event()
+        self.may_response.set()
         self.failure: Exception | None = None
 
     async def reserve(self) -> range:
         await trio.lowlevel.checkpoint()
         first = 1000 * len(self.reserved)
         self.reserved.append(first)
-        await self.may_answer.wait()
+        await self.may_response.wait()
         if self.failure is not None:
             raise self.failure
         return range(first, first + SIZE)
@@ -99,7 +99,7 @@ async def test_a_controller_that_does_not_answer_is_not_waited_for(
 ) -> None:
     """Nor is it asked again meanwhile; and what it gives in the end is not lost."""
     blocks = Blocks()
-    blocks.may_answer = trio.Event()
+    blocks.may_response = trio.Event()
     refused: list[ErrorCode] = []
 
     async def ask() -> None:
@@ -115,6 +115,6 @@ async def test_a_controller_that_does_not_answer_is_not_waited_for(
         assert trio.current_time() == pytest.approx(WAIT_SECONDS)
         assert refused == [ErrorCode.coordinator_load_in_progress] * 5
         assert blocks.reserved == [0]
-        blocks.may_answer.set()
+        blocks.may_response.set()
         await trio.testing.wait_all_tasks_blocked()
         assert await ids.next() == 0

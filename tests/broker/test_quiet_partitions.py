@@ -27,11 +27,11 @@ class FollowerSession:
 
     async def fetch(self, offset: int = UNCHANGED, **more: int) -> list[FetchedPartition]:
         epoch, self.epoch = self.epoch, self.epoch + 1
-        answer = await self.on.whole_answer(
+        respond = await self.on.whole_response(
             offset, replica_id=OTHER, session_id=self.id, session_epoch=epoch, **more
         )
-        self.id = answer.session_id
-        return [each for _, each in answer.chosen]
+        self.id = respond.session_id
+        return [each for _, each in respond.chosen]
 
     @property
     def session(self) -> Session:

@@ -16,14 +16,14 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
-    FetchAnswer,
+    AddVoterResponse,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
+    FetchSnapshotResponse,
     Request,
+    Response,
     VoteRequest,
 )
 from odradek.replication.raft.snapshots import SnapshotId
@@ -52,10 +52,10 @@ class Observer:
         self._way = way
         self._there = (VoterEndpoint("CONTROLLER", address.host, address.port),)
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: Request) -> Response:
         return await self._way.ask(1, self._there, request)
 
-    async def fetch(self, offset: int, last_epoch: int, max_wait_ms: int = 0) -> FetchAnswer:
+    async def fetch(self, offset: int, last_epoch: int, max_wait_ms: int = 0) -> FetchResponse:
         quorum = self.node.metadata.quorum
         request = FetchRequest(
             replica=OBSERVER,
@@ -66,9 +66,9 @@ class Observer:
             max_wait_ms=max_wait_ms,
             max_bytes=1 << 20,
         )
-        answer = await self.ask(request)
-        assert isinstance(answer, FetchAnswer)
-        return answer
+        respond = await self.ask(request)
+        assert isinstance(respond, FetchResponse)
+        return respond
 
 
 @asynccontextmanager
@@ -85,12 +85,12 @@ async def test_the_log_can_be_fetched_to_its_end() -> None:
     async with observed() as observer:
         offset = epoch = 0
         while offset < observer.node.metadata.quorum.high_watermark:
-            answer = await observer.fetch(offset, epoch)
-            assert answer.error is ErrorCode.none
-            assert answer.leader_endpoints == (
+            respond = await observer.fetch(offset, epoch)
+            assert respond.error is ErrorCode.none
+            assert respond.leader_endpoints == (
                 VoterEndpoint("CONTROLLER", observer.address.host, observer.address.port),
             )
-            for batch in batches(answer.records):
+            for batch in batches(respond.records):
                 assert batch.base_offset == offset
                 offset, epoch = batch.last_offset + 1, batch.leader_epoch
         assert (await observer.fetch(offset, epoch)).high_watermark == offset
@@ -100,7 +100,7 @@ async def test_a_fetch_waits_for_what_is_committed_next() -> None:
     async with observed() as observer:
         node = observer.node
         offset, epoch = node.metadata.quorum.high_watermark, node.metadata.quorum.leader_epoch
-        fetched: list[FetchAnswer] = []
+        fetched: list[FetchResponse] = []
 
         async def wait() -> None:
             fetched.append(await observer.fetch(offset, epoch, max_wait_ms=5_000))
@@ -126,8 +126,8 @@ async def test_a_fetch_waits_for_what_is_committed_next() -> None:
         assert (known.replica_id, known.replica_directory_id) == OBSERVER
         assert known.log_end_offset == offset
         assert known.last_fetch_timestamp > 0
-        (answer,) = fetched
-        assert next(iter(batches(answer.records))).base_offset == offset
+        (respond,) = fetched
+        assert next(iter(batches(respond.records))).base_offset == offset
 
 
 async def test_a_snapshot_can_be_fetched_in_pieces() -> None:
@@ -148,7 +148,7 @@ async def test_a_snapshot_can_be_fetched_in_pieces() -> None:
                     max_bytes=500,
                 )
             )
-            assert isinstance(piece, FetchSnapshotAnswer)
+            assert isinstance(piece, FetchSnapshotResponse)
             assert (piece.error, piece.snapshot_id) == (ErrorCode.none, snapshot)
             data += piece.data
             assert 0 < len(piece.data) <= 500
@@ -177,6 +177,6 @@ async def test_a_leader_gives_its_vote_to_nobody_and_takes_no_voter_that_is_behi
         nowhere = VoterEndpoint("CONTROLLER", "127.0.0.1", 1)
         voter = Voter(OBSERVER.id, OBSERVER.directory_id, (nowhere,))
         unreachable = await observer.ask(AddVoterRequest(voter=voter, timeout_ms=1000))
-        assert isinstance(unreachable, AddVoterAnswer)
+        assert isinstance(unreachable, AddVoterResponse)
         assert unreachable.error is ErrorCode.request_timed_out
         assert len(observer.node.metadata.quorum.voters) == 1

@@ -31,11 +31,11 @@ async def test_t32_a_consumer_reads_the_whole_log() -> None:
         log = stage.partitions[0].log
         found: list[int] = []
         while len(found) < log.end_offset:
-            (answer,) = await stage.fetch(len(found))
-            assert answer.error_code == NOTHING
-            assert answer.answer.high_watermark == log.end_offset
-            assert answer.answer.log_start_offset == 0
-            found += answer.offsets
+            (respond,) = await stage.fetch(len(found))
+            assert respond.error_code == NOTHING
+            assert respond.respond.high_watermark == log.end_offset
+            assert respond.respond.log_start_offset == 0
+            found += respond.offsets
         assert found == list(range(40))
 
 
@@ -75,12 +75,12 @@ async def test_what_is_slow_is_not_thrown_away() -> None:
         await stage.fill(stage.partitions[0])
         stage.store.gate.clear()
         for _ in range(3):
-            (answer,) = await stage.fetch(0)
-            assert answer.error_code == NOTHING
-            assert answer.offsets == []
+            (respond,) = await stage.fetch(0)
+            assert respond.error_code == NOTHING
+            assert respond.offsets == []
         stage.store.gate.set()
-        (answer,) = await stage.fetch(0)
-        assert answer.offsets[0] == 0
+        (respond,) = await stage.fetch(0)
+        assert respond.offsets[0] == 0
         assert stage.store.asked == 1
         assert stage.node.metrics.meter("ExpiresPerSec").count == 3
 
@@ -114,8 +114,8 @@ async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
         (failed,) = await stage.fetch(12)
         assert caplog.text.count("TIERED_STORAGE_NOT_AVAILABLE") == 2
         stage.store.error = None
-        (answer,) = await stage.fetch(12)
-        assert answer.offsets[0] == 12
+        (respond,) = await stage.fetch(12)
+        assert respond.offsets[0] == 12
         assert "read from the remote tier again" in caplog.text
 
 
@@ -131,16 +131,16 @@ async def test_each_broken_segment_is_named_once_until_it_is_read_again(
         whole = {each.id.id: objects.pop((each.id.id, None)) for each in broken}
         for _ in range(2):
             for segment in broken:
-                (answer,) = await stage.fetch(segment.start_offset)
-                assert answer.error_code == ErrorCode.unknown_server_error
-            (answer,) = await stage.fetch(0)
-            assert answer.offsets[0] == 0
+                (respond,) = await stage.fetch(segment.start_offset)
+                assert respond.error_code == ErrorCode.unknown_server_error
+            (respond,) = await stage.fetch(0)
+            assert respond.offsets[0] == 0
         assert caplog.text.count("TIERED_STORAGE_NOT_AVAILABLE") == 2
         assert all(str(each.id) in caplog.text for each in broken)
         assert "again" not in caplog.text
         for segment in broken:
             objects[segment.id.id, None] = whole[segment.id.id]
-        (answer,) = await stage.fetch(broken[0].start_offset)
+        (respond,) = await stage.fetch(broken[0].start_offset)
         assert caplog.text.count("is read from the remote tier again, at offset 4") == 1
         assert caplog.text.count("again") == 1
 
@@ -151,8 +151,8 @@ async def test_what_cannot_be_helped_is_not_said_at_once() -> None:
         await stage.fill(stage.partitions[0])
         stage.store.objects.pop((stage.segments()[0].id.id, None))
         began = trio.current_time()
-        (answer,) = await stage.fetch(0)
-        assert answer.error_code == ErrorCode.unknown_server_error
+        (respond,) = await stage.fetch(0)
+        assert respond.error_code == ErrorCode.unknown_server_error
         assert trio.current_time() - began >= remote_fetch.FAILURE_SECONDS
 
 
@@ -169,8 +169,8 @@ async def test_a_store_that_is_back_in_time_is_no_error() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(heal)
-            (answer,) = await stage.fetch(0)
-        assert answer.offsets[0] == 0
+            (respond,) = await stage.fetch(0)
+        assert respond.offsets[0] == 0
 
 
 async def test_metadata_that_is_not_read_yet_resets_nobody() -> None:
@@ -179,12 +179,12 @@ async def test_metadata_that_is_not_read_yet_resets_nobody() -> None:
         await stage.fill(stage.partitions[0])
         partition = stage.segments()[0].partition
         stage.metadata.stop_partitions([partition])
-        (answer,) = await stage.fetch(0)
-        assert answer.error_code == NOTHING
-        assert answer.offsets == []
+        (respond,) = await stage.fetch(0)
+        assert respond.error_code == NOTHING
+        assert respond.offsets == []
         stage.metadata.partitions_changed([partition], [])
-        (answer,) = await stage.fetch(0)
-        assert answer.offsets[0] == 0
+        (respond,) = await stage.fetch(0)
+        assert respond.offsets[0] == 0
 
 
 async def test_what_is_below_the_start_is_out_of_range() -> None:
@@ -192,10 +192,10 @@ async def test_what_is_below_the_start_is_out_of_range() -> None:
         partition = stage.partitions[0]
         await stage.fill(partition)
         partition.log.advance_log_start(6, "test")
-        (answer,) = await stage.fetch(0)
-        assert answer.error_code == ErrorCode.offset_out_of_range
-        (answer,) = await stage.fetch(6)
-        assert answer.offsets[0] == 6
+        (respond,) = await stage.fetch(0)
+        assert respond.error_code == ErrorCode.offset_out_of_range
+        (respond,) = await stage.fetch(6)
+        assert respond.offsets[0] == 6
 
 
 async def test_a_segment_that_is_deleted_is_forgotten() -> None:
@@ -211,8 +211,8 @@ async def test_a_segment_that_is_deleted_is_forgotten() -> None:
         await stage.metadata.update_segment(update)
         partition.log.advance_log_start(first.end_offset + 1, "test")
         assert stage.reads.pieces.find(first.id.id, 0) is None
-        (answer,) = await stage.fetch(3)
-        assert answer.error_code == ErrorCode.offset_out_of_range
+        (respond,) = await stage.fetch(3)
+        assert respond.error_code == ErrorCode.offset_out_of_range
         while stage.reads.indexes.has(first.id.id):
             await trio.lowlevel.checkpoint()
 
@@ -248,9 +248,9 @@ async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -
             return await read(which, offset, *args, **more)
 
         reads.read = first_local  # type: ignore[method-assign]
-        (answer,) = await stage.fetch(0)
-        assert answer.error_code == NOTHING
-        assert answer.offsets[0] == 0
+        (respond,) = await stage.fetch(0)
+        assert respond.error_code == NOTHING
+        assert respond.offsets[0] == 0
 
 
 async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
@@ -261,11 +261,11 @@ async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
     }
     async with tiered_stage(configs=configs) as stage:
         await stage.fill(stage.partitions[0])
-        (answer,) = await stage.fetch(0)
-        assert answer.offsets
-        (answer,) = await stage.fetch(12)
-        assert answer.error_code == NOTHING
-        assert answer.offsets == []
+        (respond,) = await stage.fetch(0)
+        assert respond.offsets
+        (respond,) = await stage.fetch(12)
+        assert respond.error_code == NOTHING
+        assert respond.offsets == []
         assert stage.store.asked == 1
         told = {each[0].name: dict(each[1]) for each in stage.node.metrics.look() if each}
         assert 0 < told["remote-fetch-throttle-time-max"][()] <= 1000
@@ -284,22 +284,22 @@ async def test_t35_a_reader_of_what_is_committed_hears_of_aborted_transactions()
         )
         log.advance_high_watermark(log.end_offset)
         await stage.fill(partition)
-        (answer,) = await stage.fetch(0, isolation_level=READ_COMMITTED)
-        assert answer.answer.aborted_transactions == [(7, 0)]
-        (answer,) = await stage.fetch(2, isolation_level=READ_COMMITTED)
-        assert answer.answer.aborted_transactions == []
-        (answer,) = await stage.fetch(0)
-        assert answer.answer.aborted_transactions is None
+        (respond,) = await stage.fetch(0, isolation_level=READ_COMMITTED)
+        assert respond.respond.aborted_transactions == [(7, 0)]
+        (respond,) = await stage.fetch(2, isolation_level=READ_COMMITTED)
+        assert respond.respond.aborted_transactions == []
+        (respond,) = await stage.fetch(0)
+        assert respond.respond.aborted_transactions is None
 
 
 async def test_what_is_read_is_counted() -> None:
     """T-54, T-55."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
-        (answer,) = await stage.fetch(0)
+        (respond,) = await stage.fetch(0)
         meter = stage.node.metrics.meter
         assert meter("RemoteFetchRequestsPerSec", topic="t").count == 1
-        assert meter("RemoteFetchBytesPerSec", topic="t").count == len(answer.data)
+        assert meter("RemoteFetchBytesPerSec", topic="t").count == len(respond.data)
         assert stage.node.metrics.timer("RemoteLogReaderFetchRateAndTimeMs").count == 1
         assert stage.reads.pieces.idle_share == 1.0
         assert stage.reads.waiting == 0
@@ -355,7 +355,7 @@ async def test_one_answer_leaves_memory_to_others(monkeypatch: pytest.MonkeyPatc
         for each in stage.partitions:
             await stage.fill(each)
         (one,) = await stage.fetch(0)
-        monkeypatch.setattr(remote_fetch, "ANSWER_BYTES_MAX", len(one.data) + 1)
+        monkeypatch.setattr(remote_fetch, "RESPONSE_BYTES_MAX", len(one.data) + 1)
         found = await stage.fetch(0, 0, 0, max_bytes=len(one.data))
         assert [each.error_code for each in found] == [NOTHING] * 3
         assert found[0].data == one.data

@@ -12,7 +12,7 @@ import trio
 
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.quotas.request_throttling import wait_by_controller
-from odradek.broker.requests.forwarding import Answered
+from odradek.broker.requests.forwarding import Responded
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
@@ -54,16 +54,16 @@ def limit(client: RawClient, **values: float) -> None:
         for key in everything
     ]
     entity = [{"entity_type": "user", "entity_name": "ANONYMOUS"}]
-    answer = client.ask(
+    respond = client.ask(
         apis.ALTER_CLIENT_QUOTAS,
         1,
         {"entries": [{"entity": entity, "ops": ops}], "validate_only": False},
     )
-    assert answer.entries[0].error_code is ErrorCode.none, answer.entries[0].error_message
+    assert respond.entries[0].error_code is ErrorCode.none, respond.entries[0].error_message
 
 
-def milliseconds(answer: Any) -> int:
-    found: int = round(answer.throttle_time.total_seconds() * 1000)
+def milliseconds(respond: Any) -> int:
+    found: int = round(respond.throttle_time.total_seconds() * 1000)
     return found
 
 
@@ -76,9 +76,9 @@ def produce(client: RawClient, size_bytes: int, *, topic: str = "t", version: in
         "timeout": 5_000,
         "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
     }
-    answer = client.ask(apis.PRODUCE, version, values)
-    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
-    return milliseconds(answer)
+    respond = client.ask(apis.PRODUCE, version, values)
+    assert respond.responses[0].partition_responses[0].error_code is ErrorCode.none
+    return milliseconds(respond)
 
 
 def fetch(
@@ -92,7 +92,7 @@ def fetch(
         "log_start_offset": -1,
         "partition_max_bytes": max_bytes,
     }
-    answer = client.ask(
+    respond = client.ask(
         apis.FETCH,
         11,
         {
@@ -108,11 +108,11 @@ def fetch(
             "rack_id": "",
         },
     )
-    (found,) = answer.responses[0].partitions
-    return milliseconds(answer), len(found.records or b"")
+    (found,) = respond.responses[0].partitions
+    return milliseconds(respond), len(found.records or b"")
 
 
-def seconds_to_answer(client: RawClient) -> float:
+def seconds_to_response(client: RawClient) -> float:
     begun = time.monotonic()
     client.ask(apis.API_VERSIONS, 0, {})
     return time.monotonic() - begun
@@ -123,7 +123,7 @@ def test_a_producer_above_its_quota_is_told_and_left_alone(client: RawClient, ve
     limit(client, producer_byte_rate=QUOTA)
     wait_ms = produce(client, 24_000, version=version)
     assert wait_ms > 100
-    assert seconds_to_answer(client) >= wait_ms / 1000 * 0.9
+    assert seconds_to_response(client) >= wait_ms / 1000 * 0.9
 
 
 def create_topics(client: RawClient, *names: str, version: int = 7) -> Any:
@@ -148,27 +148,27 @@ def test_who_makes_more_partitions_than_it_may_is_told_and_left_alone(
     """KIP-599: 11 at once, and then 1 in a tenth of a second."""
     limit(client, controller_mutation_rate=10.0)
     names = [f"{each}-{version}" for each in range(11)]
-    answer = create_topics(client, *names, version=version)
-    refused = [each.error_code for each in answer.topics if each.error_code is not ErrorCode.none]
+    respond = create_topics(client, *names, version=version)
+    refused = [each.error_code for each in respond.topics if each.error_code is not ErrorCode.none]
     is_strict = version == 7
     assert refused == [ErrorCode.throttling_quota_exceeded] * (1 if is_strict else 0)
-    wait_ms = milliseconds(answer)
+    wait_ms = milliseconds(respond)
     assert wait_ms > (900 if is_strict else 2000)
-    assert seconds_to_answer(client) >= wait_ms / 1000 * 0.7
+    assert seconds_to_response(client) >= wait_ms / 1000 * 0.7
 
 
 def test_what_another_controller_has_said_is_waited_for() -> None:
-    answered = Answered(b"\x00\x00\x05\xdc" + bytes(20))
-    assert wait_by_controller(apis.CREATE_TOPICS, answered) == 1500
+    responded = Responded(b"\x00\x00\x05\xdc" + bytes(20))
+    assert wait_by_controller(apis.CREATE_TOPICS, responded) == 1500
     assert wait_by_controller(apis.DELETE_TOPICS, None) == 0
-    assert wait_by_controller(apis.ALTER_CONFIGS, answered) == 0
+    assert wait_by_controller(apis.ALTER_CONFIGS, responded) == 0
 
 
 def test_who_stays_within_its_quota_is_not_throttled(client: RawClient) -> None:
     limit(client, producer_byte_rate=1e9, consumer_byte_rate=1e9, request_percentage=1e6)
     assert produce(client, 24_000) == 0
     assert fetch(client)[0] == 0
-    assert seconds_to_answer(client) < 1
+    assert seconds_to_response(client) < 1
 
 
 def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None:
@@ -181,7 +181,7 @@ def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None
     again_ms, _ = fetch(client, "small")
     assert again_ms > 0
     assert time.monotonic() - begun >= wait_ms / 1000 * 0.9
-    assert seconds_to_answer(client) >= again_ms / 1000 * 0.9
+    assert seconds_to_response(client) >= again_ms / 1000 * 0.9
 
 
 def test_what_replicas_fetch_is_free(client: RawClient) -> None:
@@ -194,8 +194,8 @@ def test_a_client_that_keeps_the_loop_busy_is_slowed_down(client: RawClient) -> 
     limit(client, request_percentage=0.01)
     wait_ms = 0
     for _ in range(200):
-        answer = client.ask(apis.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
-        if wait_ms := milliseconds(answer):
+        respond = client.ask(apis.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
+        if wait_ms := milliseconds(respond):
             break
     assert 0 < wait_ms <= 1000, "no longer than a window at once"
 
@@ -238,7 +238,7 @@ def test_quotas_that_go_before_a_request_has_its_turn_do_not_end_its_connection(
 
 def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
     limit(client, producer_byte_rate=QUOTA)
-    answer = client.ask(
+    respond = client.ask(
         apis.DESCRIBE_CLIENT_QUOTAS,
         1,
         {
@@ -246,5 +246,5 @@ def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
             "strict": True,
         },
     )
-    (entry,) = answer.entries
+    (entry,) = respond.entries
     assert [(value.key, value.value) for value in entry.values] == [("producer_byte_rate", QUOTA)]

@@ -35,8 +35,8 @@ async def tiered(on: Stage) -> None:
     log.copied_to(3)
 
 
-def told(answer: FetchedPartition) -> tuple[ErrorCode, int, int]:
-    return answer.error_code, answer.high_watermark, answer.log_start_offset
+def told(respond: FetchedPartition) -> tuple[ErrorCode, int, int]:
+    return respond.error_code, respond.high_watermark, respond.log_start_offset
 
 
 async def test_t40_a_follower_is_told_that_the_offset_has_moved() -> None:
@@ -84,8 +84,8 @@ async def list_offset(on: Stage, timestamp: int, version: int = 11) -> tuple[int
     }
     body = memoryview(messages.write_request(apis.LIST_OFFSETS.key, version, values))
     request = messages.read_request(apis.LIST_OFFSETS.key, version, body)
-    answer = await list_offsets(request, on.context(version))
-    ((found,),) = [topic["partitions"] for topic in answer["topics"]]
+    respond = await list_offsets(request, on.context(version))
+    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
     if found["error_code"]:
         return found["error_code"], -1
     return found["offset"], found["leader_epoch"]
@@ -163,8 +163,8 @@ async def test_t41_epochs_of_what_left_the_disk_are_known() -> None:
                 partition=0, leader_epoch=epoch, current_leader_epoch=EPOCH + 2
             )
             request = SimpleNamespace(topics=[SimpleNamespace(topic="t", partitions=[partition])])
-            answer = await offset_for_leader_epoch(request, on.context(4))
-            ((found,),) = [topic["partitions"] for topic in answer["topics"]]
+            respond = await offset_for_leader_epoch(request, on.context(4))
+            ((found,),) = [topic["partitions"] for topic in respond["topics"]]
             assert (found["leader_epoch"], found["end_offset"]) == (epoch, end)
 
 
@@ -173,8 +173,8 @@ async def delete_before(on: Stage, offset: int) -> dict[str, Any]:
     request = SimpleNamespace(
         topics=[SimpleNamespace(name="t", partitions=[partition])], timeout=timedelta(seconds=0.01)
     )
-    answer = await delete_records(request, on.context(2))
-    ((found,),) = [topic["partitions"] for topic in answer["topics"]]
+    respond = await delete_records(request, on.context(2))
+    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
     return dict(found)
 
 

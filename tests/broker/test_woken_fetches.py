@@ -9,7 +9,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from odradek.broker.apis.fetch import Answer, fetch
+from odradek.broker.apis.fetch import Response, fetch
 from odradek.broker.fetch.reading import READ_AT_ONCE_BYTES
 from odradek.broker.network.connection import unpin
 from odradek.broker.requests.context import RequestContext
@@ -63,7 +63,7 @@ class Stage:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.authorizer: Authorizer | None = None
-        self.answer: Answer | None = None
+        self.respond: Response | None = None
 
     async def partition(self, index: int) -> Partition:
         return await self.broker.node.partitions.get("t", None, index)
@@ -107,14 +107,14 @@ class Stage:
             flush,
             self.authorizer,
         )
-        self.answer = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
+        self.respond = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
 
     def told(self) -> dict[int, tuple[int, int, int]]:
         """Partition to (error code, bytes of records, high watermark)."""
-        assert self.answer is not None
+        assert self.respond is not None
         return {
-            answer.index: (answer.error_code, sizes(answer.records), answer.high_watermark)
-            for _, answer in self.answer.chosen
+            respond.index: (respond.error_code, sizes(respond.records), respond.high_watermark)
+            for _, respond in self.respond.chosen
         }
 
 
@@ -140,7 +140,7 @@ async def test_appends_add_up_to_what_was_asked_for() -> None:
         async with on.fetching(min_bytes=3 * len(batch)):
             await on.append(0, batch)
             await trio.testing.wait_all_tasks_blocked()
-            assert on.answer is None
+            assert on.respond is None
             await on.append(2, batch)
         assert on.told() == {0: (0, len(batch), 1), 1: (0, 0, 0), 2: (0, 2 * len(batch), 2)}
 
@@ -191,12 +191,12 @@ async def test_what_is_refused_does_not_end_the_wait_for_the_others() -> None:
         batch = records()
         async with on.fetching(wanted={"secret": [0], "gone": [0], "t": [0, 7]}):
             await trio.testing.wait_all_tasks_blocked()
-            assert on.answer is None
+            assert on.respond is None
             await on.append(0, batch)
-        assert on.answer is not None
+        assert on.respond is not None
         told = [
-            (wanted.topic, answer.index, answer.error_code, sizes(answer.records))
-            for wanted, answer in on.answer.chosen
+            (wanted.topic, respond.index, respond.error_code, sizes(respond.records))
+            for wanted, respond in on.respond.chosen
         ]
         assert told == [
             ("secret", 0, ErrorCode.topic_authorization_failed, 0),
@@ -211,8 +211,8 @@ async def test_where_all_is_refused_nothing_is_waited_for() -> None:
         on.authorizer = may_read("t")
         with trio.fail_after(PATIENCE_SECONDS):
             await on.fetch(1, {"secret": [0], "t": [7]}, trio.lowlevel.checkpoint)
-        assert on.answer is not None
-        assert len(on.answer.chosen) == 2
+        assert on.respond is not None
+        assert len(on.respond.chosen) == 2
 
 
 async def test_a_topic_that_is_deleted_meanwhile_is_told_at_once() -> None:
@@ -229,12 +229,13 @@ async def test_few_bytes_are_read_and_many_are_left_in_their_file() -> None:
         await on.append(1, few)
         async with on.fetching(min_bytes=len(many) + 2 * len(few)):
             await on.append(2, few)
-        assert on.answer is not None
+        assert on.respond is not None
         kinds = {
-            answer.index: [type(part) for part in answer.records] for _, answer in on.answer.chosen
+            respond.index: [type(part) for part in respond.records]
+            for _, respond in on.respond.chosen
         }
         assert kinds == {0: [FileSlice], 1: [bytes], 2: [bytes]}
         pins = [(await on.partition(index)).log.tip.segment.file.pins for index in range(3)]
         assert pins == [1, 0, 0], "what was read holds no file"
-        for _, answer in on.answer.chosen:
-            unpin(answer.records)
+        for _, respond in on.respond.chosen:
+            unpin(respond.records)

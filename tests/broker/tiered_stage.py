@@ -56,12 +56,12 @@ class SlowStore(Store):
 class Found:
     """One partition's part of an answer."""
 
-    answer: FetchedPartition
+    respond: FetchedPartition
     data: bytes
 
     @property
     def error_code(self) -> int:
-        return self.answer.error_code
+        return self.respond.error_code
 
     @property
     def offsets(self) -> list[int]:
@@ -142,10 +142,10 @@ class TieredStage:
         ]
         request.topics = [FetchTopic(None, self.partitions[0].topic_id, wanted)]
         with trio.fail_after(PATIENCE_SECONDS):
-            answered = await fetch(request, self.context(apis.FETCH, version))
-        assert answered is not None
+            responded = await fetch(request, self.context(apis.FETCH, version))
+        assert responded is not None
         found = []
-        for _, each in answered.chosen:
+        for _, each in responded.chosen:
             found.append(Found(each, b"".join(as_bytes(part) for part in each.records)))
             unpin([part for part in each.records if isinstance(part, FileSlice)])
         return found
@@ -158,9 +158,9 @@ class TieredStage:
             **{"replica_id": -1, "isolation_level": 0, "topics": [topic], **more}
         )
         with trio.fail_after(PATIENCE_SECONDS):
-            answered = await list_offsets(request, self.context(apis.LIST_OFFSETS, version))
-        ((answer,),) = [each["partitions"] for each in answered["topics"]]
-        return answer
+            responded = await list_offsets(request, self.context(apis.LIST_OFFSETS, version))
+        ((respond,),) = [each["partitions"] for each in responded["topics"]]
+        return respond
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.fetch import Answer, fetch
+from odradek.broker.apis.fetch import Response, fetch
 from odradek.broker.network.connection import unpin
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
@@ -70,11 +70,11 @@ class Stage:
         )
 
     async def ask(self, offset: int, *, version: int = 17, **more: Any) -> FetchedPartition:
-        found = await self.whole_answer(offset, version=version, **more)
-        ((_, answer),) = found.chosen
-        return answer
+        found = await self.whole_response(offset, version=version, **more)
+        ((_, respond),) = found.chosen
+        return respond
 
-    async def whole_answer(
+    async def whole_response(
         self,
         offset: int,
         *,
@@ -82,7 +82,7 @@ class Stage:
         epoch: int = EPOCH,
         last_epoch: int = -1,
         **more: Any,
-    ) -> Answer:
+    ) -> Response:
         request = FetchRequest()
         request.max_bytes = 2**20
         request.min_bytes = 1

@@ -75,26 +75,26 @@ class ScriptedBroker:
                     header.correlation_id,
                 )
                 self.requests.append(asked)
-                answer = self.script(asked)
-                if answer is None:
-                    answer = self._usual(asked)
-                if answer is HANG_UP:
+                respond = self.script(asked)
+                if respond is None:
+                    respond = self._usual(asked)
+                if respond is HANG_UP:
                     return
-                if answer is SILENCE:
+                if respond is SILENCE:
                     continue
-                await self.answer(connection, asked, answer)
+                await self.respond(connection, asked, respond)
         except ConnectionLost:
             pass
         finally:
             connection.abort()
 
     @staticmethod
-    async def answer(connection: Connection, asked: Asked, answer: Any) -> None:
-        if isinstance(answer, bytes):
-            await connection.send([answer])
+    async def respond(connection: Connection, asked: Asked, respond: Any) -> None:
+        if isinstance(respond, bytes):
+            await connection.send([respond])
             return
-        version = answer.pop("version", asked.version)
-        body = messages.write_response(asked.api.key, version, answer)
+        version = respond.pop("version", asked.version)
+        body = messages.write_response(asked.api.key, version, respond)
         header = response_header(asked.api, asked.version, asked.correlation_id)
         await connection.send([frame_head(header, [body])[0], body])
 

@@ -36,10 +36,10 @@ async def broker(
 
     def script(asked: Asked) -> Any:
         if asked.api is METADATA:
-            answer = found.metadata(asked)
-            for topic in answer["topics"]:
+            respond = found.metadata(asked)
+            for topic in respond["topics"]:
                 topic["topic_id"] = ids[0]
-            return answer
+            return respond
         if asked.api is not FETCH:
             return None
         if waits:

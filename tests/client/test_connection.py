@@ -188,7 +188,7 @@ def test_half_an_answer_is_kept_when_anothers_time_is_up(cut: int) -> None:
     """The reader stops for one who has gone by then, and goes on where it was."""
 
     async def main(broker: Connection, connection: BrokerConnection) -> None:
-        async def answer_the_second() -> None:
+        async def respond_the_second() -> None:
             frame = struct.pack(">ii", 9, 2) + b"whole"
             await trio.sleep_until(0.2)
             await broker.send([frame[:cut]])
@@ -196,7 +196,7 @@ def test_half_an_answer_is_kept_when_anothers_time_is_up(cut: int) -> None:
             await broker.send([frame[cut:]])
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(answer_the_second)
+            nursery.start_soon(respond_the_second)
             with trio.move_on_after(0.1):
                 await connection.exchange(FIND_COORDINATOR, 0, b"", timeout_s=0.5)
             body = await connection.exchange(FIND_COORDINATOR, 0, b"", timeout_s=2)
@@ -226,14 +226,14 @@ def test_who_is_sending_yet_is_given_up_and_who_waits_to_send() -> None:
 
 @pytest.mark.parametrize("ending", ["hang up", "garbage", "not Kafka"])
 async def test_whoever_waits_hears_that_the_connection_broke(ending: str) -> None:
-    answers = {
+    responses = {
         "hang up": HANG_UP,
         "garbage": struct.pack(">iib", 5, 2, 0),  # the id of the second request, and no body
         "not Kafka": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     }
 
     def script(asked: Asked) -> Any:
-        return answers[ending] if asked.api is FIND_COORDINATOR else None
+        return responses[ending] if asked.api is FIND_COORDINATOR else None
 
     async with talking_to(script) as (broker, connection):
         with pytest.raises(Unreachable, match=str(broker.address)):

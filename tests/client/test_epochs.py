@@ -17,7 +17,7 @@ from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripte
 T0 = TopicPartition("t", 0)
 
 
-def answer(asked: Asked, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:
+def respond(asked: Asked, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:
     (topic,) = asked.body.topics
     (row,) = topic.partitions
     epoch = row.leader_epoch
@@ -36,13 +36,13 @@ async def test_many_epochs_take_no_longer_than_one() -> None:
         return SILENCE if len(held) < AT_ONCE else HELD
 
     class Holding(ScriptedBroker):
-        async def answer(self, connection: Any, asked: Asked, given: Any) -> None:  # type: ignore[override]
+        async def respond(self, connection: Any, asked: Asked, given: Any) -> None:  # type: ignore[override]
             if given is not HELD:
-                await ScriptedBroker.answer(connection, asked, given)
+                await ScriptedBroker.respond(connection, asked, given)
                 return
             waiting, held[:] = [*held], []
             for each in waiting:
-                await ScriptedBroker.answer(connection, each, answer(each))
+                await ScriptedBroker.respond(connection, each, respond(each))
 
     async with scripted_broker(script, kind=Holding, topics={"t": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address], timeout_s=10.0) as cluster:
@@ -59,7 +59,7 @@ async def test_an_epoch_that_a_leader_does_not_tell_is_an_error_as_it_is() -> No
             return None
         is_third = asked.body.topics[0].partitions[0].leader_epoch == 2
         refused = ErrorCode.topic_authorization_failed
-        return answer(asked, refused if is_third else ErrorCode.none)
+        return respond(asked, refused if is_third else ErrorCode.none)
 
     async with scripted_broker(script, topics={"t": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address], timeout_s=10.0) as cluster:

@@ -106,10 +106,10 @@ async def test_the_leader_assigns_a_topic_that_is_being_created_when_it_is_there
     def script(asked: Asked) -> Any:
         if asked.api is not METADATA or len(asked.body.topics or ()) != 2:
             return None
-        answer = broker.metadata(asked)
+        respond = broker.metadata(asked)
         if len(broker.asked(JOIN_GROUP)) == 1:
-            answer["topics"][1] |= {"error_code": ErrorCode.leader_not_available, "partitions": []}
-        return answer
+            respond["topics"][1] |= {"error_code": ErrorCode.leader_not_available, "partitions": []}
+        return respond
 
     async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
@@ -203,10 +203,10 @@ async def test_where_no_topic_is_there_the_leader_assigns_nothing() -> None:
 
 class CoordinatorOfGarbage(Coordinator):
     def _usual(self, asked: Asked) -> Any:
-        answer = super()._usual(asked)
+        respond = super()._usual(asked)
         if asked.api is JOIN_GROUP:
-            answer["members"].append({**answer["members"][0], "member_id": "n", "metadata": b"?"})
-        return answer
+            respond["members"].append({**respond["members"][0], "member_id": "n", "metadata": b"?"})
+        return respond
 
 
 async def test_the_leader_says_whose_subscription_is_garbage() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.client.incoming import MAX_RESPONSE_BYTES, RECEIVE_BYTES, IncomingAnswers
+from odradek.client.incoming import MAX_RESPONSE_BYTES, RECEIVE_BYTES, IncomingResponses
 from odradek.protocol.errors import InvalidFrame
 
 
@@ -12,18 +12,18 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def receive(incoming: IncomingAnswers, data: bytes) -> list[bytes]:
+def receive(incoming: IncomingResponses, data: bytes) -> list[bytes]:
     """Put `data` in as far as each room reaches, taking out every answer that is whole."""
-    answers = []
+    responses = []
     while data:
         room = incoming.room()
         piece = data[: len(room)]
         room[: len(piece)] = piece
         incoming.received(len(piece))
         data = data[len(piece) :]
-        while (answer := incoming.next_answer()) is not None:
-            answers.append(bytes(answer))
-    return answers
+        while (respond := incoming.next_response()) is not None:
+            responses.append(bytes(respond))
+    return responses
 
 
 BODIES = [b"once", b"and again.", (bytes(range(251)) * 300)[: RECEIVE_BYTES + 5]]
@@ -36,7 +36,7 @@ CUTS = sorted({cut for edge in EDGES for cut in range(edge - 8, edge + 9) if 0 <
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_answers_survive_any_cut(cut: int) -> None:
-    incoming = IncomingAnswers()
+    incoming = IncomingResponses()
     before = receive(incoming, STREAM[:cut])
     assert before == BODIES[: sum(cut >= end for end in ENDS)]
     incoming.room()  # by one who was cancelled
@@ -44,20 +44,20 @@ def test_answers_survive_any_cut(cut: int) -> None:
 
 
 def test_an_answer_is_its_owners_to_keep() -> None:
-    incoming = IncomingAnswers()
+    incoming = IncomingResponses()
     incoming.room()[:8] = framed(b"once")
     incoming.received(8)
-    kept = incoming.next_answer()
+    kept = incoming.next_response()
     receive(incoming, framed(b"more"))
     assert kept == b"once"
 
 
 @pytest.mark.parametrize("size", [-1, 3, MAX_RESPONSE_BYTES + 1])
 def test_garbage_is_told_behind_what_came_before_it(size: int) -> None:
-    incoming = IncomingAnswers()
+    incoming = IncomingResponses()
     data = framed(b"once") + size.to_bytes(4, "big", signed=True)
     incoming.room()[: len(data)] = data
     incoming.received(len(data))
-    assert incoming.next_answer() == b"once"
+    assert incoming.next_response() == b"once"
     with pytest.raises(InvalidFrame, match="is this a Kafka listener"):
-        incoming.next_answer()
+        incoming.next_response()

@@ -54,12 +54,12 @@ async def two_that_tell(
             {"node_id": number, "host": each.address.host, "port": each.address.port, "rack": None}
             for number, each in enumerate((first, second), 1)
         ]
-        answer = {**first.metadata(asked), "brokers": brokers}
+        respond = {**first.metadata(asked), "brokers": brokers}
         leader, epoch = tells[me]
-        for topic in answer["topics"]:
+        for topic in respond["topics"]:
             topic["topic_id"] = UUID(int=1)
             topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
-        return answer
+        return respond
 
     async with (
         scripted_broker(partial(script, 1), topics={"t": 1}) as first,
@@ -145,9 +145,9 @@ async def test_nor_is_one_on_whose_answer_somebody_waits(monkeypatch: pytest.Mon
 async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is(how: str) -> None:
     def script(asked: Asked) -> Any:
         if asked.api is METADATA:
-            answer = broker.metadata(asked)
+            respond = broker.metadata(asked)
             dead = {"node_id": 2, "host": gone.host, "port": gone.port, "rack": None}
-            return {**answer, "brokers": [*answer["brokers"], dead], "controller_id": 2}
+            return {**respond, "brokers": [*respond["brokers"], dead], "controller_id": 2}
         if asked.api is CREATE_TOPICS:
             made = {"topic_id": None, "error_code": 0, "error_message": None}
             made |= {"num_partitions": 1, "replication_factor": 1, "configs": []}
@@ -183,12 +183,12 @@ async def test_a_leader_of_an_older_epoch_than_was_heard_of_is_none() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not METADATA:
             return None
-        answer = broker.metadata(asked)
+        respond = broker.metadata(asked)
         leader, epoch, topic_id = tells
-        for topic in answer["topics"]:
+        for topic in respond["topics"]:
             topic["topic_id"] = topic_id
             topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
-        return answer
+        return respond
 
     async with (
         scripted_broker(script, topics={"t": 1}) as broker,

@@ -13,7 +13,7 @@ import trio
 from odradek.client.connection import BrokerConnection
 from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.client.metadata import BACKOFF_S, open_cluster
-from odradek.client.producer import PRODUCE_ANSWER_S, Producer, ProducerOptions, open_producer
+from odradek.client.producer import PRODUCE_RESPONSE_S, Producer, ProducerOptions, open_producer
 from odradek.protocol.apis import INIT_PRODUCER_ID, METADATA, PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import batches
@@ -26,7 +26,7 @@ from odradek.testing.virtual_network import WINDOW_BYTES
 from odradek.testing.virtual_world import VirtualWorld
 from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
-Answer = Any
+Response = Any
 QUICK = ProducerOptions(delivery_timeout_s=0.3, request_timeout_s=0.2)
 
 
@@ -45,7 +45,7 @@ class Log:
     next_producer_id: int = 100
     end: int = 0
 
-    def __call__(self, asked: Asked) -> Answer:
+    def __call__(self, asked: Asked) -> Response:
         if asked.api is INIT_PRODUCER_ID:
             self.next_producer_id += 1
             return {"error_code": 0, "producer_id": self.next_producer_id, "producer_epoch": 0}
@@ -185,14 +185,14 @@ async def test_after_giving_up_the_producer_is_somebody_else() -> None:
 async def test_who_comes_after_one_that_was_given_up_for_no_leader_is_waited_for_as_long() -> None:
     log, leaders = Log(), [1]
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        answer = broker.metadata(asked)
-        for topic in answer["topics"]:
+        respond = broker.metadata(asked)
+        for topic in respond["topics"]:
             for partition in topic["partitions"]:
                 partition["leader_id"] = leaders[0]
-        return answer
+        return respond
 
     async with producing(log) as (broker, producer):
         broker.script = script
@@ -210,14 +210,14 @@ async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
     """Nor is the topic asked about for each of many."""
     log = Log()
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        answer = broker.metadata(asked)
-        for topic in answer["topics"]:
+        respond = broker.metadata(asked)
+        for topic in respond["topics"]:
             for partition in topic["partitions"][1:]:
                 partition["leader_id"] = -1
-        return answer
+        return respond
 
     patient = ProducerOptions(delivery_timeout_s=20)
     async with producing(log, patient, {"t": 100}) as (broker, producer):
@@ -272,12 +272,12 @@ async def test_acks_0_waits_for_nobody() -> None:
     arrived = trio.Event()
     log = Log()
 
-    def script(asked: Asked) -> Answer:
-        answer = log(asked)
+    def script(asked: Asked) -> Response:
+        respond = log(asked)
         if asked.api is PRODUCE:
             arrived.set()
             return b""
-        return answer
+        return respond
 
     options = ProducerOptions(acks=0, idempotent=False)
     async with scripted_broker(script, topics={"t": 1}) as broker:
@@ -349,7 +349,7 @@ def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
     failed_at: list[float] = []
     log = Log()
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         return SILENCE if asked.api is PRODUCE else log(asked)
 
     async def main(producer: Producer) -> None:
@@ -361,21 +361,21 @@ def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
 
     broker = ScriptedBroker(script, topics={"t": 1})
     in_virtual_time(broker, ProducerOptions(delivery_timeout_s=10, request_timeout_s=30), main)
-    assert failed_at[0] <= 10 + PRODUCE_ANSWER_S
+    assert failed_at[0] <= 10 + PRODUCE_RESPONSE_S
 
 
 async def test_a_silent_leader_holds_up_nobody_elses_records() -> None:
     log = Log()
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        answer = broker.metadata(asked)
+        respond = broker.metadata(asked)
         host, port = silent.address.host, silent.address.port
-        answer["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
-        for topic in answer["topics"]:
+        respond["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
+        for topic in respond["topics"]:
             topic["partitions"][1]["leader_id"] = 2
-        return answer
+        return respond
 
     async with (
         scripted_broker(lambda asked: SILENCE if asked.api is PRODUCE else None) as silent,
@@ -392,25 +392,25 @@ async def test_a_silent_leader_holds_up_nobody_elses_records() -> None:
 
 async def test_nor_those_of_who_stood_in_its_line_and_has_another_leader_by_now() -> None:
     log, leaders = Log(), {"a": 2, "b": 2, "c": 2}
-    held: list[tuple[Connection, Asked, Answer]] = []
+    held: list[tuple[Connection, Asked, Response]] = []
 
     class Silent(ScriptedBroker):
         @staticmethod
-        async def answer(connection: Connection, asked: Asked, answer: Any) -> None:
+        async def respond(connection: Connection, asked: Asked, respond: Any) -> None:
             if asked.api is PRODUCE:
-                held.append((connection, asked, answer))
+                held.append((connection, asked, respond))
             else:
-                await ScriptedBroker.answer(connection, asked, answer)
+                await ScriptedBroker.respond(connection, asked, respond)
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         if asked.api is not METADATA:
             return log(asked)
-        answer = broker.metadata(asked)
+        respond = broker.metadata(asked)
         host, port = silent.address.host, silent.address.port
-        answer["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
-        for topic in answer["topics"]:
+        respond["brokers"].append({"node_id": 2, "host": host, "port": port, "rack": None})
+        for topic in respond["topics"]:
             topic["partitions"][0]["leader_id"] = leaders[topic["name"]]
-        return answer
+        return respond
 
     async with (
         scripted_broker(script, kind=Silent) as silent,
@@ -424,13 +424,13 @@ async def test_nor_those_of_who_stood_in_its_line_and_has_another_leader_by_now(
         await producer.enqueue("c", b"held up")
         leaders["b"] = 1
         await producer._cluster.topic("b")
-        await ScriptedBroker.answer(*held[0])
+        await ScriptedBroker.respond(*held[0])
         with trio.fail_after(5):
             await moved.wait()
 
 
 async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> None:
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         return SILENCE if asked.api is PRODUCE else log(asked)
 
     log = Log()
@@ -483,14 +483,14 @@ class Unreading(ScriptedBroker):
     """Reads nothing behind the first records that it was sent."""
 
     @staticmethod
-    async def answer(connection: Connection, asked: Asked, answer: Any) -> None:
+    async def respond(connection: Connection, asked: Asked, respond: Any) -> None:
         if asked.api is PRODUCE:
             await trio.sleep_forever()
-        await ScriptedBroker.answer(connection, asked, answer)
+        await ScriptedBroker.respond(connection, asked, respond)
 
 
 def test_with_acks_0_too_a_leader_that_does_not_read_is_given_up() -> None:
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         return b"" if asked.api is PRODUCE else None
 
     async def main(producer: Producer) -> None:
@@ -534,7 +534,7 @@ async def test_a_cluster_that_is_away_is_waited_for_as_long_as_a_batch_is_repeat
     monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 0.1)
     log, is_away = Log(), [True]
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         return HANG_UP if is_away[0] else log(asked)
 
     patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
@@ -551,7 +551,7 @@ async def test_half_of_a_batch_has_a_number_though_another_was_given_up_beside_i
     log = Log()
     verdicts = {0: [ErrorCode.topic_authorization_failed], 1: [ErrorCode.message_too_large]}
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         if asked.api is not PRODUCE:
             return log(asked)
         rows = []
@@ -576,14 +576,14 @@ async def test_a_batch_has_a_number_though_another_was_given_up_before_it_was_se
     """For want of a leader: in the round in which both were to be sent."""
     log, is_denied = Log(), [False]
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         if asked.api is not METADATA or not is_denied[0]:
             return log(asked)
-        answer = broker.metadata(asked)
-        for topic in answer["topics"]:
+        respond = broker.metadata(asked)
+        for topic in respond["topics"]:
             if topic["name"] == "a":
                 topic["error_code"] = ErrorCode.topic_authorization_failed
-        return answer
+        return respond
 
     patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
     async with producing(log, patient, {"a": 1, "b": 1}) as (broker, producer):
@@ -612,18 +612,18 @@ async def test_a_queue_with_nothing_in_it_does_not_wait() -> None:
 
     log, leader, without_id = Log(), [1], [False]
 
-    def script(asked: Asked) -> Answer:
+    def script(asked: Asked) -> Response:
         if asked.api is INIT_PRODUCER_ID and without_id[0]:
             without_id[0] = False
             code = ErrorCode.coordinator_load_in_progress
             return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
         if asked.api is METADATA:
-            answer = broker.metadata(asked)
-            for topic in answer["topics"]:
+            respond = broker.metadata(asked)
+            for topic in respond["topics"]:
                 for partition in topic["partitions"]:
                     partition["leader_id"] = leader[0]
             leader[0] = 1
-            return answer
+            return respond
         return log(asked)
 
     clock, options = Clock(), ProducerOptions(delivery_timeout_s=60)

@@ -107,9 +107,9 @@ async def cluster_of(
         yield broker, cluster
 
 
-def answering(*answers: Any) -> Script:
+def responding(*responses: Any) -> Script:
     """Answers fetches one after the other, then always with the last one."""
-    left = list(answers)
+    left = list(responses)
 
     def script(asked: Asked) -> Any:
         if asked.api is not FETCH:
@@ -121,7 +121,7 @@ def answering(*answers: Any) -> Script:
 
 async def test_records_come_from_the_position_on() -> None:
     """The batch begins before the position: what lies before it is not shown again."""
-    script = answering(fetched(batch(0, b"0", b"1", b"2") + batch(3, b"3"), end=4))
+    script = responding(fetched(batch(0, b"0", b"1", b"2") + batch(3, b"3"), end=4))
     async with cluster_of(script) as (broker, cluster):
         reader = Reader(cluster)
         reader.assign({T0: 1})
@@ -185,7 +185,7 @@ async def test_whoever_led_before_says_so(reader_of: Callable[[Cluster], Fetchin
 async def test_a_leader_that_is_behind_its_epoch_does_not_say_where_the_end_is() -> None:
     """It has records up to 2, but knows of the high watermark before its election only (KIP-207)."""
     first, rest = fetched(batch(0, b"0"), end=1), fetched(batch(1, b"1"), end=2)
-    fetches = answering(first, rest)
+    fetches = responding(first, rest)
     behind = listed(-1, ErrorCode.offset_not_available)
     ends = [behind, listed(2), listed(2)]
 
@@ -205,7 +205,7 @@ async def test_a_leader_that_is_behind_its_epoch_does_not_say_where_the_end_is()
 
 async def test_a_batch_cut_short_is_asked_for_again() -> None:
     cut = batch(0, b"0") + batch(1, b"1")[:-1]
-    script = answering(fetched(cut, end=2), fetched(batch(1, b"1"), end=2))
+    script = responding(fetched(cut, end=2), fetched(batch(1, b"1"), end=2))
     async with cluster_of(script) as (_, cluster):
         reader = Reader(cluster)
         reader.assign({T0: 0})
@@ -216,7 +216,7 @@ async def test_a_batch_cut_short_is_asked_for_again() -> None:
 
 async def test_offsets_that_compaction_took_are_passed_over() -> None:
     hole = build_batch([Record(2, 0, None, b"2"), Record(7, 0, None, b"7")], base_offset=0)
-    script = answering(fetched(bytes(hole), end=8))
+    script = responding(fetched(bytes(hole), end=8))
     async with cluster_of(script) as (_, cluster):
         reader = Reader(cluster)
         reader.assign({T0: 0})
@@ -253,7 +253,7 @@ async def test_what_is_damaged_is_known_beside_the_records_of_others() -> None:
     damaged = fetched(b"", end=-1, code=ErrorCode.corrupt_message, index=1)
     both = fetched(batch(0, b"0"), end=1)
     both["responses"] += damaged["responses"]
-    async with cluster_of(answering(both, damaged), {"t": 2}) as (_, cluster):
+    async with cluster_of(responding(both, damaged), {"t": 2}) as (_, cluster):
         reader = Reader(cluster)
         reader.assign({T0: 0, TopicPartition("t", 1): 5})
         assert [record.value for record in await reader.poll()] == [b"0"]
@@ -281,7 +281,7 @@ TRANSACTIONS = (
     ],
 )
 async def test_aborted_transactions(isolation: Isolation, values: list[bytes]) -> None:
-    script = answering(fetched(TRANSACTIONS, end=7, aborted=[(1, 0)]))
+    script = responding(fetched(TRANSACTIONS, end=7, aborted=[(1, 0)]))
     async with cluster_of(script) as (broker, cluster):
         reader = Reader(cluster, ReaderOptions(isolation=isolation))
         reader.assign({T0: 0})
@@ -292,7 +292,7 @@ async def test_aborted_transactions(isolation: Isolation, values: list[bytes]) -
 
 async def test_an_error_that_passes() -> None:
     moved = fetched(b"", end=-1, code=ErrorCode.not_leader_or_follower)
-    script = answering(moved, HANG_UP, fetched(batch(0, b"x"), end=1))
+    script = responding(moved, HANG_UP, fetched(batch(0, b"x"), end=1))
     async with cluster_of(script) as (broker, cluster):
         reader = Reader(cluster)
         reader.assign({T0: 0})
@@ -304,7 +304,7 @@ async def test_an_error_that_passes() -> None:
 
 
 async def test_an_error_that_lasts_too_long() -> None:
-    script = answering(fetched(b"", end=-1, code=ErrorCode.kafka_storage_error))
+    script = responding(fetched(b"", end=-1, code=ErrorCode.kafka_storage_error))
     async with cluster_of(script) as (_, cluster):
         reader = Reader(cluster, ReaderOptions(unavailable_s=0.1))
         reader.assign({T0: 0})
@@ -319,7 +319,7 @@ async def test_an_error_that_lasts_too_long() -> None:
 
 async def test_who_polls_on_after_an_error_that_lasted_is_told_of_another_leader() -> None:
     fenced = fetched(b"", end=-1, code=ErrorCode.fenced_leader_epoch)
-    async with cluster_of(answering(fenced)) as (broker, cluster):
+    async with cluster_of(responding(fenced)) as (broker, cluster):
         reader = Reader(cluster, ReaderOptions(unavailable_s=0.0))
         reader.assign({T0: 0})
         assert await reader.poll(0) == []
@@ -330,7 +330,7 @@ async def test_who_polls_on_after_an_error_that_lasted_is_told_of_another_leader
 
 
 async def test_an_offset_that_is_not_there_is_said_at_once() -> None:
-    script = answering(fetched(b"", end=-1, code=ErrorCode.offset_out_of_range))
+    script = responding(fetched(b"", end=-1, code=ErrorCode.offset_out_of_range))
     async with cluster_of(script) as (_, cluster):
         reader = Reader(cluster)
         reader.assign({T0: 9})
@@ -375,7 +375,7 @@ async def test_offsets_are_asked_of_the_leader_until_it_answers() -> None:
 
     async with cluster_of(script, {"t": 2}) as (_, cluster):
         found = await list_offsets(cluster, {T0: LATEST, TopicPartition("t", 1): EARLIEST})
-        assert [answer.offset for answer in found.values()] == [7, 3]
+        assert [respond.offset for respond in found.values()] == [7, 3]
         assert found[T0].leader_epoch == 5
         with pytest.raises(KafkaError, match="no partition 2"):
             await list_offsets(cluster, {TopicPartition("t", 2): LATEST})
@@ -462,12 +462,12 @@ async def test_a_poll_that_is_cancelled_loses_no_records() -> None:
 
     def near(asked: Asked) -> Any:
         if asked.api is METADATA:
-            answer = first.metadata(asked)
+            respond = first.metadata(asked)
             there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
-            answer["brokers"].append({**there, "rack": None})
-            for topic in answer["topics"]:
+            respond["brokers"].append({**there, "rack": None})
+            for topic in respond["topics"]:
                 topic["partitions"][1] |= {"leader_id": 2}
-            return answer
+            return respond
         return fetched(batch(0, b"near"), end=1) if asked.api is FETCH else None
 
     def far(asked: Asked) -> Any:
@@ -499,12 +499,12 @@ async def test_a_silent_leader_holds_up_nobody_elses_records_until_it_is_not_it_
 
     def near(asked: Asked) -> Any:
         if asked.api is METADATA:
-            answer = first.metadata(asked)
+            respond = first.metadata(asked)
             there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
-            answer["brokers"].append({**there, "rack": None})
-            for topic in answer["topics"]:
+            respond["brokers"].append({**there, "rack": None})
+            for topic in respond["topics"]:
                 topic["partitions"][1] |= {"leader_id": 1 if moved[0] else 2}
-            return answer
+            return respond
         if asked.api is not FETCH:
             return None
         rows = [

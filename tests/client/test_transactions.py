@@ -104,11 +104,11 @@ class Losing(TransactionalProducer):
     lost: set[str]
 
     async def _request(self, connection: BrokerConnection, api: Api, **values: Any) -> Any:
-        answer = await super()._request(connection, api, **values)
+        respond = await super()._request(connection, api, **values)
         if api.name not in self.lost:
             self.lost.add(api.name)
             raise Unreachable("lost")
-        return answer
+        return respond
 
 
 async def test_a_request_that_was_lost_is_repeated_and_counts_once(cluster: Cluster) -> None:

@@ -21,8 +21,8 @@ class Store(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *answers: str) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: str) -> None:
+        self.responses = list(responses)
         self.asked: list[str] = []
         self.closing = threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -33,13 +33,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(f"{self.command} {self.path}")
-        answer = self.server.answers.pop(0) if self.server.answers else "ok"
-        if answer == "hangs":
+        respond = self.server.responses.pop(0) if self.server.responses else "ok"
+        if respond == "hangs":
             self.server.closing.wait()
-        elif answer == "breaks":
+        elif respond == "breaks":
             self.connection.close()
         else:
-            status, body = (200, b"data") if answer == "ok" else (int(answer), SLOW_DOWN)
+            status, body = (200, b"data") if respond == "ok" else (int(respond), SLOW_DOWN)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Last-Modified", "Sat, 01 Aug 2026 00:00:00 GMT")
@@ -66,8 +66,8 @@ Serving = Callable[..., tuple[Objects, Store]]
 def serving() -> Iterator[Serving]:
     started: list[Store] = []
 
-    def start(*answers: str, **patience: float) -> tuple[Objects, Store]:
-        store = Store(*answers)
+    def start(*responses: str, **patience: float) -> tuple[Objects, Store]:
+        store = Store(*responses)
         started.append(store)
         threading.Thread(target=store.serve_forever, args=(0.01,), daemon=True).start()
         options = {

@@ -324,7 +324,7 @@ class TestFaults:
 
     def test_an_answer_that_was_lost(self) -> None:
         bucket = VirtualBucket()
-        bucket.inject(Fault(FaultKind.ANSWER_LOST))
+        bucket.inject(Fault(FaultKind.RESPONSE_LOST))
         with pytest.raises(ObjectsUnavailable):
             VirtualObjects(bucket).put("k", [b"x"])
         assert bucket.objects == {"k": b"x"}

@@ -31,14 +31,14 @@ GOOD = struct.pack(">iihi", 10, 7, 0, 0)
 
 
 @contextmanager
-def answering(answer: Callable[[bytes], bytes]) -> Iterator[int]:
-    """A server that reads one request and sends what `answer` makes of it."""
+def responding(respond: Callable[[bytes], bytes]) -> Iterator[int]:
+    """A server that reads one request and sends what `respond` makes of it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.sendall(answer(connection.recv(4096)))
+                connection.sendall(respond(connection.recv(4096)))
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -49,11 +49,11 @@ def answering(answer: Callable[[bytes], bytes]) -> Iterator[int]:
 def test_a_broker_that_answers_is_well() -> None:
     asked: list[bytes] = []
 
-    def answer(request: bytes) -> bytes:
+    def respond(request: bytes) -> bytes:
         asked.append(request)
         return GOOD
 
-    with answering(answer) as port:
+    with responding(respond) as port:
         assert healthcheck.check("127.0.0.1", port, plain=True) is None
     size, api, version, correlation = struct.unpack_from(">ihhi", asked[0])
     assert (size, api, version, correlation) == (len(asked[0]) - 4, 18, 0, 7)
@@ -70,7 +70,7 @@ def test_a_broker_that_answers_is_well() -> None:
     ],
 )
 def test_anything_else_is_not(reply: bytes) -> None:
-    with answering(lambda request: reply) as port:
+    with responding(lambda request: reply) as port:
         assert healthcheck.check("127.0.0.1", port, plain=True) is not None
 
 
@@ -82,7 +82,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_asks_where_the_entry_point_listens() -> None:
-    with answering(lambda request: GOOD) as port:
+    with responding(lambda request: GOOD) as port:
         assert (
             healthcheck.main(
                 {
@@ -96,7 +96,7 @@ def test_it_asks_where_the_entry_point_listens() -> None:
 
 
 def test_a_controller_that_is_nothing_else_is_asked_as_one() -> None:
-    with answering(lambda request: GOOD) as port:
+    with responding(lambda request: GOOD) as port:
         assert (
             healthcheck.main(
                 {
@@ -112,5 +112,5 @@ def test_a_controller_that_is_nothing_else_is_asked_as_one() -> None:
 
 
 def test_a_tls_listener_that_accepts_is_well() -> None:
-    with answering(lambda request: b"") as port:
+    with responding(lambda request: b"") as port:
         assert healthcheck.check("127.0.0.1", port, plain=False) is None

@@ -106,10 +106,10 @@ class SparkConnector:
             overdue.cancel()
         if not line:
             raise ConnectorFailed(f"no answer: {self._last_words()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise ConnectorFailed(answer["error"])
-        return answer["done"]
+        respond = json.loads(line)
+        if "error" in respond:
+            raise ConnectorFailed(respond["error"])
+        return respond["done"]
 
     def _last_words(self) -> str:
         self._process.wait()

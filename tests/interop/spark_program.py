@@ -126,17 +126,17 @@ class Program:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever Spark prints is not an answer
     program = Program(open_session(sys.argv[1]))
     for line in sys.stdin:
         asked = json.loads(line)
         act: Callable[..., Any] = getattr(program, asked.pop("do"))
         try:
-            answer = {"done": act(**asked)}
+            respond = {"done": act(**asked)}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=answers, flush=True)
+            respond = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(respond), file=responses, flush=True)
 
 
 if __name__ == "__main__":

@@ -66,5 +66,5 @@ def wait_until_there(directory: Path) -> None:
 
 async def begin_move(bootstrap: str, destination: str, topic: str = "t") -> None:
     async with open_cluster(real_seams().network, bootstrap) as cluster:
-        answers = await alter_replica_log_dirs(cluster, {Replica(1, topic, 0): destination})
-    assert [error.name for error in answers.values()] == ["none"]
+        responses = await alter_replica_log_dirs(cluster, {Replica(1, topic, 0): destination})
+    assert [error.name for error in responses.values()] == ["none"]

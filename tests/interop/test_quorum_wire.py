@@ -14,23 +14,23 @@ from odradek.protocol.records.batch import batches
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
-    ApiVersionsAnswer,
+    AddVoterResponse,
     ApiVersionsRequest,
+    ApiVersionsResponse,
     BeginEpochRequest,
     EndEpochRequest,
-    FetchAnswer,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
-    RemoveVoterAnswer,
+    FetchSnapshotResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
+    Response,
     UpdateVoterRequest,
-    VoteAnswer,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.snapshots import SnapshotId
@@ -63,15 +63,15 @@ def cluster_id(kafka: BrokerProcess) -> str:
     return next(line.partition("=")[2] for line in lines if line.startswith("cluster.id"))
 
 
-async def ask(kafka: BrokerProcess, *requests: Request) -> list[Answer]:
+async def ask(kafka: BrokerProcess, *requests: Request) -> list[Response]:
     way = WireTransport(
         TcpNetwork(), listener=LISTENER, bootstrap=[controller(kafka)], timeout_s=20
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(way.run)
-        answers = [await way.ask(ANYONE, (), request) for request in requests]
+        responses = [await way.ask(ANYONE, (), request) for request in requests]
         nursery.cancel_scope.cancel()
-    return answers
+    return responses
 
 
 def fetch(epoch: int, offset: int, last_epoch: int, max_wait_ms: int = 0) -> FetchRequest:
@@ -85,7 +85,7 @@ def fetch(epoch: int, offset: int, last_epoch: int, max_wait_ms: int = 0) -> Fet
     )
 
 
-async def leader_of(kafka: BrokerProcess) -> Answer:
+async def leader_of(kafka: BrokerProcess) -> Response:
     (told,) = await ask(kafka, fetch(0, 0, 0))
     assert told.error is ErrorCode.fenced_leader_epoch
     return told
@@ -104,21 +104,21 @@ async def test_the_log_is_fetched_to_its_high_watermark(kafka: BrokerProcess) ->
     known = await leader_of(kafka)
     offset, epoch, kinds = 0, 0, set()
     while True:
-        (answer,) = await ask(kafka, fetch(known.epoch, offset, epoch))
-        assert isinstance(answer, FetchAnswer)
-        assert answer.error is ErrorCode.none
-        if answer.records is None:
+        (respond,) = await ask(kafka, fetch(known.epoch, offset, epoch))
+        assert isinstance(respond, FetchResponse)
+        assert respond.error is ErrorCode.none
+        if respond.records is None:
             break
-        for batch in batches(answer.records):
+        for batch in batches(respond.records):
             assert batch.base_offset == offset
             offset, epoch = batch.last_offset + 1, batch.leader_epoch
             if batch.is_control:
                 kinds |= {control_type(record.key) for record in decode(batch)}
-        if offset >= answer.high_watermark > 0:
+        if offset >= respond.high_watermark > 0:
             break
     assert ControlType.LEADER_CHANGE in kinds
     (parted,) = await ask(kafka, fetch(known.epoch, offset + 1000, known.epoch))
-    assert isinstance(parted, FetchAnswer)
+    assert isinstance(parted, FetchResponse)
     assert parted.diverging is not None
     assert parted.diverging.end_offset >= offset
 
@@ -147,25 +147,25 @@ async def test_a_leader_gives_no_vote_away(kafka: BrokerProcess) -> None:
         end_offset=0,
     )
     refused, invalid, other_cluster, mistaken = await ask(kafka, pre_vote, old, strange, not_me)
-    assert refused == VoteAnswer(
+    assert refused == VoteResponse(
         epoch=known.epoch, leader_id=1, leader_endpoints=known.leader_endpoints
     )
     assert invalid.error is ErrorCode.invalid_request
-    assert other_cluster == VoteAnswer(error=ErrorCode.inconsistent_cluster_id)
+    assert other_cluster == VoteResponse(error=ErrorCode.inconsistent_cluster_id)
     assert mistaken.error is ErrorCode.invalid_voter_key
 
 
 async def test_epochs_that_are_over_begin_and_end_no_more(kafka: BrokerProcess) -> None:
     known = await leader_of(kafka)
-    answers = await ask(
+    responses = await ask(
         kafka,
         BeginEpochRequest(voter=ReplicaKey(1), leader_id=9, epoch=0, leader_endpoints=HERE),
         EndEpochRequest(leader_id=9, epoch=0, successors=(ME,), leader_endpoints=HERE),
     )
-    for answer in answers:
-        assert answer.error is ErrorCode.fenced_leader_epoch
-        assert (answer.epoch, answer.leader_id) == (known.epoch, 1)
-        assert answer.leader_endpoints == known.leader_endpoints
+    for respond in responses:
+        assert respond.error is ErrorCode.fenced_leader_epoch
+        assert (respond.epoch, respond.leader_id) == (known.epoch, 1)
+        assert respond.leader_endpoints == known.leader_endpoints
 
 
 async def test_snapshots_that_there_are_not(kafka: BrokerProcess) -> None:
@@ -181,8 +181,8 @@ async def test_snapshots_that_there_are_not(kafka: BrokerProcess) -> None:
         )
         for epoch in (known.epoch, known.epoch + 1)
     ]
-    for request, answer in zip(requests, await ask(kafka, *requests), strict=True):
-        assert answer == FetchSnapshotAnswer(
+    for request, respond in zip(requests, await ask(kafka, *requests), strict=True):
+        assert respond == FetchSnapshotResponse(
             error=ErrorCode.snapshot_not_found, epoch=request.epoch
         ), "Kafka cannot say what is wrong; ours goes back to fetching"
 
@@ -197,11 +197,11 @@ async def test_voters_that_cannot_be_changed_like_that(kafka: BrokerProcess) -> 
         RemoveVoterRequest(voter=ME),
         UpdateVoterRequest(voter=stranger, epoch=known.epoch),
     )
-    assert levels == ApiVersionsAnswer(kraft_versions=(0, 1))
-    assert isinstance(nowhere, AddVoterAnswer)
+    assert levels == ApiVersionsResponse(kraft_versions=(0, 1))
+    assert isinstance(nowhere, AddVoterResponse)
     assert nowhere.error is ErrorCode.invalid_request
     assert "default listener" in (nowhere.message or "")
-    assert isinstance(removed, RemoveVoterAnswer)
+    assert isinstance(removed, RemoveVoterResponse)
     assert removed.error is ErrorCode.voter_not_found
     assert updated.error is ErrorCode.voter_not_found
     assert (updated.epoch, updated.leader_id) == (known.epoch, 1)

@@ -27,7 +27,7 @@ from odradek.pipeline.schemas.registry import (
     load_schemas,
 )
 
-ANSWERS: dict[str, Any] = {
+RESPONSES: dict[str, Any] = {
     "/subjects/flights%2Fvalue/versions": [1, 3],
     "/subjects/flights%2Fvalue/versions/1": {"id": 7, "version": 1, "schema": '"string"'},
     "/subjects/flights%2Fvalue/versions/3": {
@@ -63,8 +63,8 @@ def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             given = self.headers.get("Authorization", "")
-            answer = ANSWERS.get(self.path.partition("?")[0])
-            status = 404 if answer is None else 200
+            respond = RESPONSES.get(self.path.partition("?")[0])
+            status = 404 if respond is None else 200
             if asked is not None:
                 asked.append(self.path.partition("?")[0])
             if fails:
@@ -73,7 +73,7 @@ def registry(asked: list[str] | None = None, fails: list[int] | None = None) -> 
                 status = 401
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.wfile.write(json.dumps(respond).encode())
 
         def log_message(self, *args: object) -> None:
             """Nothing: it is a test's."""
@@ -141,12 +141,12 @@ def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -
         assert len(asked) == len(set(asked)) == 6
         assert load_schemas(url, ["flights/value"], [12]) == first
         assert asked[6:] == [path]
-        monkeypatch.setitem(ANSWERS, path, [1, 3, 4])
-        monkeypatch.setitem(ANSWERS, f"{path}/4", {"id": 11, "version": 4, "schema": '"int"'})
+        monkeypatch.setitem(RESPONSES, path, [1, 3, 4])
+        monkeypatch.setitem(RESPONSES, f"{path}/4", {"id": 11, "version": 4, "schema": '"int"'})
         assert [each.id for each in load_schemas(url, ["flights/value"])] == [7, 9, 11]
         assert asked[7:] == [path, f"{path}/4"]
-        monkeypatch.setitem(ANSWERS, path, [1])
-        monkeypatch.setitem(ANSWERS, f"{path}/1", {"id": 12, "version": 1, "schema": '"long"'})
+        monkeypatch.setitem(RESPONSES, path, [1])
+        monkeypatch.setitem(RESPONSES, f"{path}/1", {"id": 12, "version": 1, "schema": '"long"'})
         assert [each.id for each in load_schemas(url, ["flights/value"])] == [12]
 
 

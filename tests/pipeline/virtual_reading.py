@@ -80,7 +80,7 @@ class Standstill:
     def __init__(self, world: VirtualWorld) -> None:
         self._clock = world.clock
         self._token = trio.lowlevel.current_trio_token()
-        self._answering = 0
+        self._responding = 0
 
     async def beside(self, act: Callable[[], T]) -> T:
         await self._stop()
@@ -91,16 +91,16 @@ class Standstill:
 
     def call(self, question: Callable[[], Awaitable[T]]) -> T:
         """For the thread, and those it starts: time passes while the world answers."""
-        return trio.from_thread.run(self._answer, question, trio_token=self._token)
+        return trio.from_thread.run(self._respond, question, trio_token=self._token)
 
-    async def _answer(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def _respond(self, question: Callable[[], Awaitable[T]]) -> T:
         self._clock.jumping = True
-        self._answering += 1
+        self._responding += 1
         try:
             return await question()
         finally:
-            self._answering -= 1
-            if not self._answering:
+            self._responding -= 1
+            if not self._responding:
                 await self._stop()
 
     async def _stop(self) -> None:

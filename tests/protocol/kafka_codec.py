@@ -76,20 +76,20 @@ class KafkaCodec:
 
     def message(self, java_class: str, version: int, raw: bytes) -> tuple[bytes, Any]:
         """What Kafka writes for the message it read from `raw`, and its JSON."""
-        answer = self.ask("message", java_class, str(version), raw.hex())
-        written, _, shown = answer.partition(" ")
+        respond = self.ask("message", java_class, str(version), raw.hex())
+        written, _, shown = respond.partition(" ")
         assert written != "error", f"{java_class} v{version}: {shown}"
         return bytes.fromhex(written), json.loads(shown)
 
     def records(self, raw: bytes) -> Any:
-        answer = self.ask("records", raw.hex())
-        assert not answer.startswith("error"), answer
-        return json.loads(answer)
+        respond = self.ask("records", raw.hex())
+        assert not respond.startswith("error"), respond
+        return json.loads(respond)
 
     def build(self, codec: str, values: list[bytes]) -> bytes:
-        answer = self.ask("build", codec, *(value.hex() for value in values))
-        assert not answer.startswith("error"), answer
-        return bytes.fromhex(answer)
+        respond = self.ask("build", codec, *(value.hex() for value in values))
+        assert not respond.startswith("error"), respond
+        return bytes.fromhex(respond)
 
 
 def write_vectors() -> None:

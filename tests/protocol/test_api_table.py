@@ -32,8 +32,8 @@ def test_flexible_versions_and_headers_are_kafkas(api: Api) -> None:
         response = messages.load(api.key, version, "response")
         assert request.__flexible__ == response.__flexible__ == api.flexible(version)
         assert request.__header_schema__.__version__ == (2 if api.flexible(version) else 1)
-        answered_in = 1 if api.flexible(version) and api is not apis.API_VERSIONS else 0
-        assert response.__header_schema__.__version__ == answered_in
+        responded_in = 1 if api.flexible(version) and api is not apis.API_VERSIONS else 0
+        assert response.__header_schema__.__version__ == responded_in
 
 
 def test_produce_is_shown_from_version_0() -> None:

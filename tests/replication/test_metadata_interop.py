@@ -68,7 +68,7 @@ def any_config(*_: object) -> None:
 
 async def create(metadata: Metadata, *topics: NewTopic) -> None:
     entropy = real_seams().entropy
-    answers = await metadata.perform(
+    responses = await metadata.perform(
         lambda image: create_topics(
             image,
             topics,
@@ -77,7 +77,7 @@ async def create(metadata: Metadata, *topics: NewTopic) -> None:
             validate_config=any_config,
         )
     )
-    assert {answer.error_code for answer in answers} == {0}
+    assert {respond.error_code for respond in responses} == {0}
 
 
 async def change(metadata: Metadata) -> None:

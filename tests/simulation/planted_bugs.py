@@ -17,7 +17,7 @@ from odradek.replication.partition import follower, leader
 from odradek.replication.partition.leader import Leader
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Truncation
-from odradek.replication.raft import answering
+from odradek.replication.raft import request_handling as responding
 from odradek.replication.raft.elections import LogEnd
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
@@ -29,12 +29,12 @@ from odradek.storage.log.partition_log import PartitionLog
 
 def vote_twice(patch: pytest.MonkeyPatch) -> None:
     """Whoever has enough of the log gets the vote, even if another has it."""
-    patch.setattr(answering, "grants", lambda *_, up_to_date, **__: up_to_date)
+    patch.setattr(responding, "grants", lambda *_, up_to_date, **__: up_to_date)
 
 
 def elect_who_lacks_records(patch: pytest.MonkeyPatch) -> None:
     """A candidate's log is not compared with the voter's."""
-    patch.setattr(answering, "log_end", lambda log: LogEnd(0, 0))
+    patch.setattr(responding, "log_end", lambda log: LogEnd(0, 0))
 
 
 # Truncation

@@ -62,7 +62,7 @@ def test_a_node_that_is_cut_off_may_say_that_a_transaction_has_to_abort() -> Non
 def test_all_is_acknowledged_where_nothing_is_wrong() -> None:
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=1))
     assert run.is_sound
-    assert 0 < run.answered_s < 1
+    assert 0 < run.responded_s < 1
     assert run.done["committed writes"] >= 12
     assert run.done["committed transactions"] >= 1
     assert run.done["reads along"] == run.done["reads in the end"] > 12

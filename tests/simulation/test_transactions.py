@@ -67,7 +67,7 @@ def a_coordinator_that_starts_forgets_what_it_had_decided(patch: pytest.MonkeyPa
     patch.setattr(Transaction, "resume", lambda transaction, now: Actions())
 
 
-def an_end_is_answered_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+def an_end_is_responded_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     def append(coordinator: TransactionCoordinator, led: Any, what: Any) -> Actions:
         shard: Any = led.shard
         actions: Actions = shard.appended(what.then, coordinator._now())
@@ -93,7 +93,7 @@ def offsets_of_aborted_transactions_hold(patch: pytest.MonkeyPatch) -> None:
         (aborted_transactions_are_not_listed, {"aborted read"}),
         (repeated_batches_are_appended, {"duplicate"}),
         (a_coordinator_that_starts_forgets_what_it_had_decided, {"hanging transaction"}),
-        (an_end_is_answered_before_it_is_written, {"lost write", "hanging transaction"}),
+        (an_end_is_responded_before_it_is_written, {"lost write", "hanging transaction"}),
         (offsets_of_aborted_transactions_hold, {"group offset"}),
     ],
 )

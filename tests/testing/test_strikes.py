@@ -55,10 +55,10 @@ def test_the_power_goes_at_the_change_that_was_drawn(
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
 def test_a_strike_that_may_not_happen_waits_until_it_may(refused: int) -> None:
-    answers = [False] * refused + [True]
+    responses = [False] * refused + [True]
     files = VirtualFiles(VirtualDisk())
     file = files.open(HERE, create=True)
-    files.strike = Strike(frozenset({"sync"}), may_happen=lambda: answers.pop(0))
+    files.strike = Strike(frozenset({"sync"}), may_happen=lambda: responses.pop(0))
     for _ in range(refused):
         file.sync()
     with pytest.raises(NodeCrashed):

@@ -16,12 +16,12 @@ from odradek.broker.groups.actions import (
     NO_MEMBER_ID,
     Heartbeat,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
     Left,
     Now,
     Sync,
-    SyncAnswer,
+    SyncResponse,
 )
 from odradek.broker.groups.consumer.deadlines import Wait
 from odradek.broker.groups.consumer.group import ConsumerGroup, check_instance, unknown_member
@@ -46,12 +46,14 @@ from odradek.protocol.schemas.consumer_protocol import (
 from odradek.protocol.uuids import uuid_to_text
 
 
-def needs_id(request: Join) -> JoinAnswer | None:
+def needs_id(request: Join) -> JoinResponse | None:
     """What a dynamic member is told that joins without an id, where it has to have one (KIP-394)."""
     if request.member_id != NO_MEMBER_ID or request.instance_id is not None:
         return None
     return (
-        JoinAnswer(ErrorCode.member_id_required, fresh_id(request)) if request.id_required else None
+        JoinResponse(ErrorCode.member_id_required, fresh_id(request))
+        if request.id_required
+        else None
     )
 
 
@@ -119,24 +121,24 @@ def _find(group: ConsumerGroup, draft: Draft, request: Join) -> Member:
     return back
 
 
-def joined(group: ConsumerGroup, member: Member, now: Now) -> JoinAnswer:
+def joined(group: ConsumerGroup, member: Member, now: Now) -> JoinResponse:
     """The answer to a join; from now on it has to sync within its rebalance timeout."""
     assert member.classic is not None
     group.deadlines.cancel(member.member_id, Wait.JOIN)
     group.extend_session(member.member_id, now, member.classic.session_timeout_ms)
     at_ms = now.monotonic_ms + member.rebalance_timeout_ms
     group.deadlines.set(member.member_id, Wait.SYNC, at_ms)
-    return join_answer(member)
+    return join_response(member)
 
 
-def join_answer(member: Member) -> JoinAnswer:
+def join_response(member: Member) -> JoinResponse:
     assert member.classic is not None
-    return JoinAnswer(
+    return JoinResponse(
         NO_ERROR, member.member_id, member.epoch, CONSUMER_PROTOCOL, member.classic.protocols[0][0]
     )
 
 
-def sync(group: ConsumerGroup, request: Sync, now: Now) -> SyncAnswer:
+def sync(group: ConsumerGroup, request: Sync, now: Now) -> SyncResponse:
     """Raises KafkaError."""
     member = _member(group, request.member_id, request.instance_id)
     assert member.classic is not None
@@ -153,7 +155,7 @@ def sync(group: ConsumerGroup, request: Sync, now: Now) -> SyncAnswer:
         raise KafkaError(ErrorCode.rebalance_in_progress, "there is a new target to join for")
     group.deadlines.cancel(member.member_id, Wait.SYNC)
     group.extend_session(member.member_id, now, member.classic.session_timeout_ms)
-    return SyncAnswer(
+    return SyncResponse(
         NO_ERROR,
         request.protocol_type,
         request.protocol_name,
@@ -225,7 +227,7 @@ def _check_generation(member: Member, generation: int) -> None:
 def leavers(group: ConsumerGroup, request: Leave) -> tuple[list[Member], tuple[Left, ...]]:
     """Who leaves, of either protocol, and what each one is told."""
     gone: dict[str, Member] = {}
-    answers = []
+    responses = []
     for each in request.members:
         error = NO_ERROR
         try:
@@ -240,8 +242,8 @@ def leavers(group: ConsumerGroup, request: Leave) -> tuple[list[Member], tuple[L
             gone[member.member_id] = member
         except KafkaError as refused:
             error = refused.code
-        answers.append(Left(each.member_id, each.instance_id, error))
-    return list(gone.values()), tuple(answers)
+        responses.append(Left(each.member_id, each.instance_id, error))
+    return list(gone.values()), tuple(responses)
 
 
 # Between topic names and ids

@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from odradek.broker.groups.actions import NO_ERROR, ConsumerHeartbeat, ConsumerHeartbeatAnswer, Now
+from odradek.broker.groups.actions import (
+    NO_ERROR,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    Now,
+)
 from odradek.broker.groups.consumer import records
 from odradek.broker.groups.consumer.group import ConsumerGroup, check_instance, unknown_member
 from odradek.broker.groups.consumer.members import (
@@ -25,7 +30,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 def heartbeat(
     group: ConsumerGroup, draft: Draft, request: ConsumerHeartbeat, now: Now
-) -> ConsumerHeartbeatAnswer:
+) -> ConsumerHeartbeatResponse:
     """A member is alive, joins, or says what changed. Raises KafkaError, and then nothing has."""
     group.check_room(draft, request.member_id)
     before = _find(group, draft, request)
@@ -48,7 +53,7 @@ def heartbeat(
         and request.owned is not None
     )
     is_told = request.epoch == JOINING or is_full or member.assigned != before.assigned
-    return ConsumerHeartbeatAnswer(
+    return ConsumerHeartbeatResponse(
         NO_ERROR,
         None,
         member.member_id,
@@ -146,9 +151,9 @@ def leaver(group: ConsumerGroup, request: ConsumerHeartbeat) -> Member:
     return member
 
 
-def leave_for_now(group: ConsumerGroup, draft: Draft, member: Member) -> ConsumerHeartbeatAnswer:
+def leave_for_now(group: ConsumerGroup, draft: Draft, member: Member) -> ConsumerHeartbeatResponse:
     """A static member goes, and keeps what it has until its session ends."""
     kept = {topic: dict.fromkeys(partitions, 0) for topic, partitions in member.assigned.items()}
     away = replace(member, epoch=LEFT_FOR_NOW, assigned=kept, revoking={})
     draft.write(records.current(group.group_id, away))
-    return ConsumerHeartbeatAnswer(NO_ERROR, None, member.member_id, LEFT_FOR_NOW)
+    return ConsumerHeartbeatResponse(NO_ERROR, None, member.member_id, LEFT_FOR_NOW)

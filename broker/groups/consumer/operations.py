@@ -15,23 +15,23 @@ from odradek.broker.groups.actions import (
     Actions,
     Append,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    ConsumerHeartbeatResponse,
     Converted,
     Expired,
     GroupKey,
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
+    LeaveResponse,
     Now,
     Record,
     Reply,
     Resolve,
     Respond,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     Then,
     Waiter,
 )
@@ -77,14 +77,14 @@ class ConsumerOperations:
                 return self._leave(request, waiter, now)
             return self._heartbeat(request, waiter, now)
         except KafkaError as error:
-            answer = ConsumerHeartbeatAnswer(error.code, error.message or None)
-            return Actions(replies=[Reply(waiter, answer)])
+            respond = ConsumerHeartbeatResponse(error.code, error.message or None)
+            return Actions(replies=[Reply(waiter, respond)])
 
     def _heartbeat(self, request: ConsumerHeartbeat, waiter: Waiter, now: Now) -> Actions:
         group, draft = self._find_or_make(request, now)
         before = self._groups.get(request.group_id)
-        answer = heartbeats.heartbeat(group, draft, request, now)
-        reply = (Reply(waiter, answer),)
+        respond = heartbeats.heartbeat(group, draft, request, now)
+        reply = (Reply(waiter, respond),)
         then: Then = Respond(reply)
         if group is not before:  # it takes its place before its records are replayed
             self._groups[request.group_id] = group
@@ -119,10 +119,10 @@ class ConsumerOperations:
         member = heartbeats.leaver(group, request)
         if request.epoch == LEFT_FOR_NOW:
             draft = Draft(group.state)
-            answer = heartbeats.leave_for_now(group, draft, member)
-            return _append(draft.records, Respond((Reply(waiter, answer),)))
-        answer = ConsumerHeartbeatAnswer(NO_ERROR, None, request.member_id, request.epoch)
-        reply = (Reply(waiter, answer),)
+            respond = heartbeats.leave_for_now(group, draft, member)
+            return _append(draft.records, Respond((Reply(waiter, respond),)))
+        respond = ConsumerHeartbeatResponse(NO_ERROR, None, request.member_id, request.epoch)
+        reply = (Reply(waiter, respond),)
         actions = self._fence(group, (member.member_id,), Respond(reply), now)
         actions.notes.append(f"{member.member_id} left")
         return actions
@@ -165,12 +165,12 @@ class ConsumerOperations:
         """A member of the classic protocol joins a consumer group that is not empty."""
         try:
             classic_members.check_join(group, request)
-            answer = classic_members.needs_id(request)
-            if answer is not None:
-                return Actions(replies=[Reply(waiter, answer)])
+            respond = classic_members.needs_id(request)
+            if respond is not None:
+                return Actions(replies=[Reply(waiter, respond)])
             return self._join(group, request, waiter, now)
         except KafkaError as error:
-            failed = JoinAnswer(error.code, NO_MEMBER_ID)
+            failed = JoinResponse(error.code, NO_MEMBER_ID)
             return Actions(replies=[Reply(waiter, failed)])
 
     def _join(self, group: ConsumerGroup, request: Join, waiter: Waiter, now: Now) -> Actions:
@@ -186,17 +186,17 @@ class ConsumerOperations:
                 draft, member.member_id, owned, now, subscription_changed=changed
             )
         if goes_back:
-            reply = (Reply(waiter, classic_members.join_answer(member)),)
+            reply = (Reply(waiter, classic_members.join_response(member)),)
             return self._downgrade(group, draft, (), reply, now, rebalance=is_stale)
         reply = (Reply(waiter, classic_members.joined(group, member, now)),)
         return _append(draft.records, Respond(reply))
 
     def sync(self, group: ConsumerGroup, request: Sync, waiter: Waiter, now: Now) -> Actions:
         try:
-            answer = classic_members.sync(group, request, now)
+            respond = classic_members.sync(group, request, now)
         except KafkaError as error:
-            return Actions(replies=[Reply(waiter, SyncAnswer(error.code))])
-        return _append([], Respond((Reply(waiter, answer),)))
+            return Actions(replies=[Reply(waiter, SyncResponse(error.code))])
+        return _append([], Respond((Reply(waiter, respond),)))
 
     def classic_heartbeat(
         self, group: ConsumerGroup, request: Heartbeat, waiter: Waiter, now: Now
@@ -205,11 +205,11 @@ class ConsumerOperations:
             code = classic_members.heartbeat(group, request, now)
         except KafkaError as error:
             code = error.code
-        return Actions(replies=[Reply(waiter, HeartbeatAnswer(code))])
+        return Actions(replies=[Reply(waiter, HeartbeatResponse(code))])
 
     def leave(self, group: ConsumerGroup, request: Leave, waiter: Waiter, now: Now) -> Actions:
-        gone, answers = classic_members.leavers(group, request)
-        reply = (Reply(waiter, LeaveAnswer(NO_ERROR, answers)),)
+        gone, responses = classic_members.leavers(group, request)
+        reply = (Reply(waiter, LeaveResponse(NO_ERROR, responses)),)
         if not gone:
             return Actions(replies=list(reply))
         member_ids = tuple(each.member_id for each in gone)
@@ -272,4 +272,4 @@ def _append(records: list[Record], then: Then) -> Actions:
 
 
 def _failed(replies: tuple[Reply, ...], code: ErrorCode) -> list[Reply]:
-    return [Reply(waiter, answer.failed(code)) for waiter, answer in replies]
+    return [Reply(waiter, respond.failed(code)) for waiter, respond in replies]

@@ -136,9 +136,9 @@ class Client:
         route = find_route(api.key)
         assert route is not None
         request = route.read(api.key, version, frame, 0)
-        answer = route.write(api.key, version, await route.handler(request, ctx))
-        assert isinstance(answer, bytes)
-        return messages.read_response(api.key, version, memoryview(answer))
+        respond = route.write(api.key, version, await route.handler(request, ctx))
+        assert isinstance(respond, bytes)
+        return messages.read_response(api.key, version, memoryview(respond))
 
     async def _flush(self) -> None:
         pass

@@ -53,17 +53,17 @@ def ask(
     frame = head + messages.write_request(api.key, version, values)
     with socket.create_connection((host, int(port)), 30, (source, 0)) as connection:
         connection.sendall(len(frame).to_bytes(4, "big") + frame)
-        with connection.makefile("rb") as answers:
+        with connection.makefile("rb") as responses:
             try:
-                head = answers.read(4)
+                head = responses.read(4)
             except ConnectionResetError:
                 head = b""
             if not head:
                 return None
             size = int.from_bytes(head, "big")
-            answer = answers.read(size)
+            respond = responses.read(size)
     header = 5 if api.flexible(version) and api is not apis.API_VERSIONS else 4
-    return messages.read_response(api.key, version, memoryview(answer)[header:])
+    return messages.read_response(api.key, version, memoryview(respond)[header:])
 
 
 def plain(value: Any) -> Any:

@@ -216,14 +216,14 @@ def test_metadata(client: Both) -> None:
 
 
 def test_metadata_by_id(client: Both, guarded: Brokers) -> None:
-    answers = []
+    responses = []
     for broker in guarded:
         values = {"topics": None, "allow_auto_topic_creation": False}
         ids = {each.name: each.topic_id for each in ask(broker, apis.METADATA, 12, values).topics}
         asked = [{"name": None, "topic_id": ids[name]} for name in ("hidden", "readable")]
         values = {"topics": asked, "allow_auto_topic_creation": False}
-        answers.append(plain(ask(broker, apis.METADATA, 12, values, REFUSED)))
-    assert answers[0] == answers[1]
+        responses.append(plain(ask(broker, apis.METADATA, 12, values, REFUSED)))
+    assert responses[0] == responses[1]
 
 
 def test_describe_topic_partitions(client: Both) -> None:
@@ -549,8 +549,8 @@ def test_the_transaction_coordinator(client: Both, guarded: Brokers) -> None:
 
 def _describe_error(broker: BrokerProcess, transactional_id: str) -> str:
     values = {"transactional_ids": [transactional_id]}
-    answer = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, values)
-    (state,) = answer.transaction_states
+    respond = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, values)
+    (state,) = respond.transaction_states
     name: str = state.error_code.name
     return name
 

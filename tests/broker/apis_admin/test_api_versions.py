@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.apis.api_versions import unsupported_version_answer
+from odradek.broker.apis.api_versions import unsupported_version_response
 from odradek.protocol import apis, messages
 
 SOFTWARE = {"client_software_name": "odradek-tests", "client_software_version": "1.0"}
@@ -61,7 +61,7 @@ async def test_software_that_cannot_be_called_so(client: Any, name: str, version
 
 
 def test_a_version_that_is_not_served_is_answered_in_version_0(broker: Any) -> None:
-    answer = unsupported_version_answer(broker)
-    assert answer == bytes.fromhex("0023 00000001 0012 0000 0004")
-    response = messages.read_response(apis.API_VERSIONS.key, 0, memoryview(answer))
+    respond = unsupported_version_response(broker)
+    assert respond == bytes.fromhex("0023 00000001 0012 0000 0004")
+    response = messages.read_response(apis.API_VERSIONS.key, 0, memoryview(respond))
     assert response.error_code.name == "unsupported_version"

@@ -55,7 +55,7 @@ async def test_metadata_hides_topics(client: Any, restricted: Callable[..., Any]
     everything = await other.ask(apis.METADATA, 9, topics=None)
     assert [topic.name for topic in everything.topics] == ["seen"]
     named = [{"name": name} for name in ("seen", "hidden", "gone", "new")]
-    answer = await other.ask(
+    respond = await other.ask(
         apis.METADATA,
         9,
         topics=named,
@@ -64,11 +64,16 @@ async def test_metadata_hides_topics(client: Any, restricted: Callable[..., Any]
         include_cluster_authorized_operations=True,
     )
     denied = "topic_authorization_failed"
-    assert codes(answer.topics) == {"seen": "none", "hidden": denied, "gone": denied, "new": denied}
-    seen = answer.topics[0]
+    assert codes(respond.topics) == {
+        "seen": "none",
+        "hidden": denied,
+        "gone": denied,
+        "new": denied,
+    }
+    seen = respond.topics[0]
     assert seen.topic_authorized_operations == 1 << Op.READ | 1 << Op.DESCRIBE
-    assert answer.topics[1].topic_authorized_operations == NOT_ASKED
-    assert answer.cluster_authorized_operations == 0
+    assert respond.topics[1].topic_authorized_operations == NOT_ASKED
+    assert respond.cluster_authorized_operations == 0
     assert "new" not in other.broker.metadata.image.topics_by_name
 
 
@@ -99,8 +104,8 @@ async def test_creating_and_deleting(client: Any, restricted: Callable[..., Any]
         "gone": "topic_authorization_failed",
     }
     grown = [{"name": "kept", "count": 2, "assignments": None}]
-    answer = await other.ask(apis.CREATE_PARTITIONS, 3, topics=grown, timeout=1000)
-    assert codes(answer.results) == {"kept": "topic_authorization_failed"}
+    respond = await other.ask(apis.CREATE_PARTITIONS, 3, topics=grown, timeout=1000)
+    assert codes(respond.results) == {"kept": "topic_authorization_failed"}
 
 
 async def test_what_is_being_made_is_not_deleted_by_who_may_not(
@@ -205,5 +210,5 @@ async def test_acls_are_there_after_a_restart(
         assert not broker.node.authorizer.allows(ME, "127.0.0.1", Op.READ, AclResource.TOPIC, "t")
     async with Broker(data=tmp_path, configs=configs) as broker:
         client = client_of(broker.node, authorizer=broker.node.authorizer)
-        answer = await client.ask(apis.METADATA, 9, topics=[{"name": "t"}, {"name": "free"}])
-        assert codes(answer.topics) == {"t": "topic_authorization_failed", "free": "none"}
+        respond = await client.ask(apis.METADATA, 9, topics=[{"name": "t"}, {"name": "free"}])
+        assert codes(respond.topics) == {"t": "topic_authorization_failed", "free": "none"}

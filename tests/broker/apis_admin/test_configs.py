@@ -150,10 +150,10 @@ async def change(
         ],
         **more,
     )
-    (answer,) = response.responses
-    assert (answer.resource_type, answer.resource_name) == (kind, name)
-    assert (answer.error_message is None) == (answer.error_code.name == "none")
-    return str(answer.error_code.name)
+    (respond,) = response.responses
+    assert (respond.resource_type, respond.resource_name) == (kind, name)
+    assert (respond.error_message is None) == (respond.error_code.name == "none")
+    return str(respond.error_code.name)
 
 
 @pytest.mark.parametrize("version", apis.ALTER_CONFIGS.versions)

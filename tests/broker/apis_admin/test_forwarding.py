@@ -13,7 +13,7 @@ from odradek.broker.network.server import Endpoint
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route, find_route
-from odradek.broker.requests.local_requests import IN_PROCESS, answer_here
+from odradek.broker.requests.local_requests import IN_PROCESS, respond_here
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
@@ -72,7 +72,7 @@ class Channel:
         if self.controller is None:
             raise KafkaError(ErrorCode.request_timed_out, "nobody")
         self.envelopes.append(values)
-        return await answer_here(self.controller, api, values)  # type: ignore[arg-type]
+        return await respond_here(self.controller, api, values)  # type: ignore[arg-type]
 
 
 class Following(FakeMetadata):
@@ -131,10 +131,10 @@ def nodes() -> Nodes:
 
 
 async def create(nodes: Nodes) -> ErrorCode:
-    answer = await nodes.ask(
+    respond = await nodes.ask(
         apis.CREATE_TOPICS, {"topics": [TOPIC], "timeout": 1000, "validate_only": False}
     )
-    code: ErrorCode = answer.topics[0].error_code
+    code: ErrorCode = respond.topics[0].error_code
     return code
 
 
@@ -149,8 +149,8 @@ async def test_the_active_controller_does_it(nodes: Nodes) -> None:
 
 async def ask_for(nodes: Nodes, name: str) -> ErrorCode:
     values = {"topics": [{"topic_id": None, "name": name}], "allow_auto_topic_creation": True}
-    answer = await nodes.ask(apis.METADATA, values, 12)
-    code: ErrorCode = answer.topics[0].error_code
+    respond = await nodes.ask(apis.METADATA, values, 12)
+    code: ErrorCode = respond.topics[0].error_code
     return code
 
 
@@ -217,7 +217,7 @@ async def test_configs_of_the_broker_itself_are_looked_at_here(nodes: Nodes) -> 
         configs = [{"name": config, "config_operation": 0, "value": value}]
         return {"resource_type": int(kind), "resource_name": name, "configs": configs}
 
-    answer = await nodes.ask(
+    respond = await nodes.ask(
         apis.INCREMENTAL_ALTER_CONFIGS,
         {
             "resources": [
@@ -229,7 +229,7 @@ async def test_configs_of_the_broker_itself_are_looked_at_here(nodes: Nodes) -> 
             "validate_only": False,
         },
     )
-    assert [each.error_code.name for each in answer.responses] == [
+    assert [each.error_code.name for each in respond.responses] == [
         "none",
         "none",
         "invalid_request",  # that is another broker's
@@ -252,13 +252,13 @@ async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> 
         broker = {"resource_type": int(ResourceType.BROKER), "resource_name": "2"}
         return {"resources": [{**broker, "configs": [config]}], "validate_only": False}
 
-    def code(answer: Any) -> str:
-        return answer.responses[0].error_code.name
+    def code(respond: Any) -> str:
+        return respond.responses[0].error_code.name
 
     async def ask_controller(operation: int, value: str) -> str:
         request = values(operation, value)
         active: Any = nodes.active
-        return code(await answer_here(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
+        return code(await respond_here(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
 
     for operation in (AlterOperation.SET, AlterOperation.APPEND):
         assert await ask_controller(operation, "/elsewhere") == "invalid_config"
@@ -289,8 +289,8 @@ async def envelope(broker: FakeBroker, **changes: Any) -> ErrorCode:
         "client_host_address": bytes(4),
         **changes,
     }
-    answer = await answer_here(broker, apis.ENVELOPE, values)  # type: ignore[arg-type]
-    code: ErrorCode = answer.error_code
+    respond = await respond_here(broker, apis.ENVELOPE, values)  # type: ignore[arg-type]
+    code: ErrorCode = respond.error_code
     return code
 
 
@@ -366,9 +366,9 @@ async def test_nodes_alone_send_envelopes_and_clients_need_their_own_rights() ->
         broker.authorizer,
     )
     frame = memoryview(messages.write_request(api.key, version, values))
-    answer = await route.handler(route.read(api.key, version, frame, 0), ctx)
-    assert answer["error_code"] is ErrorCode.none
-    created = messages.read_response(19, 7, memoryview(answer["response_data"])[5:])
+    respond = await route.handler(route.read(api.key, version, frame, 0), ctx)
+    assert respond["error_code"] is ErrorCode.none
+    created = messages.read_response(19, 7, memoryview(respond["response_data"])[5:])
     assert created.topics[0].error_code is ErrorCode.topic_authorization_failed
     assert (ALICE, AclOperation.CREATE, AclResource.TOPIC) in asked
 

@@ -26,8 +26,8 @@ def quota(broker: Any) -> ClientQuotas:
     return made
 
 
-def told(answer: Any, items: Sequence[Any]) -> tuple[list[ErrorCode], float]:
-    return [each.error_code for each in items], answer.throttle_time.total_seconds()
+def told(respond: Any, items: Sequence[Any]) -> tuple[list[ErrorCode], float]:
+    return [each.error_code for each in items], respond.throttle_time.total_seconds()
 
 
 async def create(client: Any, version: int, **partitions: int) -> tuple[list[ErrorCode], float]:
@@ -41,10 +41,10 @@ async def create(client: Any, version: int, **partitions: int) -> tuple[list[Err
         }
         for name, count in partitions.items()
     ]
-    answer = await client.ask(
+    respond = await client.ask(
         apis.CREATE_TOPICS, version, topics=wanted, timeout=30_000, validate_only=False
     )
-    return told(answer, answer.topics)
+    return told(respond, respond.topics)
 
 
 async def test_what_begins_when_the_tokens_are_used_up_is_refused(
@@ -76,8 +76,8 @@ async def test_what_is_created_by_asking_for_it_counts_as_strictly(
 ) -> None:
     async def ask(name: str) -> ErrorCode:
         wanted = [{"topic_id": None, "name": name}]
-        answer = await client.ask(apis.METADATA, 12, topics=wanted)
-        (topic,) = answer.topics
+        respond = await client.ask(apis.METADATA, 12, topics=wanted)
+        (topic,) = respond.topics
         error: ErrorCode = topic.error_code
         return error
 
@@ -101,14 +101,14 @@ async def test_partitions_and_deletions_count_too(
     assert await create(client, 7, a=4, b=4, c=1) == ([DONE] * 3, 0.0)
     more = [{"name": "a", "count": 10, "assignments": None}]
     more += [{"name": "b", "count": 5, "assignments": None}]
-    answer = await client.ask(
+    respond = await client.ask(
         apis.CREATE_PARTITIONS, 3, topics=more, timeout=30_000, validate_only=False
     )
-    assert told(answer, answer.results) == ([DONE, REFUSED], 2.5)
+    assert told(respond, respond.results) == ([DONE, REFUSED], 2.5)
     broker.seams.clock.advance(2.5)
     by_name = [{"name": name, "topic_id": None} for name in "abc"]
-    answer = await client.ask(apis.DELETE_TOPICS, 6, topics=by_name, timeout=30_000)
-    assert told(answer, answer.responses) == ([DONE, REFUSED, REFUSED], 5.0)
+    respond = await client.ask(apis.DELETE_TOPICS, 6, topics=by_name, timeout=30_000)
+    assert told(respond, respond.responses) == ([DONE, REFUSED, REFUSED], 5.0)
     assert set(broker.metadata.image.topics_by_name) == {"b", "c"}
 
 

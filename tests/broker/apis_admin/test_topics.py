@@ -36,8 +36,8 @@ async def create(client: Any, *topics: Any, version: int = 7, **more: Any) -> li
     return list(response.topics)
 
 
-def codes(answers: Sequence[Any]) -> list[tuple[str | None, str]]:
-    return [(each.name, each.error_code.name) for each in answers]
+def codes(responses: Sequence[Any]) -> list[tuple[str | None, str]]:
+    return [(each.name, each.error_code.name) for each in responses]
 
 
 @pytest.mark.parametrize("version", apis.CREATE_TOPICS.versions)
@@ -108,8 +108,8 @@ async def test_what_can_be_created(client: Any, wanted: dict[str, Any], code: st
 
 
 async def test_one_bad_topic_keeps_no_other_from_being_created(client: Any) -> None:
-    answers = await create(client, topic("a"), topic("b b"), topic("c"), topic("d"), topic("d"))
-    assert dict(codes(answers)) == {
+    responses = await create(client, topic("a"), topic("b b"), topic("c"), topic("d"), topic("d"))
+    assert dict(codes(responses)) == {
         "a": "none",
         "b b": "invalid_topic_exception",
         "c": "none",

@@ -47,9 +47,9 @@ def epoch_of(channel: Channel, broker: int) -> int:
 @pytest.mark.parametrize("version", [2, 3, 4])
 async def test_a_broker_registers(channel: Channel, version: int) -> None:
     channel.version = version
-    answer = await channel.request(apis.BROKER_REGISTRATION, registration())
+    respond = await channel.request(apis.BROKER_REGISTRATION, registration())
     broker = channel.node.metadata.image.brokers[3]
-    assert (answer.error_code, answer.broker_epoch) == (ErrorCode.none, broker.epoch)
+    assert (respond.error_code, respond.broker_epoch) == (ErrorCode.none, broker.epoch)
     assert (broker.rack, broker.fenced, broker.directories) == ("r", True, (directory(3),))
     assert (broker.endpoints[0].name, broker.endpoints[0].port) == ("A", 9)
 
@@ -59,8 +59,8 @@ async def test_before_directories_were_told_of_there_is_no_registering(
     channel: Channel, version: int
 ) -> None:
     channel.version = version
-    answer = await channel.request(apis.BROKER_REGISTRATION, registration())
-    assert answer.error_code is ErrorCode.invalid_registration
+    respond = await channel.request(apis.BROKER_REGISTRATION, registration())
+    assert respond.error_code is ErrorCode.invalid_registration
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ async def test_before_directories_were_told_of_there_is_no_registering(
 async def test_who_may_not_register(
     channel: Channel, changes: dict[str, Any], code: ErrorCode
 ) -> None:
-    answer = await channel.request(apis.BROKER_REGISTRATION, registration(**changes))
-    assert (answer.error_code, answer.broker_epoch) == (code, -1)
+    respond = await channel.request(apis.BROKER_REGISTRATION, registration(**changes))
+    assert (respond.error_code, respond.broker_epoch) == (code, -1)
     assert channel.node.metadata.batches == []
 
 
@@ -96,28 +96,32 @@ async def test_a_heartbeat_is_answered_and_tells_of_directories(
         "offline_log_dirs": [directory(1, 1)],
         "cordoned_log_dirs": [directory(1, 0)],
     }
-    answer = await channel.request(apis.BROKER_HEARTBEAT, values)
-    assert answer.error_code is ErrorCode.none
-    assert (answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (True, False, False)
+    respond = await channel.request(apis.BROKER_HEARTBEAT, values)
+    assert respond.error_code is ErrorCode.none
+    assert (respond.is_caught_up, respond.is_fenced, respond.should_shut_down) == (
+        True,
+        False,
+        False,
+    )
     known = channel.node.metadata.image.brokers[1]
     left = (directory(1, 0),)
     assert known.directories == (left if version >= 1 else (*left, directory(1, 1)))
     assert known.cordoned_directories == (left if version >= 2 else None)
     values["broker_epoch"] -= 1
-    answer = await channel.request(apis.BROKER_HEARTBEAT, values)
-    assert (answer.error_code, answer.is_fenced) == (ErrorCode.stale_broker_epoch, True)
+    respond = await channel.request(apis.BROKER_HEARTBEAT, values)
+    assert (respond.error_code, respond.is_fenced) == (ErrorCode.stale_broker_epoch, True)
 
 
 async def test_blocks_of_producer_ids_follow_each_other(channel: Channel) -> None:
     firsts = []
     for broker in (1, 2):
         values = {"broker_id": broker, "broker_epoch": epoch_of(channel, broker)}
-        answer = await channel.request(apis.ALLOCATE_PRODUCER_IDS, values)
-        firsts.append((answer.error_code, answer.producer_id_start, answer.producer_id_len))
+        respond = await channel.request(apis.ALLOCATE_PRODUCER_IDS, values)
+        firsts.append((respond.error_code, respond.producer_id_start, respond.producer_id_len))
     assert firsts == [(ErrorCode.none, 0, 1000), (ErrorCode.none, 1000, 1000)]
     stale = {"broker_id": 1, "broker_epoch": 99}
-    answer = await channel.request(apis.ALLOCATE_PRODUCER_IDS, stale)
-    assert answer.error_code is ErrorCode.stale_broker_epoch
+    respond = await channel.request(apis.ALLOCATE_PRODUCER_IDS, stale)
+    assert respond.error_code is ErrorCode.stale_broker_epoch
 
 
 async def test_a_controller_registers(channel: Channel) -> None:
@@ -130,8 +134,8 @@ async def test_a_controller_registers(channel: Channel) -> None:
             {"name": "metadata.version", "min_supported_version": 7, "max_supported_version": 30}
         ],
     }
-    answer = await channel.request(apis.CONTROLLER_REGISTRATION, values)
-    assert answer.error_code is ErrorCode.none
+    respond = await channel.request(apis.CONTROLLER_REGISTRATION, values)
+    assert respond.error_code is ErrorCode.none
     known = channel.node.metadata.image.controllers[7]
     assert known.endpoints[0].name == "CONTROLLER"
     assert known.features == {"metadata.version": (7, 30)}
@@ -160,10 +164,10 @@ async def test_in_sync_sets_are_answered_in_the_order_asked(channel: Channel, ve
             {"topic_id": topic_id, "partitions": [proposal(9), proposal(0)]},
         ],
     }
-    answer = await channel.request(apis.ALTER_PARTITION, values)
+    respond = await channel.request(apis.ALTER_PARTITION, values)
     told = [
         (each.error_code, tuple(each.isr), each.partition_epoch)
-        for topic in answer.topics
+        for topic in respond.topics
         for each in topic.partitions
     ]
     assert told == [
@@ -189,10 +193,10 @@ async def test_replicas_are_assigned_to_directories(channel: Channel) -> None:
             }
         ],
     }
-    answer = await channel.request(apis.ASSIGN_REPLICAS_TO_DIRS, values)
+    respond = await channel.request(apis.ASSIGN_REPLICAS_TO_DIRS, values)
     assert [
         (each.partition_index, each.error_code)
-        for found in answer.directories
+        for found in respond.directories
         for topic in found.topics
         for each in topic.partitions
     ] == [(0, ErrorCode.none), (4, ErrorCode.unknown_topic_id)]
@@ -223,5 +227,5 @@ async def test_who_is_not_the_active_controller_says_so_to_everything(channel: C
     }
     assert asked.keys() == HANDLERS.keys()
     for api, values in asked.items():
-        answer = await channel.request(api, values)
-        assert answer.error_code is ErrorCode.not_controller, api.title
+        respond = await channel.request(api, values)
+        assert respond.error_code is ErrorCode.not_controller, api.title

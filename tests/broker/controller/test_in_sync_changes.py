@@ -14,7 +14,7 @@ from odradek.replication.partition.leader import AlterPartition
 from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
 from tests.replication.controller.clusters import cluster, create, partition
 
-Answers = dict[int, list[Altered | ErrorCode]]
+Responses = dict[int, list[Altered | ErrorCode]]
 
 
 class Leader:
@@ -30,7 +30,7 @@ class Leader:
         self.epoch = image.brokers[1].epoch
         self.metrics = Metrics()
         self.changes = InSyncChanges(1, lambda: self.epoch, self.channel, self.metrics)
-        self.answers: Answers = {}
+        self.responses: Responses = {}
 
     def propose(
         self, index: int, *members: int, partition_epoch: int = 0, claimed: int | None = None
@@ -41,8 +41,8 @@ class Leader:
             Proposal(frozenset(members), 0, partition_epoch),
             tuple((each, brokers[each].epoch if claimed is None else claimed) for each in members),
         )
-        answers = self.answers.setdefault(index, [])
-        self.changes.propose(self.topic_id, index, action, answers.append)
+        responses = self.responses.setdefault(index, [])
+        self.changes.propose(self.topic_id, index, action, responses.append)
 
     def isr(self, index: int) -> tuple[int, ...]:
         return partition(self.metadata.image, "t", index).isr
@@ -60,7 +60,7 @@ async def test_what_is_proposed_together_is_asked_together(
     await trio.sleep(1)
     assert leader.channel.asked == ["AlterPartition"]
     assert [leader.isr(index) for index in range(3)] == [(1, 2)] * 3
-    assert leader.answers == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(3)}
+    assert leader.responses == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(3)}
 
 
 async def test_very_many_are_asked_for_some_at_a_time(
@@ -73,7 +73,7 @@ async def test_very_many_are_asked_for_some_at_a_time(
         leader.propose(index, 1, 2)
     await trio.sleep(1)
     assert leader.channel.asked == ["AlterPartition"] * 3
-    assert leader.answers == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(many)}
+    assert leader.responses == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(many)}
 
 
 async def test_who_restarted_since_it_fetched_is_refused(
@@ -84,8 +84,8 @@ async def test_who_restarted_since_it_fetched_is_refused(
     leader.propose(0, 1, 2, claimed=7)
     leader.propose(1, 1, 3)
     await trio.sleep(1)
-    assert leader.answers[0] == [ErrorCode.ineligible_replica]
-    assert leader.answers[1] == [Altered(frozenset({1, 3}), 0, 1)]
+    assert leader.responses[0] == [ErrorCode.ineligible_replica]
+    assert leader.responses[1] == [Altered(frozenset({1, 3}), 0, 1)]
     assert leader.isr(0) == (1, 2, 3)
 
 
@@ -110,8 +110,8 @@ async def test_without_an_answer_it_is_asked_again_with_the_newest_of_each_parti
     leader.propose(1, 1, 3)  # of the same partition, while the first is on its way
     leader.channel.is_cut = False
     await trio.sleep(31)
-    assert leader.answers[0] == [Altered(frozenset({1, 2}), 0, 1)]
-    assert leader.answers[1] == [Altered(frozenset({1, 3}), 0, 1)]
+    assert leader.responses[0] == [Altered(frozenset({1, 2}), 0, 1)]
+    assert leader.responses[1] == [Altered(frozenset({1, 3}), 0, 1)]
     assert leader.channel.asked == ["AlterPartition"] * 2
 
 
@@ -126,12 +126,12 @@ async def test_a_stale_broker_epoch_is_no_answer_to_any_partition(
     await nursery.start(leader.changes.run)
     leader.propose(0, 1, 2)
     await trio.sleep(1)
-    assert leader.answers[0] == []
+    assert leader.responses[0] == []
     assert 10 < len(leader.channel.asked) < 30, "with a pause after each"
     assert len(caplog.records) == 1, "said once"
     leader.epoch = now
     await trio.sleep(1)
-    assert leader.answers[0] == [Altered(frozenset({1, 2}), 0, 1)]
+    assert leader.responses[0] == [Altered(frozenset({1, 2}), 0, 1)]
 
 
 async def test_whoever_hands_a_refused_one_straight_back_does_not_make_it_spin(
@@ -142,8 +142,8 @@ async def test_whoever_hands_a_refused_one_straight_back_does_not_make_it_spin(
     members = tuple((each, leader.metadata.image.brokers[each].epoch) for each in (1, 2))
     action = AlterPartition(Proposal(frozenset({1, 2}), 5, 0), members)
 
-    def again(answer: Altered | ErrorCode) -> None:
-        assert answer is ErrorCode.not_controller, "an epoch from the future"
+    def again(respond: Altered | ErrorCode) -> None:
+        assert respond is ErrorCode.not_controller, "an epoch from the future"
         leader.changes.propose(leader.topic_id, 0, action, again)
 
     leader.changes.propose(leader.topic_id, 0, action, again)

@@ -26,15 +26,15 @@ def life(state: LifeState, *, ready: bool = True) -> Life:
     return made
 
 
-def answered(made: Life, answer: tuple[bool, bool, bool], now_ms: int) -> tuple[LifeState, int]:
+def responded(made: Life, respond: tuple[bool, bool, bool], now_ms: int) -> tuple[LifeState, int]:
     """The state after it, and how long the next heartbeat waits."""
-    caught_up, fenced, go = answer
-    made.answered(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=go, now_ms=now_ms)
+    caught_up, fenced, go = respond
+    made.responded(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=go, now_ms=now_ms)
     return made.state, made.due_ms - now_ms
 
 
 @pytest.mark.parametrize(
-    ("state", "ready", "answer", "then", "wait_ms"),
+    ("state", "ready", "respond", "then", "wait_ms"),
     [
         (STARTING, False, NOT_YET, STARTING, MOMENT_MS),
         (STARTING, False, CAUGHT_UP, RECOVERY, MOMENT_MS),
@@ -55,11 +55,11 @@ def answered(made: Life, answer: tuple[bool, bool, bool], now_ms: int) -> tuple[
 def test_an_answer_moves_it_on(
     state: LifeState,
     ready: bool,
-    answer: tuple[bool, bool, bool],
+    respond: tuple[bool, bool, bool],
     then: LifeState,
     wait_ms: int,
 ) -> None:
-    assert answered(life(state, ready=ready), answer, 500) == (then, wait_ms)
+    assert responded(life(state, ready=ready), respond, 500) == (then, wait_ms)
 
 
 @pytest.mark.parametrize(

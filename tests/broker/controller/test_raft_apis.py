@@ -16,25 +16,25 @@ from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
+    AddVoterResponse,
     ApiVersionsRequest,
-    BeginEpochAnswer,
     BeginEpochRequest,
-    EndEpochAnswer,
+    BeginEpochResponse,
     EndEpochRequest,
-    FetchAnswer,
+    EndEpochResponse,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
-    RemoveVoterAnswer,
+    FetchSnapshotResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
-    UpdateVoterAnswer,
+    Response,
     UpdateVoterRequest,
-    VoteAnswer,
+    UpdateVoterResponse,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
@@ -48,41 +48,41 @@ KNOWN: dict[str, Any] = {"epoch": 7, "leader_id": 1, "leader_endpoints": (ELSEWH
 TOLD: dict[str, Any] = {**KNOWN, "leader_endpoints": (HERE,)}
 ONE = Voter(1, endpoints=(HERE,))
 
-CONVERSATIONS: list[tuple[Request, Answer]] = [
+CONVERSATIONS: list[tuple[Request, Response]] = [
     (
         VoteRequest(epoch=7, candidate=ReplicaKey(2), last_epoch=6, end_offset=9),
-        VoteAnswer(granted=True, **KNOWN),
+        VoteResponse(granted=True, **KNOWN),
     ),
-    (BeginEpochRequest(leader_id=1, epoch=7), BeginEpochAnswer(**KNOWN)),
-    (EndEpochRequest(leader_id=1, epoch=7), EndEpochAnswer(**KNOWN)),
+    (BeginEpochRequest(leader_id=1, epoch=7), BeginEpochResponse(**KNOWN)),
+    (EndEpochRequest(leader_id=1, epoch=7), EndEpochResponse(**KNOWN)),
     (
         FetchRequest(replica=ReplicaKey(2), epoch=7, fetch_offset=9, last_fetched_epoch=6),
-        FetchAnswer(high_watermark=8, records=b"batches", **KNOWN),
+        FetchResponse(high_watermark=8, records=b"batches", **KNOWN),
     ),
     (
         FetchSnapshotRequest(
             replica=ReplicaKey(2), epoch=7, snapshot_id=SNAPSHOT, position=3, max_bytes=9
         ),
-        FetchSnapshotAnswer(snapshot_id=SNAPSHOT, size=9, position=3, data=b"piece", **KNOWN),
+        FetchSnapshotResponse(snapshot_id=SNAPSHOT, size=9, position=3, data=b"piece", **KNOWN),
     ),
-    (AddVoterRequest(voter=ONE), AddVoterAnswer(error=ErrorCode.duplicate_voter, message="1")),
-    (RemoveVoterRequest(voter=ONE.key), RemoveVoterAnswer()),
-    (UpdateVoterRequest(voter=ONE, epoch=7), UpdateVoterAnswer(**KNOWN)),
+    (AddVoterRequest(voter=ONE), AddVoterResponse(error=ErrorCode.duplicate_voter, message="1")),
+    (RemoveVoterRequest(voter=ONE.key), RemoveVoterResponse()),
+    (UpdateVoterRequest(voter=ONE, epoch=7), UpdateVoterResponse(**KNOWN)),
 ]
 
 
 class Quorum:
     """Says what it is told to, and keeps what it was asked."""
 
-    def __init__(self, answer: Answer | KafkaError) -> None:
-        self._answer = answer
+    def __init__(self, respond: Response | KafkaError) -> None:
+        self._respond = respond
         self.asked: list[Request] = []
 
-    async def answer(self, request: Request) -> Answer:
+    async def respond(self, request: Request) -> Response:
         self.asked.append(request)
-        if isinstance(self._answer, KafkaError):
-            raise self._answer
-        return self._answer
+        if isinstance(self._respond, KafkaError):
+            raise self._respond
+        return self._respond
 
 
 class OnlyTo:
@@ -97,7 +97,7 @@ class OnlyTo:
         return operation is self._allowed
 
 
-async def ask(quorum: Quorum, request: Request, *, authorizer: Any = None) -> Answer:
+async def ask(quorum: Quorum, request: Request, *, authorizer: Any = None) -> Response:
     """Through the bytes both ways."""
     form = form_of(request)
     api, version = form.api, form.api.max_version
@@ -123,41 +123,41 @@ async def ask(quorum: Quorum, request: Request, *, authorizer: Any = None) -> An
     parts = [written] if isinstance(written, bytes) else written
     body = memoryview(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
     entity = messages.read_response(api.key, version, body)
-    return form.read_answer(entity, request, "CONTROLLER")
+    return form.decode_response(entity, request, "CONTROLLER")
 
 
 async def flush() -> None:
     pass
 
 
-def as_told(answer: Answer) -> Answer:
+def as_told(respond: Response) -> Response:
     """Of the leader's endpoints, who asks is told the one of the listener it asks."""
-    if not answer.leader_endpoints:
-        return answer
-    return type(answer)(
-        **{name: getattr(answer, name) for name in type(answer).__dataclass_fields__} | TOLD
+    if not respond.leader_endpoints:
+        return respond
+    return type(respond)(
+        **{name: getattr(respond, name) for name in type(respond).__dataclass_fields__} | TOLD
     )
 
 
-@pytest.mark.parametrize(("request_", "answer"), CONVERSATIONS)
-async def test_the_quorum_answers(request_: Request, answer: Answer) -> None:
-    quorum = Quorum(answer)
-    assert await ask(quorum, request_) == as_told(answer)
+@pytest.mark.parametrize(("request_", "respond"), CONVERSATIONS)
+async def test_the_quorum_answers(request_: Request, respond: Response) -> None:
+    quorum = Quorum(respond)
+    assert await ask(quorum, request_) == as_told(respond)
     assert [type(asked) for asked in quorum.asked] == [type(request_)]
 
 
-@pytest.mark.parametrize(("request_", "answer"), CONVERSATIONS)
+@pytest.mark.parametrize(("request_", "respond"), CONVERSATIONS)
 async def test_what_keeps_the_quorum_from_answering_is_told(
-    request_: Request, answer: Answer
+    request_: Request, respond: Response
 ) -> None:
     got = await ask(Quorum(KafkaError(ErrorCode.kafka_storage_error, "offline")), request_)
     assert got.error is ErrorCode.kafka_storage_error
 
 
-@pytest.mark.parametrize(("request_", "answer"), CONVERSATIONS)
-async def test_who_may_ask(request_: Request, answer: Answer) -> None:
+@pytest.mark.parametrize(("request_", "respond"), CONVERSATIONS)
+async def test_who_may_ask(request_: Request, respond: Response) -> None:
     """Nodes ask each other, and administrators change voters: nobody else."""
-    quorum, api = Quorum(answer), form_of(request_).api
+    quorum, api = Quorum(respond), form_of(request_).api
     changes_voters = api in (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER)
     needed = AclOperation.ALTER if changes_voters else AclOperation.CLUSTER_ACTION
     if api is not apis.FETCH:  # whose rule is that of brokers' listeners
@@ -165,7 +165,7 @@ async def test_who_may_ask(request_: Request, answer: Answer) -> None:
     refused = await ask(quorum, request_, authorizer=OnlyTo(None))
     assert refused.error is ErrorCode.cluster_authorization_failed
     assert quorum.asked == []
-    assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_told(answer)
+    assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_told(respond)
 
 
 def test_all_is_served_that_nodes_ask() -> None:

@@ -115,6 +115,6 @@ class Channel:
         frame = memoryview(messages.write_request(api.key, version, values))
         request = messages.read_request(api.key, version, frame)
         ctx: Any = SimpleNamespace(broker=self.node, api=api, api_version=version, authorizer=None)
-        answer = await controller.HANDLERS[api](request, ctx)
-        written = messages.write_response(api.key, version, answer)
+        respond = await controller.HANDLERS[api](request, ctx)
+        written = messages.write_response(api.key, version, respond)
         return messages.read_response(api.key, version, memoryview(written))

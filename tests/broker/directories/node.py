@@ -52,7 +52,7 @@ class Node:
         """One batch; the error code of the answer."""
         records = [Record(-1, 1_700_000_000_000, None, value.encode()) for value in values]
         partition = {"index": index, "records": build_batch(records)}
-        answer = self.ask(
+        respond = self.ask(
             apis.PRODUCE,
             9,
             transactional_id=None,
@@ -60,28 +60,28 @@ class Node:
             timeout=5_000,
             topic_data=[{"name": topic, "partition_data": [partition]}],
         )
-        code: ErrorCode = answer.responses[0].partition_responses[0].error_code
+        code: ErrorCode = respond.responses[0].partition_responses[0].error_code
         return code
 
     def where(self) -> Where:
         """Every partition of every directory that is online."""
-        answer = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
+        respond = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
         return {
             (topic.name, partition.partition_index): result.log_dir
-            for result in answer.results
+            for result in respond.results
             for topic in result.topics
             for partition in topic.partitions
         }
 
     def log_dirs(self) -> dict[str, Any]:
-        answer = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
-        return {result.log_dir: result for result in answer.results}
+        respond = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
+        return {result.log_dir: result for result in respond.results}
 
     def metadata(self, topic: str) -> dict[int, Any]:
-        answer = self.ask(
+        respond = self.ask(
             apis.METADATA, 9, topics=[{"name": topic}], allow_auto_topic_creation=False
         )
-        return {each.partition_index: each for each in answer.topics[0].partitions}
+        return {each.partition_index: each for each in respond.topics[0].partitions}
 
 
 @contextmanager
@@ -96,38 +96,38 @@ def running(
             yield Node(broker, disk, client, all_configs)
 
 
-def partition_answers(node: Node, topic: str, index: int) -> Iterator[Any]:
+def partition_results(node: Node, topic: str, index: int) -> Iterator[Any]:
     """Of each API that asks a partition for something."""
     at: dict[str, Any] = {"current_leader_epoch": -1}
     listed = {**at, "partition_index": index, "timestamp": -1}
-    answer = node.ask(
+    respond = node.ask(
         apis.LIST_OFFSETS,
         7,
         replica_id=-1,
         isolation_level=0,
         topics=[{"name": topic, "partitions": [listed]}],
     )
-    yield answer.topics[0].partitions[0]
-    answer = node.ask(
+    yield respond.topics[0].partitions[0]
+    respond = node.ask(
         apis.OFFSET_FOR_LEADER_EPOCH,
         4,
         replica_id=-1,
         topics=[{"topic": topic, "partitions": [{**at, "partition": index, "leader_epoch": 0}]}],
     )
-    yield answer.topics[0].partitions[0]
-    answer = node.ask(
+    yield respond.topics[0].partitions[0]
+    respond = node.ask(
         apis.DELETE_RECORDS,
         2,
         topics=[{"name": topic, "partitions": [{"partition_index": index, "offset": 0}]}],
         timeout=1000,
     )
-    yield answer.topics[0].partitions[0]
-    answer = node.ask(
+    yield respond.topics[0].partitions[0]
+    respond = node.ask(
         apis.DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": [index]}]
     )
-    yield answer.topics[0].partitions[0]
+    yield respond.topics[0].partitions[0]
     fetched = {**at, "partition": index, "fetch_offset": 0, "partition_max_bytes": 1000}
-    answer = node.ask(
+    respond = node.ask(
         apis.FETCH,
         12,
         replica_id=-1,
@@ -138,4 +138,4 @@ def partition_answers(node: Node, topic: str, index: int) -> Iterator[Any]:
         topics=[{"topic": topic, "partitions": [fetched]}],
         forgotten_topics_data=[],
     )
-    yield answer.responses[0].partitions[0]
+    yield respond.responses[0].partitions[0]

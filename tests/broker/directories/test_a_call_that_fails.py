@@ -12,7 +12,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.testing.virtual_disk import VirtualDisk
-from tests.broker.directories.node import A, Node, Where, partition_answers, running, two_disks
+from tests.broker.directories.node import A, Node, Where, partition_results, running, two_disks
 from tests.scale.raw_client import RawClient
 
 PARTITIONS = 4
@@ -28,21 +28,21 @@ def talk(node: Node, where: Where) -> int:
     for index in range(PARTITIONS):
         allowed = FINE if where["t", index] == str(A) else REFUSED
         codes = [node.produce("t", index, "more " * 40) for _ in range(3)]
-        codes += answers(node, index)
+        codes += responses(node, index)
         assert set(codes) <= allowed, (index, codes)
         refusals += sum(code is not ErrorCode.none for code in codes)
     return refusals
 
 
-def answers(node: Node, index: int) -> list[ErrorCode]:
+def responses(node: Node, index: int) -> list[ErrorCode]:
     """Of the APIs other than Produce. The last is a Fetch, whose data is read when its answer is on the
     way: a connection is cut then, and the next request is told why."""
     codes = []
     try:
-        codes += [answer.error_code for answer in partition_answers(node, "t", index)]
+        codes += [respond.error_code for respond in partition_results(node, "t", index)]
     except ConnectionResetError:
         node.client = RawClient(node.broker.bootstrap)
-        codes = [answer.error_code for answer in partition_answers(node, "t", index)]
+        codes = [respond.error_code for respond in partition_results(node, "t", index)]
         assert codes[-1] is ErrorCode.kafka_storage_error
     return codes
 

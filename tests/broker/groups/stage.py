@@ -18,18 +18,18 @@ from odradek.broker.groups.actions import (
     CommittedOffset,
     GroupKey,
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
     Leaver,
+    LeaveResponse,
     Now,
     OffsetKey,
     Record,
     StoredGroup,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     Then,
 )
 from odradek.broker.groups.classic import ClassicGroup
@@ -56,16 +56,16 @@ class Request:
 
     who: str
     what: str
-    answers: list[Any] = field(default_factory=list)
+    responses: list[Any] = field(default_factory=list)
 
     @property
-    def answer(self) -> Any:
-        assert len(self.answers) <= 1, f"{self.who}'s {self.what} was answered twice"
-        return self.answers[0] if self.answers else None
+    def respond(self) -> Any:
+        assert len(self.responses) <= 1, f"{self.who}'s {self.what} was answered twice"
+        return self.responses[0] if self.responses else None
 
     @property
     def is_waiting(self) -> bool:
-        return not self.answers
+        return not self.responses
 
 
 @dataclass
@@ -87,15 +87,15 @@ class Client:
     is_leader: bool = False
     members: tuple[str, ...] = ()
 
-    def learn(self, answer: Any) -> None:
-        if isinstance(answer, JoinAnswer):
-            if answer.error in (ErrorCode.none, ErrorCode.member_id_required):
-                self.member_id = answer.member_id
-                self.generation = answer.generation
-                self.protocol = answer.protocol_name
-                self.is_leader = answer.leader == answer.member_id
-                self.members = tuple(each.member_id for each in answer.members)
-            elif answer.error is ErrorCode.unknown_member_id:
+    def learn(self, respond: Any) -> None:
+        if isinstance(respond, JoinResponse):
+            if respond.error in (ErrorCode.none, ErrorCode.member_id_required):
+                self.member_id = respond.member_id
+                self.generation = respond.generation
+                self.protocol = respond.protocol_name
+                self.is_leader = respond.leader == respond.member_id
+                self.members = tuple(each.member_id for each in respond.members)
+            elif respond.error is ErrorCode.unknown_member_id:
                 self.member_id = NO_MEMBER_ID
 
 
@@ -164,7 +164,7 @@ class Stage:
     def joins(self, name: str, **said: Any) -> Request:
         """Join as a client does: again, with the id, if it is told to."""
         request = self.join(name, **said)
-        if request.answer is not None and request.answer.error is ErrorCode.member_id_required:
+        if request.respond is not None and request.respond.error is ErrorCode.member_id_required:
             request = self.join(name)
         return request
 
@@ -191,7 +191,7 @@ class Stage:
         waiter = self._ask(name, "heartbeat")
         request = Heartbeat(GROUP, client.member_id, client.instance_id, client.generation)
         self.do(self.shard.heartbeat(request, waiter, self.now))
-        assert waiter.is_waiting or isinstance(waiter.answer, HeartbeatAnswer)
+        assert waiter.is_waiting or isinstance(waiter.respond, HeartbeatResponse)
         return waiter
 
     def leave(self, *leavers: Leaver, who: str = "admin") -> Request:
@@ -248,16 +248,16 @@ class Stage:
         while todo:
             actions = todo.popleft()
             self.story += actions.notes
-            for waiter, answer in actions.replies:
-                self._answer(waiter, answer)
+            for waiter, respond in actions.replies:
+                self._respond(waiter, respond)
             todo.extend(self._append(each) for each in actions.appends)
 
-    def _answer(self, waiter: Request, answer: Any) -> None:
-        waiter.answers.append(answer)
-        assert len(waiter.answers) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
+    def _respond(self, waiter: Request, respond: Any) -> None:
+        waiter.responses.append(respond)
+        assert len(waiter.responses) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
         if waiter.who in self.clients:
-            self.clients[waiter.who].learn(answer)
-        self.story.append(f"{waiter.who} <- {tell(waiter.what, answer)}")
+            self.clients[waiter.who].learn(respond)
+        self.story.append(f"{waiter.who} <- {tell(waiter.what, respond)}")
 
     def tell_record(self, record: Record) -> str:
         return tell_record(record)
@@ -307,37 +307,37 @@ class Stage:
 # In words, for transcripts
 
 
-def tell(what: str, answer: Any) -> str:
-    code = answer.error.name.upper() if hasattr(answer, "error") else ""
-    if isinstance(answer, JoinAnswer):
-        if answer.error is ErrorCode.member_id_required:
-            return f"{what}: {code}, id {answer.member_id}"
-        if answer.error is not ErrorCode.none:
+def tell(what: str, respond: Any) -> str:
+    code = respond.error.name.upper() if hasattr(respond, "error") else ""
+    if isinstance(respond, JoinResponse):
+        if respond.error is ErrorCode.member_id_required:
+            return f"{what}: {code}, id {respond.member_id}"
+        if respond.error is not ErrorCode.none:
             return f"{what}: {code}"
         parts = [
-            f"generation {answer.generation}",
-            f"id {answer.member_id}",
-            f"protocol {answer.protocol_name}",
-            f"leader {answer.leader}",
+            f"generation {respond.generation}",
+            f"id {respond.member_id}",
+            f"protocol {respond.protocol_name}",
+            f"leader {respond.leader}",
         ]
-        if answer.members:
-            parts.append("of " + " ".join(each.member_id for each in answer.members))
-        if answer.skip_assignment:
+        if respond.members:
+            parts.append("of " + " ".join(each.member_id for each in respond.members))
+        if respond.skip_assignment:
             parts.append("skip the assignment")
         return f"{what}: " + ", ".join(parts)
-    if isinstance(answer, SyncAnswer):
-        if answer.error is not ErrorCode.none:
+    if isinstance(respond, SyncResponse):
+        if respond.error is not ErrorCode.none:
             return f"{what}: {code}"
-        return f"{what}: assigned {answer.assignment.decode() or 'nothing'}"
-    if isinstance(answer, LeaveAnswer):
+        return f"{what}: assigned {respond.assignment.decode() or 'nothing'}"
+    if isinstance(respond, LeaveResponse):
         members = (
             f"{each.member_id or each.instance_id} {each.error.name.upper()}"
-            for each in answer.members
+            for each in respond.members
         )
-        return f"{what}: " + (code if answer.error else ", ".join(members))
-    if hasattr(answer, "partitions"):
+        return f"{what}: " + (code if respond.error else ", ".join(members))
+    if hasattr(respond, "partitions"):
         errors = (
-            f"{topic}-{index} {each.name.upper()}" for topic, index, each in answer.partitions
+            f"{topic}-{index} {each.name.upper()}" for topic, index, each in respond.partitions
         )
         return f"{what}: " + ", ".join(errors)
     return f"{what}: {code}"

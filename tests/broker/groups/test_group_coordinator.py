@@ -18,9 +18,9 @@ from odradek.broker.groups.actions import (
     ConsumerHeartbeat,
     GroupKey,
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
     Leaver,
     OffsetKey,
@@ -28,7 +28,7 @@ from odradek.broker.groups.actions import (
     StoredGroup,
     StoredMember,
     Sync,
-    SyncAnswer,
+    SyncResponse,
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
@@ -84,12 +84,12 @@ def a_join(member_id: str = "", group: str = "g", **said: object) -> Join:
     return Join(group, member_id, **values)  # type: ignore[arg-type]
 
 
-def a_sync(joined: JoinAnswer, group: str = "g", **assignments: bytes) -> Sync:
+def a_sync(joined: JoinResponse, group: str = "g", **assignments: bytes) -> Sync:
     given = assignments or {each.member_id: b"mine" for each in joined.members}
     return Sync(group, joined.member_id, None, joined.generation, None, None, given)
 
 
-def a_heartbeat(joined: JoinAnswer) -> Heartbeat:
+def a_heartbeat(joined: JoinResponse) -> Heartbeat:
     return Heartbeat("g", joined.member_id, None, joined.generation)
 
 
@@ -99,7 +99,7 @@ def a_commit(offset: int = 5, group: str = "g", **said: object) -> Commit:
     return Commit(group, offsets=offsets, **values)  # type: ignore[arg-type]
 
 
-async def a_member(groups: GroupCoordinator) -> JoinAnswer:
+async def a_member(groups: GroupCoordinator) -> JoinResponse:
     joined = await groups.join(a_join())
     await groups.sync(a_sync(joined))
     return joined
@@ -114,16 +114,16 @@ class Asked:
     """A request in a task of its own."""
 
     def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
-        self.answer: object = None
-        self.is_answered = trio.Event()
+        self.respond: object = None
+        self.is_responded = trio.Event()
         nursery.start_soon(self._run, ask)
 
     async def _run(self, ask: Callable[[], Awaitable[object]]) -> None:
         try:
-            self.answer = await ask()
+            self.respond = await ask()
         except KafkaError as error:
-            self.answer = error.code
-        self.is_answered.set()
+            self.respond = error.code
+        self.is_responded.set()
 
 
 async def test_the_first_assignment_of_one_member(clock: VirtualClock) -> None:
@@ -132,7 +132,7 @@ async def test_the_first_assignment_of_one_member(clock: VirtualClock) -> None:
         joined = await groups.join(a_join())
         assert joined.error is ErrorCode.none
         synced = await groups.sync(a_sync(joined))
-        assert synced == SyncAnswer(ErrorCode.none, "consumer", "range", b"mine")
+        assert synced == SyncResponse(ErrorCode.none, "consumer", "range", b"mine")
         assert clock.monotonic() == 0
         assert groups.statistics.completed_rebalances == 1
         assert groups.count_by_state() == {("classic", "Stable"): 1}
@@ -149,9 +149,9 @@ async def test_members_that_start_together_are_in_the_first_generation(clock: Vi
         await clock.run_for((delay_ms - 1) / 1000)
         two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
         await clock.run_for(delay_ms / 1000)
-        assert not one.is_answered.is_set()
+        assert not one.is_responded.is_set()
         await clock.run_for(0.002)
-        assert [getattr(each.answer, "generation", None) for each in (one, two)] == [1, 1]
+        assert [getattr(each.respond, "generation", None) for each in (one, two)] == [1, 1]
 
 
 async def test_members_that_start_50_ms_apart_are_soon_in_one_generation(
@@ -175,13 +175,13 @@ async def test_members_that_start_50_ms_apart_are_soon_in_one_generation(
         assert clock.monotonic() == 0
         beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
         await clock.run_for(0.050)
-        assert not beat.is_answered.is_set()
+        assert not beat.is_responded.is_set()
         two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
         await clock.run_for(0.001)
-        assert beat.answer == HeartbeatAnswer(ErrorCode.rebalance_in_progress)
+        assert beat.respond == HeartbeatResponse(ErrorCode.rebalance_in_progress)
         one = await groups.join(a_join(member_id=joined.member_id))
-        await two.is_answered.wait()
-        assert [getattr(each, "generation", None) for each in (one, two.answer)] == [2, 2]
+        await two.is_responded.wait()
+        assert [getattr(each, "generation", None) for each in (one, two.respond)] == [2, 2]
         assert len(one.members) == 2
 
 
@@ -194,10 +194,10 @@ async def test_one_who_stays_alone_has_its_heartbeats_answered(clock: VirtualClo
         await groups.sync(a_sync(joined))
         beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
         await clock.run_for(0.099)
-        assert not beat.is_answered.is_set()
+        assert not beat.is_responded.is_set()
         await clock.run_for(0.002)
-        assert beat.answer == HeartbeatAnswer(ErrorCode.none)
-        assert await groups.heartbeat(a_heartbeat(joined)) == HeartbeatAnswer(ErrorCode.none)
+        assert beat.respond == HeartbeatResponse(ErrorCode.none)
+        assert await groups.heartbeat(a_heartbeat(joined)) == HeartbeatResponse(ErrorCode.none)
 
 
 async def test_the_first_join_waits_for_others(clock: VirtualClock) -> None:
@@ -208,9 +208,9 @@ async def test_the_first_join_waits_for_others(clock: VirtualClock) -> None:
         one = Asked(nursery, lambda: groups.join(a_join(fresh_id="1")))
         two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
         await clock.run_for(2.999)
-        assert not one.is_answered.is_set()
+        assert not one.is_responded.is_set()
         await clock.run_for(3.002)
-        assert {getattr(each.answer, "member_id", None) for each in (one, two)} == {"c-1", "c-2"}
+        assert {getattr(each.respond, "member_id", None) for each in (one, two)} == {"c-1", "c-2"}
 
 
 async def test_sessions_end_on_time(clock: VirtualClock) -> None:
@@ -250,8 +250,8 @@ async def test_many_groups_each_on_their_own_time(clock: VirtualClock) -> None:
 @pytest.mark.parametrize("session_timeout_ms", [5999, 1_800_001])
 async def test_session_timeouts_have_bounds(clock: VirtualClock, session_timeout_ms: int) -> None:
     async with running(clock, MemoryLog()) as groups:
-        answer = await groups.join(a_join(session_timeout_ms=session_timeout_ms))
-        assert answer.error is ErrorCode.invalid_session_timeout
+        respond = await groups.join(a_join(session_timeout_ms=session_timeout_ms))
+        assert respond.error is ErrorCode.invalid_session_timeout
 
 
 async def test_the_empty_group_id_is_for_offsets_alone(clock: VirtualClock) -> None:
@@ -275,12 +275,12 @@ async def test_a_commit_is_answered_when_the_replicas_have_it(clock: VirtualCloc
         await clock.settle()
         fetch = Asked(nursery, lambda: fetched(groups))
         await clock.settle()
-        assert not commit.is_answered.is_set()
-        assert not fetch.is_answered.is_set(), "what could be taken back was shown"
+        assert not commit.is_responded.is_set()
+        assert not fetch.is_responded.is_set(), "what could be taken back was shown"
         log.move_on()
         await clock.settle()
-        assert getattr(commit.answer, "error", None) is ErrorCode.none
-        assert fetch.answer == 2
+        assert getattr(commit.respond, "error", None) is ErrorCode.none
+        assert fetch.respond == 2
 
 
 async def test_a_commit_that_comes_while_a_reader_waits_is_not_told_to_it(
@@ -299,9 +299,9 @@ async def test_a_commit_that_comes_while_a_reader_waits_is_not_told_to_it(
         await clock.settle()
         log.move_to(0, end)
         await clock.settle()
-        assert first.is_answered.is_set()
-        assert not second.is_answered.is_set()
-        assert fetch.answer == 2
+        assert first.is_responded.is_set()
+        assert not second.is_responded.is_set()
+        assert fetch.respond == 2
         log.move_on()
 
 
@@ -316,12 +316,12 @@ async def test_a_consumer_group_is_described_as_the_replicas_have_it(clock: Virt
         await clock.settle()
         described = Asked(nursery, lambda: groups.describe_consumer("g"))
         await clock.settle()
-        assert not joined.is_answered.is_set()
-        assert not described.is_answered.is_set(), "what could be taken back was shown"
+        assert not joined.is_responded.is_set()
+        assert not described.is_responded.is_set(), "what could be taken back was shown"
         log.move_on()
         await clock.settle()
-        assert isinstance(described.answer, DescribedConsumerGroup)
-        assert [each.member.member_id for each in described.answer.members] == ["m"]
+        assert isinstance(described.respond, DescribedConsumerGroup)
+        assert [each.member.member_id for each in described.respond.members] == ["m"]
 
 
 async def test_that_somebody_is_not_there_is_told_as_the_replicas_have_it(
@@ -347,12 +347,12 @@ async def test_that_somebody_is_not_there_is_told_as_the_replicas_have_it(
         await clock.settle()
         described = Asked(nursery, lambda: groups.describe_consumer("g"))
         await clock.settle()
-        assert not fetched.is_answered.is_set()
-        assert not described.is_answered.is_set()
+        assert not fetched.is_responded.is_set()
+        assert not described.is_responded.is_set()
         log.move_on()
         await clock.settle()
-        assert fetched.answer is ErrorCode.unknown_member_id
-        assert described.answer is ErrorCode.group_id_not_found
+        assert fetched.respond is ErrorCode.unknown_member_id
+        assert described.respond is ErrorCode.group_id_not_found
 
 
 async def test_answers_come_in_the_order_of_the_log(clock: VirtualClock) -> None:
@@ -382,11 +382,11 @@ async def test_replicas_that_do_not_follow_cost_the_commit_timeout(clock: Virtua
             await clock.settle()
             fetch = Asked(nursery, lambda: fetched(groups))
             await clock.run_for(5)
-            assert getattr(commit.answer, "error", None) is ErrorCode.coordinator_not_available
-            assert fetch.answer is ErrorCode.not_coordinator
+            assert getattr(commit.respond, "error", None) is ErrorCode.coordinator_not_available
+            assert fetch.respond is ErrorCode.not_coordinator
             again = Asked(nursery, lambda: fetched(groups))
             await clock.settle()
-            assert not again.is_answered.is_set(), "what could be taken back was shown"
+            assert not again.is_responded.is_set(), "what could be taken back was shown"
             log.move_on()
         assert await fetched(groups) == 2, "it was written, only not known to be"
 
@@ -555,8 +555,8 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         groups.leadership.resigned(0)
         groups.leadership.resigned(0)
         await clock.settle()
-        assert getattr(other.answer, "error", None) is ErrorCode.not_coordinator
-        assert getattr(commit.answer, "error", None) is ErrorCode.not_coordinator
+        assert getattr(other.respond, "error", None) is ErrorCode.not_coordinator
+        assert getattr(commit.respond, "error", None) is ErrorCode.not_coordinator
         with pytest.raises(NotCoordinator):
             await groups.sync(a_sync(joined))
         assert groups.list_groups([], []) == []
@@ -631,7 +631,7 @@ async def test_everything_is_forgotten_between_two_tests(clock: VirtualClock) ->
         assert groups.list_groups([], []) == []
         assert groups.offset_count == 0
         await clock.settle()
-        assert getattr(waiting.answer, "error", None) is ErrorCode.unknown_member_id
+        assert getattr(waiting.respond, "error", None) is ErrorCode.unknown_member_id
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
         assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
         assert (await groups.join(a_join())).generation == 1
@@ -651,8 +651,8 @@ async def test_offsets_are_deleted_unless_somebody_reads_there(clock: VirtualClo
         await groups.sync(a_sync(joined))
         offsets = (OffsetToCommit("t", None, 0, 1, -1, ""), OffsetToCommit("u", None, 0, 1, -1, ""))
         await groups.commit(Commit("g", joined.member_id, None, 1, offsets))
-        answer = await groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 7)])
-        assert [error for _, _, error in answer.partitions] == [
+        respond = await groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 7)])
+        assert [error for _, _, error in respond.partitions] == [
             ErrorCode.group_subscribed_to_topic,
             ErrorCode.none,
             ErrorCode.none,
@@ -666,8 +666,8 @@ async def test_a_large_deletion_is_written_in_batches_that_fit(clock: VirtualClo
     log.limit = 2000
     async with running(clock, log) as groups:
         offsets = tuple(OffsetToCommit("t", None, index, 1, -1, "") for index in range(500))
-        answer = await groups.commit(Commit("g", "", None, -1, offsets))
-        assert {error for _, _, error in answer.partitions} == {ErrorCode.none}
+        respond = await groups.commit(Commit("g", "", None, -1, offsets))
+        assert {error for _, _, error in respond.partitions} == {ErrorCode.none}
         assert groups.offset_count == 500
         assert await groups.delete_groups(["g"]) == [("g", ErrorCode.none)]
         assert groups.offset_count == 0
@@ -736,7 +736,7 @@ async def test_a_bug_in_one_partition_hits_that_partition_alone(
         with pytest.raises(KafkaError, match="unknown_server_error"):
             await groups.join(a_join(joined.member_id, here))
         await clock.settle()
-        assert getattr(waiting.answer, "error", None) is ErrorCode.not_coordinator
+        assert getattr(waiting.respond, "error", None) is ErrorCode.not_coordinator
         assert "broke an invariant" in caplog.text
         with pytest.raises(NotCoordinator):
             await groups.join(a_join(group=here))

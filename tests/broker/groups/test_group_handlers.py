@@ -125,8 +125,8 @@ class Node:
         context = RequestContext(
             cast(Any, self), api, version, 1, "client", _endpoint(), Address("::1", 5), _flush
         )
-        answer = await HANDLERS[api](request, context)
-        written = messages.write_response(api.key, version, answer)
+        respond = await HANDLERS[api](request, context)
+        written = messages.write_response(api.key, version, respond)
         return messages.read_response(api.key, version, memoryview(written))
 
 
@@ -322,8 +322,8 @@ def partitions(*offsets: tuple[int, int], text: str | None = "m") -> dict[str, A
     }
 
 
-def errors(answer: Any) -> list[ErrorCode]:
-    return [each.error_code for topic in answer.topics for each in topic.partitions]
+def errors(respond: Any) -> list[ErrorCode]:
+    return [each.error_code for topic in respond.topics for each in topic.partitions]
 
 
 async def a_fetch(
@@ -332,8 +332,8 @@ async def a_fetch(
     """The answer about the one group, in the newest form."""
     if version >= 8:
         values = {"groups": [{"group_id": "g", "topics": topics, **said}]}
-        answer = await node.call(apis.OFFSET_FETCH, version, **values)
-        return answer.groups[0]
+        respond = await node.call(apis.OFFSET_FETCH, version, **values)
+        return respond.groups[0]
     return await node.call(apis.OFFSET_FETCH, version, group_id="g", topics=topics, **said)
 
 
@@ -354,16 +354,16 @@ async def test_offset_commit_then_fetch(node: Node, version: int) -> None:
 @pytest.mark.parametrize("version", apis.OFFSET_COMMIT.versions)
 async def test_offset_commit_refuses_what_does_not_exist(node: Node, version: int) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
-    answer = await a_commit(
+    respond = await a_commit(
         node,
         version,
         {**named(version), **partitions((7, 1), (0, 5))},
         {**named(version, "gone", GONE_ID), **partitions((0, 1))},
     )
     no_topic = ErrorCode.unknown_topic_id if version >= 10 else unknown
-    assert errors(answer) == [unknown, NONE, no_topic]
+    assert errors(respond) == [unknown, NONE, no_topic]
     if version >= 10:
-        assert [each.topic_id for each in answer.topics] == [ORDERS_ID, GONE_ID]
+        assert [each.topic_id for each in respond.topics] == [ORDERS_ID, GONE_ID]
     nothing = await a_commit(
         node, version, {**named(version, "gone", GONE_ID), **partitions((0, 1))}
     )
@@ -383,20 +383,20 @@ async def test_offset_commit_by_members_only(node: Node, version: int) -> None:
         ("nobody", 1, ErrorCode.unknown_member_id),
         ("", -1, ErrorCode.unknown_member_id),
     ):
-        answer = await a_commit(
+        respond = await a_commit(
             node, version, one, generation_id_or_member_epoch=generation, member_id=member_id
         )
-        assert errors(answer) == [told]
+        assert errors(respond) == [told]
 
 
 async def test_offset_commit_metadata_has_a_limit(node: Node) -> None:
-    answer = await a_commit(
+    respond = await a_commit(
         node,
         9,
         {**named(9), **partitions((0, 5), text="x" * 4097)},
         {**named(9), **partitions((1, 5), text=None)},
     )
-    assert errors(answer) == [ErrorCode.offset_metadata_too_large, NONE]
+    assert errors(respond) == [ErrorCode.offset_metadata_too_large, NONE]
     (found,) = (await a_fetch(node, 9, [{"name": "orders", "partition_indexes": [0, 1]}])).topics
     assert [(each.committed_offset, each.metadata) for each in found.partitions] == [
         (-1, ""),
@@ -416,9 +416,9 @@ async def test_old_commits_bring_their_own_retention(
 
 @pytest.mark.parametrize("version", apis.OFFSET_FETCH.versions)
 async def test_offset_fetch_of_an_unknown_group_is_no_error(node: Node, version: int) -> None:
-    answer = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
-    assert getattr(answer, "error_code", NONE) is NONE
-    (found,) = answer.topics[0].partitions
+    respond = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
+    assert getattr(respond, "error_code", NONE) is NONE
+    (found,) = respond.topics[0].partitions
     assert (found.committed_offset, found.metadata, found.error_code) == (-1, "", NONE)
     if version >= 2:
         everything = await a_fetch(node, version, None)
@@ -447,8 +447,8 @@ async def test_offset_fetch_by_id_of_an_unknown_topic(node: Node) -> None:
         {"topic_id": ORDERS_ID, "partition_indexes": [0]},
         {"topic_id": None, "partition_indexes": [1]},
     ]
-    answer = await a_fetch(node, 10, wanted)
-    found = {each.topic_id: each.partitions[0] for each in answer.topics}
+    respond = await a_fetch(node, 10, wanted)
+    found = {each.topic_id: each.partitions[0] for each in respond.topics}
     assert found[ORDERS_ID].committed_offset == 5
     assert found[GONE_ID].error_code is ErrorCode.unknown_topic_id
     assert found[None].error_code is ErrorCode.unknown_topic_id
@@ -458,14 +458,14 @@ async def test_offset_fetch_of_several_groups(node: Node) -> None:
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))}, group_id="one")
     await a_commit(node, 9, {"name": "orders", **partitions((0, 6))}, group_id="two")
     wanted = [{"name": "orders", "partition_indexes": [0]}]
-    answer = await node.call(
+    respond = await node.call(
         apis.OFFSET_FETCH,
         9,
         groups=[{"group_id": each, "topics": wanted} for each in ("one", "two", "three")],
         require_stable=True,
     )
     assert [
-        (each.group_id, each.topics[0].partitions[0].committed_offset) for each in answer.groups
+        (each.group_id, each.topics[0].partitions[0].committed_offset) for each in respond.groups
     ] == [("one", 5), ("two", 6), ("three", -1)]
 
 
@@ -473,11 +473,11 @@ async def test_offset_fetch_of_several_groups(node: Node) -> None:
 async def test_offset_fetch_where_there_is_no_coordinator(node: Node, version: int) -> None:
     for partition in range(4):
         node.groups.leadership.resigned(partition)
-    answer = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
+    respond = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
     if version >= 2:
-        assert (answer.error_code, answer.topics) == (ErrorCode.not_coordinator, ())
+        assert (respond.error_code, respond.topics) == (ErrorCode.not_coordinator, ())
     else:
-        assert errors(answer) == [ErrorCode.not_coordinator]
+        assert errors(respond) == [ErrorCode.not_coordinator]
 
 
 async def test_offset_delete(node: Node) -> None:
@@ -491,9 +491,9 @@ async def test_offset_delete(node: Node) -> None:
     missing = await node.call(apis.OFFSET_DELETE, 0, group_id="g", topics=wanted)
     assert (missing.error_code, missing.topics) == (ErrorCode.group_id_not_found, ())
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))})
-    answer = await node.call(apis.OFFSET_DELETE, 0, group_id="g", topics=wanted)
+    respond = await node.call(apis.OFFSET_DELETE, 0, group_id="g", topics=wanted)
     unknown = ErrorCode.unknown_topic_or_partition
-    assert errors(answer) == [NONE, NONE, unknown, unknown]
+    assert errors(respond) == [NONE, NONE, unknown, unknown]
     assert (await a_fetch(node, 9, None)).topics == ()
 
 
@@ -524,8 +524,8 @@ async def test_list_groups(node: Node, version: int) -> None:
 async def test_describe_groups(node: Node, version: int) -> None:
     joined = await a_member(node)
     values = {"groups": ["g", "nobody"], "include_authorized_operations": version >= 3}
-    answer = await node.call(apis.DESCRIBE_GROUPS, version, **values)
-    group, missing = answer.groups
+    respond = await node.call(apis.DESCRIBE_GROUPS, version, **values)
+    group, missing = respond.groups
     assert (group.error_code, group.group_state) == (NONE, "Stable")
     assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
     (member,) = group.members
@@ -561,8 +561,8 @@ async def test_describe_groups_where_there_is_no_coordinator(node: Node) -> None
 async def test_delete_groups(node: Node, version: int) -> None:
     await a_member(node)
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))}, group_id="simple")
-    answer = await node.call(apis.DELETE_GROUPS, version, groups_names=["g", "simple", "nobody"])
-    assert [(each.group_id, each.error_code) for each in answer.results] == [
+    respond = await node.call(apis.DELETE_GROUPS, version, groups_names=["g", "simple", "nobody"])
+    assert [(each.group_id, each.error_code) for each in respond.results] == [
         ("g", ErrorCode.non_empty_group),
         ("simple", NONE),
         ("nobody", ErrorCode.group_id_not_found),

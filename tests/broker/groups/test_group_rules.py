@@ -214,9 +214,9 @@ def test_a_group_larger_than_the_limit_that_was_lowered_joins_again() -> None:
 def test_nobody_is_removed_by_a_name_that_was_not_given() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
     stage.joins("A", instance_id="")  # an instance id, if a strange one
-    left = stage.leave(Leaver("", None)).answer
+    left = stage.leave(Leaver("", None)).respond
     assert left.members[0].error is UNKNOWN
-    assert stage.leave(Leaver("", "")).answer.members[0].error is NONE
+    assert stage.leave(Leaver("", "")).respond.members[0].error is NONE
 
 
 def test_an_admin_removes_a_member_that_waits() -> None:
@@ -224,19 +224,19 @@ def test_an_admin_removes_a_member_that_waits() -> None:
     waiting = stage.sync("static")
     assert waiting.is_waiting
     stage.leave(Leaver("", "s"))
-    assert waiting.answer.error is UNKNOWN
+    assert waiting.respond.error is UNKNOWN
 
 
 def test_one_who_asks_twice_is_answered_twice() -> None:
     stage = SCENES[PREPARING]()
     first = stage.join("leader")
     second = stage.join("leader")
-    assert first.answer.error is BUSY
+    assert first.respond.error is BUSY
     assert second.is_waiting
     stage = SCENES[COMPLETING]()
     first = stage.sync("static")
     second = stage.sync("static")
-    assert first.answer.error is BUSY
+    assert first.respond.error is BUSY
     assert second.is_waiting
 
 

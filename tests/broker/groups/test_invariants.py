@@ -172,7 +172,7 @@ class Histories(RuleBasedStateMachine):
             self.generation = group.generation
 
     @invariant()
-    def who_waits_will_be_answered(self) -> None:
+    def who_waits_will_be_responded(self) -> None:
         if not hasattr(self, "stage"):
             return
         group = self.stage.group

@@ -76,8 +76,8 @@ class Peer:
         self.topic_id = self._topic_id()
 
     def _topic_id(self) -> Any:
-        answer = self.ask("admin", apis.METADATA, 12, topics=[{"name": TOPIC}])
-        return answer.topics[0].topic_id
+        respond = self.ask("admin", apis.METADATA, 12, topics=[{"name": TOPIC}])
+        return respond.topics[0].topic_id
 
     def connection(self, who: str) -> Connection:
         if who not in self._connections:
@@ -99,21 +99,21 @@ class Peer:
             each.close()
 
 
-def plain(answer: Any, peer: Peer, key: str = "") -> Any:
+def plain(respond: Any, peer: Peer, key: str = "") -> Any:
     """An answer as plain values, without what each broker makes up."""
     if key in MADE_UP:
         return MADE_UP[key]
-    if dataclasses.is_dataclass(answer):
-        values = {f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)}
+    if dataclasses.is_dataclass(respond):
+        values = {f.name: getattr(respond, f.name) for f in dataclasses.fields(respond)}
         return {name: plain(value, peer, name) for name, value in values.items()}
-    if isinstance(answer, tuple):
-        parts = [plain(each, peer) for each in answer]
+    if isinstance(respond, tuple):
+        parts = [plain(each, peer) for each in respond]
         return sorted(parts, key=repr) if key in UNORDERED else parts
-    if isinstance(answer, str):
-        return UUID_TEXT.sub("<uuid>", answer)
-    if answer == peer.topic_id:
+    if isinstance(respond, str):
+        return UUID_TEXT.sub("<uuid>", respond)
+    if respond == peer.topic_id:
         return "the topic's id"
-    return answer
+    return respond
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,9 @@ def both(peers: list[Peer]) -> Callable[[Story], None]:
         for peer in peers:
             seen: list[Any] = []
 
-            def see(answer: Any, peer: Peer = peer, seen: list[Any] = seen) -> Any:
-                seen.append(plain(answer, peer))
-                return answer
+            def see(respond: Any, peer: Peer = peer, seen: list[Any] = seen) -> Any:
+                seen.append(plain(respond, peer))
+                return respond
 
             story(peer, see)
             told.append(seen)
@@ -440,9 +440,9 @@ def test_two_members(both: Callable[[Story], None]) -> None:
         values = join_values("two", 9, member_id=given.member_id)
         peer.send("b", apis.JOIN_GROUP, 9, **values)
         beat = {"group_id": "two", "generation_id": 1, "member_id": first.member_id}
-        while not (answer := peer.ask("a", apis.HEARTBEAT, 4, **beat)).error_code:
+        while not (respond := peer.ask("a", apis.HEARTBEAT, 4, **beat)).error_code:
             pass
-        see(answer)
+        see(respond)
         look(peer, see, "two")
         commit = commit_values(
             peer, 9, "two", member_id=first.member_id, generation_id_or_member_epoch=1
@@ -515,8 +515,8 @@ def test_find_coordinator(both: Callable[[Story], None]) -> None:
                 values = {"key": "a"}
             see(peer.ask("a", apis.FIND_COORDINATOR, version, **values))
             if 1 <= version < 6:
-                answer = peer.ask("a", apis.FIND_COORDINATOR, version, **values, key_type=2)
-                parts = answer.coordinators if version >= 4 else (answer,)
+                respond = peer.ask("a", apis.FIND_COORDINATOR, version, **values, key_type=2)
+                parts = respond.coordinators if version >= 4 else (respond,)
                 see(tuple((each.error_code, each.node_id) for each in parts))
 
     both(story)
@@ -536,8 +536,8 @@ def test_list_groups(both: Callable[[Story], None]) -> None:
                         **({"states_filter": states} if states else {}),
                         **({"types_filter": types} if types else {}),
                     }
-                    answer = peer.ask("admin", apis.LIST_GROUPS, version, **values)
-                    see(tuple(each for each in answer.groups if "listed" in each.group_id))
+                    respond = peer.ask("admin", apis.LIST_GROUPS, version, **values)
+                    see(tuple(each for each in respond.groups if "listed" in each.group_id))
 
     both(story)
 
@@ -603,7 +603,7 @@ def test_the_same_records(brokers: list[BrokerProcess], peers: list[Peer]) -> No
 
     told = []
     for broker, peer in zip(brokers, peers, strict=True):
-        story(peer, lambda answer: answer)
+        story(peer, lambda respond: respond)
         told.append(_records_of(broker, groups))
     kafka, ours = told
     assert any("recorded-3" in line for lines in kafka for line in lines)
@@ -630,8 +630,8 @@ def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
     config = {"offsets.topic.num.partitions": "5"}
 
     def commit(peer: Peer, group: str, **said: Any) -> None:
-        answer = peer.ask("a", apis.OFFSET_COMMIT, 9, **commit_values(peer, 9, group, **said))
-        errors = {each.partition_index: each.error_code for each in answer.topics[0].partitions}
+        respond = peer.ask("a", apis.OFFSET_COMMIT, 9, **commit_values(peer, 9, group, **said))
+        errors = {each.partition_index: each.error_code for each in respond.topics[0].partitions}
         assert not errors[0]
 
     with start_kafka(tmp_path / "kafka", config=config) as kafka:
@@ -641,7 +641,7 @@ def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
         ).check()  # fmt: skip
         peer = Peer(kafka.bootstrap)
         _wait_for_coordinators(peer)
-        joined = member(peer, lambda answer: answer, "group", "a", session_timeout=300_000)
+        joined = member(peer, lambda respond: respond, "group", "a", session_timeout=300_000)
         peer.ask("a", apis.SYNC_GROUP, 5, **sync_values("group", joined))
         named = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
         commit(peer, "group", **named)
@@ -664,7 +664,7 @@ def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
             beat = {"group_id": "group", "generation_id": 1, "member_id": joined.member_id}
             assert not peer.ask("a", apis.HEARTBEAT, 4, **beat).error_code
             for group in ("group", "simple"):
-                look(peer, lambda answer, peer=peer: seen.append(plain(answer, peer)), group)
+                look(peer, lambda respond, peer=peer: seen.append(plain(respond, peer)), group)
             commit(peer, "simple")
             peer.close()
         except BaseException:

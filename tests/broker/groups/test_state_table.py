@@ -85,7 +85,7 @@ class Seen:
     stage: Stage
     state_before: State
     generation_before: int
-    answer: Any
+    respond: Any
     waits: bool
 
     @property
@@ -94,7 +94,7 @@ class Seen:
 
     @property
     def error(self) -> ErrorCode | None:
-        return getattr(self.answer, "error", None)
+        return getattr(self.respond, "error", None)
 
     @property
     def state(self) -> State:
@@ -115,7 +115,7 @@ def newcomer_joins(stage: Stage) -> Request:
 def pending_joins(stage: Stage) -> Request:
     given = stage.join("another")
     if stage.client("another").member_id == "":  # a dead group gives no ids
-        assert given.answer.error is ErrorCode.coordinator_not_available
+        assert given.respond.error is ErrorCode.coordinator_not_available
         stage.client("another").member_id = "given-before"
     return stage.join("another")
 
@@ -233,7 +233,7 @@ HAPPEN: dict[Event, Callable[[Stage], Request | None]] = {
 
 def gives_id(seen: Seen) -> None:
     assert seen.error is ErrorCode.member_id_required
-    assert seen.answer.member_id in seen.group.roster.pending
+    assert seen.respond.member_id in seen.group.roster.pending
     assert seen.state is seen.state_before
 
 
@@ -250,7 +250,7 @@ def updates(seen: Seen) -> None:
 
 def repeats(seen: Seen) -> None:
     assert seen.error is ErrorCode.none
-    assert seen.answer.generation == seen.generation_before == seen.group.generation
+    assert seen.respond.generation == seen.generation_before == seen.group.generation
     assert seen.state is seen.state_before
 
 
@@ -274,7 +274,7 @@ def awaits_assignment(seen: Seen) -> None:
 
 
 def stores_assignment(seen: Seen) -> None:
-    assert seen.answer.assignment == b"A"
+    assert seen.respond.assignment == b"A"
     assert seen.state is State.STABLE
     value = seen.stage.log[-1].value
     assert value.generation == seen.generation_before  # type: ignore[union-attr]
@@ -287,9 +287,9 @@ def settles(seen: Seen) -> None:
     assert all(not each.is_waiting for each in seen.stage.requests if each.what == "sync")
 
 
-def answers_assignment(seen: Seen) -> None:
+def responses_assignment(seen: Seen) -> None:
     assert seen.error is ErrorCode.none
-    assert seen.answer.assignment in (b"a", b"c")
+    assert seen.respond.assignment in (b"a", b"c")
     assert seen.state is State.STABLE
 
 
@@ -303,7 +303,7 @@ def awaits_others(seen: Seen) -> None:
     extended(seen)
 
 
-def answers_heartbeats(seen: Seen) -> None:
+def responses_heartbeats(seen: Seen) -> None:
     assert seen.error is ErrorCode.none
     assert seen.state is seen.state_before
 
@@ -333,7 +333,7 @@ def rebalances(seen: Seen) -> None:
 def rebalances_with_error(seen: Seen) -> None:
     rebalances(seen)
     follower = [each for each in seen.stage.requests if each.what == "sync"][-1]
-    assert follower.answer.error is ErrorCode.coordinator_not_available
+    assert follower.respond.error is ErrorCode.coordinator_not_available
 
 
 def goes_on_waiting(seen: Seen) -> None:
@@ -356,7 +356,7 @@ def drops_unsynced(seen: Seen) -> None:
 def refuses(seen: Seen) -> None:
     assert (
         seen.error is ErrorCode.unknown_member_id
-        or seen.answer.members[0].error is ErrorCode.unknown_member_id
+        or seen.respond.members[0].error is ErrorCode.unknown_member_id
     )
     assert seen.state is seen.state_before
 
@@ -382,10 +382,10 @@ LOOKS: dict[Step, Callable[[Seen], None]] = {
     Step.AWAIT_ASSIGNMENT: awaits_assignment,
     Step.STORE_ASSIGNMENT: stores_assignment,
     Step.SETTLE: settles,
-    Step.ANSWER_ASSIGNMENT: answers_assignment,
+    Step.RESPONSE_ASSIGNMENT: responses_assignment,
     Step.STAY_ALIVE: stays_alive,
     Step.AWAIT_OTHERS: awaits_others,
-    Step.ANSWER_HEARTBEATS: answers_heartbeats,
+    Step.RESPONSE_HEARTBEATS: responses_heartbeats,
     Step.STAY_ALIVE_AND_REJOIN: stays_alive_and_rejoins,
     Step.REJOIN: told_to_rejoin,
     Step.REBALANCE: rebalances,
@@ -411,9 +411,9 @@ def test_every_cell(event: Event, state: State) -> None:
     assert before.state is state
     generation = before.generation
     request = HAPPEN[event](stage)
-    answer = None if request is None else request.answer
+    respond = None if request is None else request.respond
     waits = request is not None and request.is_waiting
-    LOOKS[TABLE[event][state]](Seen(stage, state, generation, answer, waits))
+    LOOKS[TABLE[event][state]](Seen(stage, state, generation, respond, waits))
 
 
 def test_the_table_is_whole() -> None:

@@ -53,8 +53,8 @@ def ending(*, commit: bool = True, epoch: int = 0, **said: Any) -> TransactionMa
 async def commit(
     groups: GroupCoordinator, transaction: InTransaction, offset: int = 9, **said: Any
 ) -> ErrorCode:
-    answer = await groups.commit_in_transaction(a_commit(offset, **said), transaction)
-    ((_, _, error),) = answer.partitions
+    respond = await groups.commit_in_transaction(a_commit(offset, **said), transaction)
+    ((_, _, error),) = respond.partitions
     return error
 
 
@@ -138,7 +138,7 @@ async def test_what_the_transactions_coordinator_refuses(
     said: ErrorCode,
     told: ErrorCode,
 ) -> None:
-    coordinator.answers = [said]
+    coordinator.responses = [said]
     async with running(clock, MemoryLog()) as groups:
         assert await refused(groups, within(coordinator, support)) is told
         assert (await stable(groups)).error is ErrorCode.none
@@ -210,12 +210,12 @@ async def test_what_is_committed_is_told_when_the_replicas_have_the_marker(
         await trio.testing.wait_all_tasks_blocked()
         fetching = Asked(nursery, lambda: fetched(groups))
         await trio.testing.wait_all_tasks_blocked()
-        assert not marking.is_answered.is_set()
-        assert not fetching.is_answered.is_set()
+        assert not marking.is_responded.is_set()
+        assert not fetching.is_responded.is_set()
         log.move_on()
-        await marking.is_answered.wait()
-        await fetching.is_answered.wait()
-        assert fetching.answer == 9
+        await marking.is_responded.wait()
+        await fetching.is_responded.wait()
+        assert fetching.respond == 9
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def url(broker: Broker, path: str = "/metrics") -> str:
 
 def scrape(broker: Broker) -> dict[str, float]:
     """Every line of the page, its labels a part of the name."""
-    with urllib.request.urlopen(url(broker), timeout=10) as answer:
-        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        text = answer.read().decode()
+    with urllib.request.urlopen(url(broker), timeout=10) as respond:
+        assert respond.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text = respond.read().decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -158,10 +158,10 @@ def test_two_questions_on_one_connection_and_one_for_the_head(broker: Broker) ->
     with socket.create_connection((address.host, address.port), timeout=10) as sock:
         for _ in range(2):
             sock.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = b""
-            while not answer.endswith(b"\r\n\r\n"):
-                answer += sock.recv(4096)
-            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+            respond = b""
+            while not respond.endswith(b"\r\n\r\n"):
+                respond += sock.recv(4096)
+            assert respond.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x10garbage\r\n\r\n", b"GET /" + b"x" * 20_000])

@@ -80,9 +80,9 @@ async def alter(address: Address) -> ErrorCode:
     }
     async with trio.open_nursery() as nursery:
         connection = await open_connection(TcpNetwork(), address, nursery)
-        answer = await connection.request(apis.CREATE_ACLS, {"creations": [wanted]}, timeout_s=10)
+        respond = await connection.request(apis.CREATE_ACLS, {"creations": [wanted]}, timeout_s=10)
         nursery.cancel_scope.cancel()
-    code: ErrorCode = answer.results[0].error_code
+    code: ErrorCode = respond.results[0].error_code
     return code
 
 
@@ -133,17 +133,17 @@ def test_before_a_controller_knows_what_is_committed_it_authorizes_nothing() -> 
     """But what a quorum is made by: else it would never know."""
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
-        answers: list[Any] = []
+        responses: list[Any] = []
 
         async def ask() -> None:
-            answers.append(await connection.request(apis.DESCRIBE_ACLS, ALL_ACLS))
+            responses.append(await connection.request(apis.DESCRIBE_ACLS, ALL_ACLS))
 
         async with trio.open_nursery() as asking:
             asking.start_soon(ask)
             await trio.sleep(1)
-            assert not answers
+            assert not responses
             await nodes.start(2)
-        assert answers[0].error_code is ErrorCode.none
+        assert responses[0].error_code is ErrorCode.none
 
     start_one_of_three(talk)
 
@@ -168,8 +168,8 @@ def test_super_users_do_not_wait_for_acls() -> None:
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
         with trio.fail_after(1):
-            answer = await connection.request(apis.DESCRIBE_QUORUM, QUORUM)
-        (partition,) = answer.topics[0].partitions
+            respond = await connection.request(apis.DESCRIBE_QUORUM, QUORUM)
+        (partition,) = respond.topics[0].partitions
         assert partition.error_code is ErrorCode.not_leader_or_follower
         await nodes.start(2)
 

@@ -11,7 +11,7 @@ from odradek.storage.directories.names import TopicPartition
 
 @dataclass
 class Coordinator:
-    answers: list[ErrorCode] = field(default_factory=lambda: [ErrorCode.none])
+    responses: list[ErrorCode] = field(default_factory=lambda: [ErrorCode.none])
     """One after the other, the last for ever."""
     asked: list[tuple[str, int, int, list[TopicPartition], bool]] = field(default_factory=list)
 
@@ -27,5 +27,5 @@ class Coordinator:
         self.asked.append(
             (transactional_id, producer_id, producer_epoch, list(partitions), verify_only)
         )
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return dict.fromkeys(partitions, answer)
+        respond = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        return dict.fromkeys(partitions, respond)

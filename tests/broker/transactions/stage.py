@@ -24,9 +24,9 @@ from odradek.broker.transactions.actions import (
     InitProducerId,
     Now,
     Outcome,
-    PartitionsAnswer,
+    PartitionsResponse,
     Producer,
-    ProducerAnswer,
+    ProducerResponse,
     SendMarkers,
     Stored,
     Then,
@@ -59,12 +59,12 @@ class Request:
     who: str
     what: str
     heard: bool = True
-    answers: list[Any] = field(default_factory=list)
+    responses: list[Any] = field(default_factory=list)
 
     @property
-    def answer(self) -> Any:
-        assert len(self.answers) <= 1, f"{self.who}'s {self.what} was answered twice"
-        return self.answers[0] if self.answers else None
+    def respond(self) -> Any:
+        assert len(self.responses) <= 1, f"{self.who}'s {self.what} was answered twice"
+        return self.responses[0] if self.responses else None
 
 
 @dataclass
@@ -76,9 +76,9 @@ class Client:
     producer: Producer = NOBODY
     timeout_ms: int = 60_000
 
-    def learn(self, answer: Any) -> None:
-        if isinstance(answer, ProducerAnswer) and answer.producer_id != NO_PRODUCER_ID:
-            self.producer = Producer(answer.producer_id, answer.epoch)
+    def learn(self, respond: Any) -> None:
+        if isinstance(respond, ProducerResponse) and respond.producer_id != NO_PRODUCER_ID:
+            self.producer = Producer(respond.producer_id, respond.epoch)
 
 
 class Stage:
@@ -146,7 +146,7 @@ class Stage:
         """Let time pass, then look for what is out of time, and send again what has to be."""
         self.now_ms += ms
         if not self.partitions_wait:
-            self.answer_markers()
+            self.respond_markers()
         for transactional_id in list(self.shard.transactions):
             self.do(self.shard.time_out(transactional_id, self.now))
         for transactional_id in list(self.shard.transactions):
@@ -154,14 +154,14 @@ class Stage:
 
     # What partitions do
 
-    def answer_markers(self, outcomes: Mapping[TopicPartition, Outcome] | None = None) -> None:
+    def respond_markers(self, outcomes: Mapping[TopicPartition, Outcome] | None = None) -> None:
         """The partitions answer what was sent; where nothing else is said, that it is written."""
         for _ in range(len(self.sent)):
             sent = self.sent.popleft()
-            answers = {
+            responses = {
                 each: (outcomes or {}).get(each, Outcome.WRITTEN) for each in sent.partitions
             }
-            self.do(self.shard.marked(sent, answers, self.now))
+            self.do(self.shard.marked(sent, responses, self.now))
 
     # What the driver does
 
@@ -170,8 +170,8 @@ class Stage:
         while todo:
             actions = todo.popleft()
             self.story += actions.notes
-            for waiter, answer in actions.replies:
-                self._answer(waiter, answer)
+            for waiter, respond in actions.replies:
+                self._respond(waiter, respond)
             for sending in actions.markers:
                 self._send(sending)
             for allocate in actions.allocations:
@@ -180,7 +180,7 @@ class Stage:
                 todo.append(self.shard.handle(allocate.event, allocate.waiter, self.now, fresh_id))
             todo.extend(self._append(each) for each in actions.appends)
         if not self.partitions_wait and any(not each.attempt for each in self.sent):
-            self.answer_markers()
+            self.respond_markers()
 
     def _send(self, sending: SendMarkers) -> None:
         self.sent.append(sending)
@@ -193,13 +193,13 @@ class Stage:
                 f"markers{again}: {kind} of {producer_id}/{epoch} to {_words(sending.partitions)}"
             )
 
-    def _answer(self, waiter: Request, answer: Any) -> None:
-        waiter.answers.append(answer)
-        assert len(waiter.answers) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
+    def _respond(self, waiter: Request, respond: Any) -> None:
+        waiter.responses.append(respond)
+        assert len(waiter.responses) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
         if waiter.heard:
-            self.client(waiter.who).learn(answer)
+            self.client(waiter.who).learn(respond)
         unheard = "" if waiter.heard else " (which it does not hear)"
-        self.story.append(f"{waiter.who} <- {waiter.what}: {_tell(answer)}{unheard}")
+        self.story.append(f"{waiter.who} <- {waiter.what}: {_tell(respond)}{unheard}")
 
     def _append(self, append: Append) -> Actions:
         then = append.then
@@ -249,13 +249,13 @@ def _words(partitions: tuple[TopicPartition, ...]) -> str:
     return " ".join(str(each) for each in partitions) or "nowhere"
 
 
-def _tell(answer: Any) -> str:
-    if isinstance(answer, PartitionsAnswer):
-        return ", ".join(f"{each} {code.name.upper()}" for each, code in answer.errors.items())
-    assert isinstance(answer, ProducerAnswer)
-    if answer.error is not ErrorCode.none or answer.producer_id == NO_PRODUCER_ID:
-        return answer.error.name.upper()
-    return f"{answer.error.name.upper()}, it is {answer.producer_id}/{answer.epoch}"
+def _tell(respond: Any) -> str:
+    if isinstance(respond, PartitionsResponse):
+        return ", ".join(f"{each} {code.name.upper()}" for each, code in respond.errors.items())
+    assert isinstance(respond, ProducerResponse)
+    if respond.error is not ErrorCode.none or respond.producer_id == NO_PRODUCER_ID:
+        return respond.error.name.upper()
+    return f"{respond.error.name.upper()}, it is {respond.producer_id}/{respond.epoch}"
 
 
 def _tell_stored(stored: Stored | None) -> str:

@@ -24,7 +24,7 @@ steps = st.one_of(
     st.tuples(st.just("kill")),
     st.tuples(st.just("fail")),
     st.tuples(st.just("replicas"), st.sampled_from(["hold", "release", "give up"])),
-    st.tuples(st.just("partitions"), st.sampled_from(["wait", "answer", "one later"])),
+    st.tuples(st.just("partitions"), st.sampled_from(["wait", "respond", "one later"])),
 )
 
 
@@ -60,10 +60,10 @@ class World(Stage):
             case ("partitions", "wait"):
                 self.partitions_wait = True
             case ("partitions", "one later"):
-                self.answer_markers({TopicPartition("t", 0): Outcome.LATER})
+                self.respond_markers({TopicPartition("t", 0): Outcome.LATER})
             case ("partitions", _):
                 self.partitions_wait = False
-                self.answer_markers()
+                self.respond_markers()
         return None
 
     def heal(self) -> None:
@@ -71,7 +71,7 @@ class World(Stage):
         self.fail_with, self.holding, self.partitions_wait = None, False, False
         self.release()
         for _ in range(5):
-            self.answer_markers()
+            self.respond_markers()
 
 
 def check_markers(told: list[SendMarkers], version: int) -> None:
@@ -95,10 +95,10 @@ def test_whatever_happens(history: list[tuple[object, ...]], versions: tuple[int
         if transaction is not None and transaction.pending is None and not world.held:
             stands = world.replayed().transactions.get(transaction.transactional_id)
             assert stands is not None
-        if request is not None and request.what == "init" and request.answer is not None:
-            answer = request.answer
-            if answer.error is ErrorCode.none and step[0] == "begin" and not step[2]:
-                given = (answer.producer_id, answer.epoch)
+        if request is not None and request.what == "init" and request.respond is not None:
+            respond = request.respond
+            if respond.error is ErrorCode.none and step[0] == "begin" and not step[2]:
+                given = (respond.producer_id, respond.epoch)
                 assert given not in world.given, "two producers were given the same epoch"
                 world.given.add(given)
     world.heal()
@@ -108,7 +108,7 @@ def test_whatever_happens(history: list[tuple[object, ...]], versions: tuple[int
         assert transaction.stored.state not in PREPARED, "a transaction that is never ended"
     check_markers(world.told, versions[1])
     for request in world.requests:
-        assert len(request.answers) <= 1
+        assert len(request.responses) <= 1
 
 
 @given(st.lists(steps, max_size=20), st.sampled_from([(2, 2), (0, 0)]))
@@ -121,9 +121,9 @@ def test_what_was_answered_survives_a_kill(
     for step in history:
         before = len(world.told)
         request = world.play(step)
-        if request is None or request.what not in ("commit", "abort") or not request.answers:
+        if request is None or request.what not in ("commit", "abort") or not request.responses:
             continue
-        if request.answer.error is not ErrorCode.none:
+        if request.respond.error is not ErrorCode.none:
             continue
         world.restart()
         is_commit = request.what == "commit"

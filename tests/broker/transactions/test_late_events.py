@@ -24,7 +24,7 @@ def test_a_fenced_producer_repeats_no_end_of_who_came_after_it(is_commit: bool) 
     stage.end("owner", is_commit=is_commit)
     zombie, owner = stage.client("zombie"), stage.client("owner")
     assert zombie.producer.epoch + 1 == owner.producer.epoch
-    told = stage.end("zombie", is_commit=is_commit).answer
+    told = stage.end("zombie", is_commit=is_commit).respond
     assert told.error is ErrorCode.producer_fenced
     assert zombie.producer != owner.producer
 

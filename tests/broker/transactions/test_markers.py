@@ -63,14 +63,14 @@ def write(
     broker: Broker, *markers: dict[str, Any], version: int = 2
 ) -> dict[int, dict[tuple[str, int], ErrorCode]]:
     """Producer id to what became of its markers in each partition."""
-    answer = ask(broker, apis.WRITE_TXN_MARKERS, version, {"markers": list(markers)})
+    respond = ask(broker, apis.WRITE_TXN_MARKERS, version, {"markers": list(markers)})
     return {
         each.producer_id: {
             (topic.name, partition.partition_index): partition.error_code
             for topic in each.topics
             for partition in topic.partitions
         }
-        for each in answer.markers
+        for each in respond.markers
     }
 
 
@@ -84,7 +84,7 @@ def fetch(
     min_bytes: int = 1,
 ) -> Any:
     """The partition's answer."""
-    answer = ask(
+    respond = ask(
         broker,
         apis.FETCH,
         12,
@@ -103,17 +103,17 @@ def fetch(
             ],
         },
     )
-    (found,) = answer.responses
+    (found,) = respond.responses
     return found.partitions[0]
 
 
-def offsets(answer: Any) -> list[int]:
-    return [each.base_offset for each in batches(memoryview(answer.records or b""))]
+def offsets(respond: Any) -> list[int]:
+    return [each.base_offset for each in batches(memoryview(respond.records or b""))]
 
 
 def latest(broker: Broker, topic: str, isolation: int) -> int:
     wanted = {"partition_index": 0, "timestamp": -1}
-    answer = ask(
+    respond = ask(
         broker,
         apis.LIST_OFFSETS,
         7,
@@ -123,14 +123,14 @@ def latest(broker: Broker, topic: str, isolation: int) -> int:
             "topics": [{"name": topic, "partitions": [wanted]}],
         },
     )
-    ((found,),) = [each.partitions for each in answer.topics]
+    ((found,),) = [each.partitions for each in respond.topics]
     return int(found.offset)
 
 
 def producers(broker: Broker, topic: str, *partitions: int) -> list[Any]:
     wanted = [{"name": topic, "partition_indexes": partitions or (0,)}]
-    answer = ask(broker, apis.DESCRIBE_PRODUCERS, 0, {"topics": wanted})
-    (found,) = answer.topics
+    respond = ask(broker, apis.DESCRIBE_PRODUCERS, 0, {"topics": wanted})
+    (found,) = respond.topics
     return list(found.partitions)
 
 
@@ -220,8 +220,8 @@ def test_a_marker_of_nobody_is_not_written(
 
 
 def test_a_coordinator_of_groups_that_is_not_there_is_no_leader(broker: Broker) -> None:
-    answer = write(broker, marker("__consumer_offsets"))
-    (error,) = answer[P].values()
+    respond = write(broker, marker("__consumer_offsets"))
+    (error,) = respond[P].values()
     assert error in (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
 
 
@@ -260,8 +260,8 @@ def test_who_waits_is_not_woken_by_what_is_not_decided(broker: Broker, topic: st
 
 def test_who_waits_in_vain_is_told_so(broker: Broker, topic: str) -> None:
     produce(broker, topic, batch())
-    answer = fetch(broker, topic, wait_ms=50)
-    assert (offsets(answer), answer.last_stable_offset) == ([], 0)
+    respond = fetch(broker, topic, wait_ms=50)
+    assert (offsets(respond), respond.last_stable_offset) == ([], 0)
 
 
 def test_producers_are_described(broker: Broker, topic: str) -> None:
@@ -296,10 +296,10 @@ def test_a_restart_forgets_no_transaction_and_none_that_was_aborted(tmp_path: An
         write(first, marker("t", commit=False))
         produce(first, "t", batch(1))
     with Broker(data=tmp_path) as second:
-        answer = fetch(second, "t")
-        assert offsets(answer) == [0, 1]
-        assert [each.first_offset for each in answer.aborted_transactions] == [0]
-        assert answer.last_stable_offset == 2
+        respond = fetch(second, "t")
+        assert offsets(respond) == [0, 1]
+        assert [each.first_offset for each in respond.aborted_transactions] == [0]
+        assert respond.last_stable_offset == 2
         second.node.transaction_partitions = coordinator = Coordinator()
         assert produce(second, "t", batch(2)) == [NONE]
         assert coordinator.asked == []  # the transaction goes on

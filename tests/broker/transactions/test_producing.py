@@ -82,8 +82,8 @@ def produce(
 ) -> list[ErrorCode]:
     """Of each partition, from 0 on, what it answered."""
     values = produced(topic, *batches, transactional_id=transactional_id)
-    answer = ask(broker, apis.PRODUCE, version, values)
-    ((partitions),) = [each.partition_responses for each in answer.responses]
+    respond = ask(broker, apis.PRODUCE, version, values)
+    ((partitions),) = [each.partition_responses for each in respond.responses]
     return [each.error_code for each in partitions]
 
 
@@ -102,13 +102,13 @@ def test_the_coordinator_is_asked_about_the_first_batch_alone(
 
 
 class SlowCoordinator(Coordinator):
-    """Says nothing before it `may_answer`."""
+    """Says nothing before it `may_response`."""
 
-    may_answer: trio.Event
+    may_response: trio.Event
 
     async def add_partitions(self, *args: Any, **more: Any) -> Mapping[TopicPartition, ErrorCode]:
-        self.may_answer = trio.Event()
-        await self.may_answer.wait()
+        self.may_response = trio.Event()
+        await self.may_response.wait()
         return await super().add_partitions(*args, **more)
 
 
@@ -124,10 +124,10 @@ def test_earlier_answers_of_the_connection_do_not_wait_for_the_coordinator(
         )
         assert numbers(sock, 1) == [1]
 
-        async def answer() -> None:
-            slow.may_answer.set()
+        async def respond() -> None:
+            slow.may_response.set()
 
-        broker._call(answer)
+        broker._call(respond)
         assert numbers(sock, 1) == [2]
 
 
@@ -149,8 +149,8 @@ def test_a_topic_that_comes_into_being_while_the_coordinator_is_asked_about_anot
     values = produced(topic, batch(), transactional_id="tx")
     values["topic_data"] += produced(new, batch())["topic_data"]
     try:
-        answer = ask(broker, apis.PRODUCE, 12, values)
-        told = {each.name: each.partition_responses[0].error_code for each in answer.responses}
+        respond = ask(broker, apis.PRODUCE, 12, values)
+        told = {each.name: each.partition_responses[0].error_code for each in respond.responses}
         assert told == {topic: NONE, new: ErrorCode.unknown_topic_or_partition}
         assert end_offset(broker, new) == 0
     finally:
@@ -188,7 +188,7 @@ def test_what_a_producer_is_told(
     said: ErrorCode,
     told: ErrorCode,
 ) -> None:
-    coordinator.answers = [said]
+    coordinator.responses = [said]
     assert produce(broker, topic, batch(), version=version) == [told]
     assert end_offset(broker, topic) == 0
 
@@ -197,7 +197,7 @@ def test_what_a_producer_is_told(
 def test_a_transaction_that_is_being_ended_is_waited_for_by_the_broker(
     broker: Broker, coordinator: Coordinator, topic: str, version: int, error: ErrorCode
 ) -> None:
-    coordinator.answers = [
+    coordinator.responses = [
         ErrorCode.concurrent_transactions,
         ErrorCode.concurrent_transactions,
         NONE,
@@ -210,7 +210,7 @@ def test_one_refused_partition_costs_the_other_nothing(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
     assert produce(broker, topic, batch()) == [NONE]
-    coordinator.answers = [ErrorCode.transaction_abortable]
+    coordinator.responses = [ErrorCode.transaction_abortable]
     assert produce(broker, topic, batch(1), batch()) == [NONE, ErrorCode.transaction_abortable]
 
 
@@ -253,7 +253,7 @@ def test_verification_can_be_switched_off_but_adding_can_not(
         assert produce(other, "t", batch(), version=version) == [NONE]
         assert len(coordinator.asked) == asks
         if asks:
-            coordinator.answers = [ErrorCode.transaction_abortable]
+            coordinator.responses = [ErrorCode.transaction_abortable]
             other.create_topic("u", 1)
             assert produce(other, "u", batch()) == [ErrorCode.transaction_abortable]
 

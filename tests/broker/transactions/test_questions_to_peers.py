@@ -68,10 +68,10 @@ async def test_who_asks_for_a_transaction_does_not_wait_for_markers() -> None:
         nursery.start_soon(coordinators.transactions._markers.send, marker)
         with trio.fail_after(10):
             await held.wait()
-            answer = await broker.node.transaction_partitions.add_partitions(
+            respond = await broker.node.transaction_partitions.add_partitions(
                 "id", 7, 1, (T,), verify_only=True
             )
-        assert answer == {T: ErrorCode.none}
+        assert respond == {T: ErrorCode.none}
         asked = {each.client_id for each in other.asked(WRITE_TXN_MARKERS)}
         assert asked.isdisjoint(each.client_id for each in other.asked(ADD_PARTITIONS_TO_TXN))
         nursery.cancel_scope.cancel()

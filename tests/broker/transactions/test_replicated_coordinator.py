@@ -19,7 +19,7 @@ from odradek.broker.coordination.leadership import (
 )
 from odradek.broker.coordination.partition_log import PartitionCoordinatorLog
 from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
-from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswer
+from odradek.broker.transactions.actions import Outcome, Producer, ProducerResponse
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
@@ -91,17 +91,17 @@ class Stand:
             transaction_version=lambda: 2,
         )
         self.coordinator.leadership.elected(0, 5)
-        self.answers: list[ProducerAnswer | ErrorCode] = []
+        self.responses: list[ProducerResponse | ErrorCode] = []
 
     async def init(self, name: str = "a") -> None:
         try:
-            self.answers.append(await self.coordinator.init_producer_id(name, 60_000))
+            self.responses.append(await self.coordinator.init_producer_id(name, 60_000))
         except KafkaError as error:
-            self.answers.append(error.code)
+            self.responses.append(error.code)
 
-    async def ended(self, end: Callable[..., Awaitable[ProducerAnswer]]) -> None:
+    async def ended(self, end: Callable[..., Awaitable[ProducerResponse]]) -> None:
         with suppress(KafkaError):
-            self.answers.append(await end(client_version=2))
+            self.responses.append(await end(client_version=2))
 
     def fetched(self, offset: int) -> None:
         """The follower has all below it."""
@@ -125,7 +125,7 @@ class Stand:
 
     @property
     def errors(self) -> list[ErrorCode]:
-        return [each if isinstance(each, ErrorCode) else each.error for each in self.answers]
+        return [each if isinstance(each, ErrorCode) else each.error for each in self.responses]
 
 
 @asynccontextmanager
@@ -150,10 +150,10 @@ async def test_nothing_is_answered_before_the_followers_have_it(clock: VirtualCl
         nursery.start_soon(stand.init)
         await clock.settle()
         assert stand.world.log.end_offset == 1
-        assert stand.answers == []
+        assert stand.responses == []
         stand.fetched(0)
         await clock.settle()
-        assert stand.answers == []
+        assert stand.responses == []
         stand.fetched(1)
         await clock.settle()
         assert stand.errors == [ErrorCode.none]
@@ -164,7 +164,7 @@ async def test_followers_that_are_late(clock: VirtualClock) -> None:
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
         await clock.run_for(1.9)
-        assert stand.answers == []
+        assert stand.responses == []
         await clock.run_for(0.2)
         assert stand.errors == [ErrorCode.coordinator_not_available]
 
@@ -228,7 +228,7 @@ async def test_who_is_cut_off_says_nothing_of_partitions_by_what_may_be_over(
 async def test_who_is_cut_off_fences_nobody_in_an_epoch_to_come(clock: VirtualClock) -> None:
     stand = Stand(clock)
 
-    async def next_epoch(*, client_version: int) -> ProducerAnswer:
+    async def next_epoch(*, client_version: int) -> ProducerResponse:
         return await stand.coordinator.init_producer_id("a", 60_000, Producer(1000, 1))
 
     async with running(stand) as nursery:
@@ -291,7 +291,7 @@ async def test_the_next_epoch_of_the_same_leader_changes_nothing(clock: VirtualC
         await clock.settle()
         stand.led_by(ME, 6)
         await clock.settle()
-        assert stand.answers == []
+        assert stand.responses == []
         stand.fetched(1)
         await clock.settle()
         assert stand.errors == [ErrorCode.none]

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from odradek.broker.transactions import records
-from odradek.broker.transactions.actions import NO_EPOCH, Outcome, Producer, ProducerAnswer, Stored
+from odradek.broker.transactions.actions import (
+    NO_EPOCH,
+    Outcome,
+    Producer,
+    ProducerResponse,
+    Stored,
+)
 from odradek.broker.transactions.states import (
     AT_REST,
     BY_CODE,
@@ -101,7 +107,7 @@ BECOMES: Mapping[Step, State] = {
     Step.COMPLETE_COMMIT: State.COMPLETE_COMMIT,
     Step.COMPLETE_ABORT: State.COMPLETE_ABORT,
 }
-ANSWERS: Mapping[Step, ErrorCode] = {
+RESPONSES: Mapping[Step, ErrorCode] = {
     Step.FENCE: ErrorCode.concurrent_transactions,
     Step.WAIT: ErrorCode.concurrent_transactions,
     Step.REFUSE: ErrorCode.invalid_txn_state,
@@ -112,10 +118,10 @@ ANSWERS: Mapping[Step, ErrorCode] = {
 def told(request: Request | None) -> ErrorCode | None:
     if request is None:
         return None
-    answer = request.answer
-    if isinstance(answer, ProducerAnswer):
-        return answer.error
-    (code,) = set(answer.errors.values())
+    respond = request.respond
+    if isinstance(respond, ProducerResponse):
+        return respond.error
+    (code,) = set(respond.errors.values())
     return code
 
 
@@ -141,7 +147,7 @@ def test_every_cell(event: Event, state: State) -> None:
     if request is not None:
         expected = ErrorCode.transaction_abortable if step is Step.LOOK else NONE
         known = step is Step.LOOK and state is State.ONGOING
-        assert told(request) is (NONE if known else ANSWERS.get(step, expected))
+        assert told(request) is (NONE if known else RESPONSES.get(step, expected))
     if step in (Step.COMMIT, Step.ABORT, Step.FENCE):
         (sent,) = stage.sent
         assert sent.is_commit == (step is Step.COMMIT)
@@ -174,7 +180,7 @@ def test_while_a_change_is_being_written_everyone_waits(event: Event, state: Sta
     assert stage.transaction.stored.state is state
     if event is Event.VERIFIES:
         assert request is not None
-        assert request.answer is not None
+        assert request.respond is not None
     elif request is not None:
         assert told(request) is ErrorCode.concurrent_transactions
 
@@ -247,7 +253,7 @@ def test_a_commit_of_nothing_is_answered_once_the_replicas_agree(
     stage = in_state(state, version)
     stage.holding = True
     request = stage.end("P", is_commit=True)
-    assert request.answer is None
+    assert request.respond is None
     assert told(stage.add("P", "t-0")) is ErrorCode.concurrent_transactions
     stage.release(ErrorCode.not_coordinator)
     assert told(request) is ErrorCode.not_coordinator
@@ -288,7 +294,7 @@ def test_a_producer_that_says_who_it_is(
     request = stage.begin("P", as_itself=True)
     assert told(request) is (ErrorCode.producer_fenced if became is None else NONE)
     if became is not None:
-        assert (request.answer.producer_id, request.answer.epoch) == became
+        assert (request.respond.producer_id, request.respond.epoch) == became
 
 
 @pytest.mark.parametrize("expected", [32765, 32764])

@@ -11,7 +11,7 @@ import trio
 
 from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
 from odradek.broker.transactions import records
-from odradek.broker.transactions.actions import EPOCH_MAX, Outcome, Producer, ProducerAnswer
+from odradek.broker.transactions.actions import EPOCH_MAX, Outcome, Producer, ProducerResponse
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
@@ -33,12 +33,12 @@ class Partitions:
     def __init__(self) -> None:
         self.markers: list[TransactionMarker] = []
         self.outcomes: dict[TopicPartition, Outcome] = {}
-        self.may_answer = trio.Event()
-        self.may_answer.set()
+        self.may_response = trio.Event()
+        self.may_response.set()
 
     async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
         self.markers.append(marker)
-        await self.may_answer.wait()
+        await self.may_response.wait()
         return {each: self.outcomes.get(each, Outcome.WRITTEN) for each in marker.partitions}
 
 
@@ -93,9 +93,9 @@ async def running(
 async def begun(
     coordinator: TransactionCoordinator, name: str = "a", timeout_ms: int = 60_000
 ) -> Producer:
-    answer = await coordinator.init_producer_id(name, timeout_ms)
-    assert answer.error is NONE
-    return Producer(answer.producer_id, answer.epoch)
+    respond = await coordinator.init_producer_id(name, timeout_ms)
+    assert respond.error is NONE
+    return Producer(respond.producer_id, respond.epoch)
 
 
 async def added(
@@ -106,7 +106,7 @@ async def added(
 
 async def ended(
     coordinator: TransactionCoordinator, producer: Producer, *, is_commit: bool = True
-) -> ProducerAnswer:
+) -> ProducerResponse:
     return await coordinator.end("a", producer, is_commit=is_commit, client_version=2)
 
 
@@ -118,22 +118,22 @@ class Asked:
     """A request in a task of its own."""
 
     def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
-        self.answer: object = None
-        self.is_answered = False
+        self.respond: object = None
+        self.is_responded = False
         nursery.start_soon(self._run, ask)
 
     async def _run(self, ask: Callable[[], Awaitable[object]]) -> None:
         try:
-            self.answer = await ask()
+            self.respond = await ask()
         except KafkaError as error:
-            self.answer = error.code
-        self.is_answered = True
+            self.respond = error.code
+        self.is_responded = True
 
 
 async def test_an_id_that_no_record_has_room_for_harms_nobody_else(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog()) as coordinator:
-        answer = await coordinator.init_producer_id("a" * 32_768, 60_000)
-        assert answer.error is ErrorCode.unknown_server_error
+        respond = await coordinator.init_producer_id("a" * 32_768, 60_000)
+        assert respond.error is ErrorCode.unknown_server_error
         await begun(coordinator)
 
 
@@ -143,8 +143,8 @@ async def test_a_transaction_from_begin_to_end(clock: VirtualClock) -> None:
         producer = await begun(coordinator)
         assert producer == (1000, 0)
         assert await added(coordinator, producer, T0, T1) == {T0: NONE, T1: NONE}
-        answer = await ended(coordinator, producer)
-        assert (answer.error, answer.producer_id, answer.epoch) == (NONE, 1000, 1)
+        respond = await ended(coordinator, producer)
+        assert (respond.error, respond.producer_id, respond.epoch) == (NONE, 1000, 1)
         await clock.settle()
         assert state_of(coordinator) is State.COMPLETE_COMMIT
         assert partitions.markers == [TransactionMarker(1000, 1, 3, True, (T0, T1), 2)]
@@ -175,13 +175,13 @@ async def test_an_end_is_answered_before_its_markers_are_written(clock: VirtualC
     async with running(clock, MemoryLog(), partitions) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        partitions.may_answer = trio.Event()
-        answer = await ended(coordinator, producer, is_commit=False)
-        next_one = Producer(answer.producer_id, answer.epoch)
+        partitions.may_response = trio.Event()
+        respond = await ended(coordinator, producer, is_commit=False)
+        next_one = Producer(respond.producer_id, respond.epoch)
         concurrent = ErrorCode.concurrent_transactions
         assert await added(coordinator, next_one) == {T0: concurrent}
         assert state_of(coordinator) is State.PREPARE_ABORT
-        partitions.may_answer.set()
+        partitions.may_response.set()
         await clock.settle()
         assert await added(coordinator, next_one) == {T0: NONE}
 
@@ -206,10 +206,10 @@ async def test_a_completion_that_cannot_be_written_is_tried_again(clock: Virtual
     async with running(clock, log, partitions) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        partitions.may_answer = trio.Event()
+        partitions.may_response = trio.Event()
         await ended(coordinator, producer)
         log.fail_with = KafkaError(ErrorCode.not_enough_replicas)
-        partitions.may_answer.set()
+        partitions.may_response.set()
         await clock.run_for(1)
         assert state_of(coordinator) is State.PREPARE_COMMIT
         log.fail_with = None
@@ -255,8 +255,8 @@ async def test_ids_that_nobody_uses_are_forgotten(clock: VirtualClock) -> None:
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 async def test_the_transaction_timeout_has_bounds(clock: VirtualClock, timeout_ms: int) -> None:
     async with running(clock, MemoryLog()) as coordinator:
-        answer = await coordinator.init_producer_id("a", timeout_ms)
-        assert answer.error is ErrorCode.invalid_transaction_timeout
+        respond = await coordinator.init_producer_id("a", timeout_ms)
+        assert respond.error is ErrorCode.invalid_transaction_timeout
 
 
 async def test_the_empty_id_is_no_transactional_id(clock: VirtualClock) -> None:
@@ -276,12 +276,12 @@ async def test_answers_wait_for_the_replicas(clock: VirtualClock) -> None:
         log.hold()
         end = Asked(nursery, lambda: ended(coordinator, producer))
         await clock.settle()
-        assert not end.is_answered
+        assert not end.is_responded
         assert not partitions.markers, "a marker before it was sure"
         log.move_on()
         await clock.settle()
-        assert isinstance(end.answer, ProducerAnswer)
-        assert end.answer.error is NONE
+        assert isinstance(end.respond, ProducerResponse)
+        assert end.respond.error is NONE
         assert state_of(coordinator) is State.COMPLETE_COMMIT
 
 
@@ -293,7 +293,7 @@ async def test_replicas_that_do_not_follow_in_time(clock: VirtualClock) -> None:
             log.hold()
             adding = Asked(nursery, lambda: added(coordinator, producer))
             await clock.run_for(5)
-            assert adding.answer == {T0: ErrorCode.coordinator_not_available}
+            assert adding.respond == {T0: ErrorCode.coordinator_not_available}
         assert state_of(coordinator) is State.EMPTY
         log.move_on()
         assert await added(coordinator, producer) == {T0: NONE}
@@ -333,16 +333,16 @@ async def test_producer_ids_that_take_long_or_cannot_be_had(clock: VirtualClock)
         first = Asked(nursery, lambda: coordinator.init_producer_id("a", 1000))
         moved = Asked(nursery, lambda: coordinator.init_producer_id("b", 1000))
         await clock.settle()
-        assert not first.is_answered
+        assert not first.is_responded
         coordinator.leadership.resigned(coordinator.leadership.partition_for("b"))
         ids.may_give.set()
         await clock.settle()
-        assert isinstance(first.answer, ProducerAnswer)
-        assert (first.answer.error, first.answer.epoch) == (NONE, 0)
-        assert moved.answer == ProducerAnswer(ErrorCode.not_coordinator)
+        assert isinstance(first.respond, ProducerResponse)
+        assert (first.respond.error, first.respond.epoch) == (NONE, 0)
+        assert moved.respond == ProducerResponse(ErrorCode.not_coordinator)
         ids.fail_with = KafkaError(ErrorCode.coordinator_load_in_progress)
-        answer = await coordinator.init_producer_id("c", 1000)
-        assert answer.error is ErrorCode.coordinator_load_in_progress
+        respond = await coordinator.init_producer_id("c", 1000)
+        assert respond.error is ErrorCode.coordinator_load_in_progress
 
 
 async def test_who_has_an_id_needs_no_other(clock: VirtualClock) -> None:
@@ -355,7 +355,7 @@ async def test_who_has_an_id_needs_no_other(clock: VirtualClock) -> None:
 
 async def test_an_end_that_was_decided_is_carried_out_after_a_kill(clock: VirtualClock) -> None:
     log, partitions = MemoryLog(), Partitions()
-    partitions.may_answer = trio.Event()
+    partitions.may_response = trio.Event()
     async with running(clock, log, partitions) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer, T0, T1)
@@ -442,7 +442,7 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         await clock.settle()
         coordinator.leadership.resigned(0)
         await clock.settle()
-        assert adding.answer == {T0: ErrorCode.not_coordinator}
+        assert adding.respond == {T0: ErrorCode.not_coordinator}
         with pytest.raises(NotCoordinator):
             await ended(coordinator, producer)
         log.move_on()
@@ -450,10 +450,10 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         await clock.settle()
         # What was written was not taken back: the partition is in the transaction.
         assert state_of(coordinator) is State.ONGOING
-        partitions.may_answer = trio.Event()
+        partitions.may_response = trio.Event()
         await ended(coordinator, producer)
         coordinator.leadership.resigned(0)
-        partitions.may_answer.set()
+        partitions.may_response.set()
         await clock.run_for(1)
         assert log.end_offset(0) == 3, "who has resigned writes nothing more"
 

@@ -63,10 +63,10 @@ def begin(
 
 
 def begun(broker: Broker, name: str) -> Producer:
-    while (answer := begin(broker, name)).error_code is ErrorCode.concurrent_transactions:
+    while (respond := begin(broker, name)).error_code is ErrorCode.concurrent_transactions:
         pass
-    assert answer.error_code is NONE
-    return answer.producer_id, answer.producer_epoch
+    assert respond.error_code is NONE
+    return respond.producer_id, respond.producer_epoch
 
 
 def add(
@@ -85,8 +85,8 @@ def add(
             "v3_and_below_producer_epoch": producer[1],
             "v3_and_below_topics": topics,
         }
-        answer = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, values)
-        results = answer.results_by_topic_v3_and_below
+        respond = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, values)
+        results = respond.results_by_topic_v3_and_below
     else:
         transaction = {
             "transactional_id": name,
@@ -95,10 +95,10 @@ def add(
             "verify_only": verify_only,
             "topics": topics,
         }
-        answer = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, {"transactions": [transaction]})
-        assert answer.error_code is NONE
+        respond = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, {"transactions": [transaction]})
+        assert respond.error_code is NONE
         ((results, said),) = [
-            (each.topic_results, each.transactional_id) for each in answer.results_by_transaction
+            (each.topic_results, each.transactional_id) for each in respond.results_by_transaction
         ]
         assert said == name
     return {
@@ -118,14 +118,14 @@ def end(
         "committed": commits,
     }
     while True:
-        answer = ask(broker, apis.END_TXN, version, values)
-        if answer.error_code is not ErrorCode.concurrent_transactions:
-            return answer
+        respond = ask(broker, apis.END_TXN, version, values)
+        if respond.error_code is not ErrorCode.concurrent_transactions:
+            return respond
 
 
 def describe(broker: Broker, *names: str) -> list[Any]:
-    answer = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": names})
-    return list(answer.transaction_states)
+    respond = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": names})
+    return list(respond.transaction_states)
 
 
 @pytest.mark.parametrize("version", apis.INIT_PRODUCER_ID.versions)
@@ -135,8 +135,8 @@ def test_init_producer_id(broker: Broker, name: str, version: int) -> None:
     again = begin(broker, name, version)
     assert (again.producer_id, again.producer_epoch) == (first.producer_id, 1)
     for bad in (0, 900_001):
-        answer = begin(broker, name, version, timeout_ms=bad)
-        assert answer.error_code is ErrorCode.invalid_transaction_timeout
+        respond = begin(broker, name, version, timeout_ms=bad)
+        assert respond.error_code is ErrorCode.invalid_transaction_timeout
     assert begin(broker, "", version).error_code is ErrorCode.invalid_request
     if version >= 3:
         stale = begin(broker, name, version, expected=(first.producer_id, 0))
@@ -206,8 +206,8 @@ def test_offsets_are_added_later_where_their_topic_cannot_be_made_yet() -> None:
             "producer_epoch": epoch,
             "group_id": "g",
         }
-        answer = ask(lacking, apis.ADD_OFFSETS_TO_TXN, 3, values)
-    assert answer.error_code is ErrorCode.coordinator_not_available
+        respond = ask(lacking, apis.ADD_OFFSETS_TO_TXN, 3, values)
+    assert respond.error_code is ErrorCode.coordinator_not_available
 
 
 @pytest.mark.parametrize("version", apis.ADD_OFFSETS_TO_TXN.versions)
@@ -269,9 +269,9 @@ def test_describe_transactions(broker: Broker, name: str) -> None:
 
 def listed(broker: Broker, version: int, **filters: Any) -> tuple[Any, dict[str, str]]:
     values = {"state_filters": [], "producer_id_filters": [], **filters}
-    answer = ask(broker, apis.LIST_TRANSACTIONS, version, values)
-    found = {each.transactional_id: each.transaction_state for each in answer.transaction_states}
-    return answer, found
+    respond = ask(broker, apis.LIST_TRANSACTIONS, version, values)
+    found = {each.transactional_id: each.transaction_state for each in respond.transaction_states}
+    return respond, found
 
 
 @pytest.mark.parametrize("version", apis.LIST_TRANSACTIONS.versions)
@@ -282,8 +282,8 @@ def test_list_transactions(broker: Broker, name: str, version: int) -> None:
     _, ongoing = listed(broker, version, state_filters=["Ongoing"])
     assert ongoing[name] == "Ongoing"
     assert set(ongoing.values()) == {"Ongoing"}
-    answer, nothing = listed(broker, version, state_filters=["Sleepy", "Dead"])
-    assert (answer.error_code, answer.unknown_state_filters, nothing) == (NONE, ("Sleepy",), {})
+    respond, nothing = listed(broker, version, state_filters=["Sleepy", "Dead"])
+    assert (respond.error_code, respond.unknown_state_filters, nothing) == (NONE, ("Sleepy",), {})
     _, mine = listed(broker, version, producer_id_filters=[producer[0]])
     assert mine == {name: "Ongoing"}
     if version >= 1:
@@ -324,7 +324,7 @@ def test_transactions_survive_a_restart(tmp_path: Any) -> None:
         add(broker, "a", producer, ("t", 0))
     with Broker(data=tmp_path) as broker:
         find_coordinator(broker, "a")
-        while (answer := describe(broker, "a")[0]).error_code is not NONE:
-            assert answer.error_code is ErrorCode.coordinator_load_in_progress
-        assert answer.transaction_state == "Ongoing"
+        while (respond := describe(broker, "a")[0]).error_code is not NONE:
+            assert respond.error_code is ErrorCode.coordinator_load_in_progress
+        assert respond.transaction_state == "Ongoing"
         assert end(broker, "a", producer).error_code is NONE

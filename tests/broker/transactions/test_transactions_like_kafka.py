@@ -132,9 +132,9 @@ class History:
         """Ask until nothing else is going on."""
         with deadline(30, "the transaction before") as check:
             while True:
-                answer = self.peer.ask(api, version, **values)
-                if "CONCURRENT" not in repr(answer).upper():
-                    return answer
+                respond = self.peer.ask(api, version, **values)
+                if "CONCURRENT" not in repr(respond).upper():
+                    return respond
                 check(0.01)
 
     def _begin(
@@ -144,7 +144,7 @@ class History:
         if as_itself is None:
             as_itself = self.source.random() < 0.6
         expected = client if as_itself and version >= 3 else Client()
-        answer = self._ask(
+        respond = self._ask(
             apis.INIT_PRODUCER_ID,
             version,
             transactional_id=self.id,
@@ -152,7 +152,7 @@ class History:
             producer_id=expected.producer_id,
             producer_epoch=expected.epoch,
         )
-        self._learn("begin", client, version, answer)
+        self._learn("begin", client, version, respond)
 
     def _add(self, client: Client) -> None:
         wanted = self.source.sample(PARTITIONS[: 4 if self.source.random() < 0.1 else 3], 2)
@@ -171,7 +171,7 @@ class History:
             topics.setdefault(topic, []).append(index)
         rows = [{"name": name, "partitions": found} for name, found in topics.items()]
         if version < 4:
-            answer = self._ask(
+            respond = self._ask(
                 apis.ADD_PARTITIONS_TO_TXN,
                 version,
                 v3_and_below_transactional_id=self.id,
@@ -179,7 +179,7 @@ class History:
                 v3_and_below_producer_epoch=client.epoch,
                 v3_and_below_topics=rows,
             )
-            results = answer.results_by_topic_v3_and_below
+            results = respond.results_by_topic_v3_and_below
         else:
             transaction = {
                 "transactional_id": self.id,
@@ -188,8 +188,8 @@ class History:
                 "verify_only": verify_only,
                 "topics": rows,
             }
-            answer = self._ask(apis.ADD_PARTITIONS_TO_TXN, version, transactions=[transaction])
-            results = answer.results_by_transaction[0].topic_results
+            respond = self._ask(apis.ADD_PARTITIONS_TO_TXN, version, transactions=[transaction])
+            results = respond.results_by_transaction[0].topic_results
         self.seen.append(
             sorted(
                 (version, topic.name, each.partition_index, each.partition_error_code.name)
@@ -200,7 +200,7 @@ class History:
 
     def _offsets(self, client: Client) -> None:
         version = self.source.choice(apis.ADD_OFFSETS_TO_TXN.versions)
-        answer = self._ask(
+        respond = self._ask(
             apis.ADD_OFFSETS_TO_TXN,
             version,
             transactional_id=self.id,
@@ -208,7 +208,7 @@ class History:
             producer_epoch=client.epoch,
             group_id="g",
         )
-        self.seen.append(("offsets", version, answer.error_code.name))
+        self.seen.append(("offsets", version, respond.error_code.name))
 
     def _end(self, client: Client) -> None:
         newest = [5] * 4 if self.knows_epoch_bump else []
@@ -216,7 +216,7 @@ class History:
         before = Client(client.producer_id, client.epoch)
         commits = self.source.random() < 0.6
         for _ in range(2 if self.source.random() < 0.3 else 1):  # the answer may be lost
-            answer = self._ask(
+            respond = self._ask(
                 apis.END_TXN,
                 version,
                 transactional_id=self.id,
@@ -224,23 +224,23 @@ class History:
                 producer_epoch=before.epoch,
                 committed=commits,
             )
-            self._learn("end", client, version, answer)
+            self._learn("end", client, version, respond)
 
-    def _learn(self, what: str, client: Client, version: int, answer: Any) -> None:
-        producer_id = getattr(answer, "producer_id", -1)
-        epoch = getattr(answer, "producer_epoch", -1)
-        if answer.error_code is ErrorCode.none and producer_id >= 0:
+    def _learn(self, what: str, client: Client, version: int, respond: Any) -> None:
+        producer_id = getattr(respond, "producer_id", -1)
+        epoch = getattr(respond, "producer_epoch", -1)
+        if respond.error_code is ErrorCode.none and producer_id >= 0:
             client.producer_id, client.epoch = producer_id, epoch
         self.seen.append(
-            (what, version, answer.error_code.name, self.peer.name(producer_id), epoch)
+            (what, version, respond.error_code.name, self.peer.name(producer_id), epoch)
         )
 
 
 def _describe(peer: Peer, transactional_id: str) -> dict[str, Any]:
     """What stands of the id, when it has come to rest."""
     while True:
-        answer = peer.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id])
-        (state,) = answer.transaction_states
+        respond = peer.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id])
+        (state,) = respond.transaction_states
         if not state.transaction_state.startswith("Prepare"):
             break
         time.sleep(0.01)
@@ -278,14 +278,14 @@ def _set_transaction_version(peer: Peer, level: int) -> None:
     update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": 2}
     with deadline(30, f"transaction.version={level}") as check:
         while True:
-            answer = peer.ask(
+            respond = peer.ask(
                 apis.UPDATE_FEATURES,
                 1,
                 timeout=10_000,
                 feature_updates=[update],
                 validate_only=False,
             )
-            if answer.error_code is ErrorCode.none:
+            if respond.error_code is ErrorCode.none:
                 break
             check(0.05)
         while f"FinalizedVersionLevel: {level}" not in _feature(peer, "transaction.version"):

@@ -62,14 +62,14 @@ class Teller:
             stage.partitions_wait = True
         elif command == "the partitions answer":
             stage.partitions_wait = False
-            stage.answer_markers()
+            stage.respond_markers()
         elif match := re.fullmatch(r"(\S+) (is gone|can't now|knows somebody newer)", command):
             outcome = {
                 "is gone": Outcome.GONE,
                 "can't now": Outcome.LATER,
                 "knows somebody newer": Outcome.FENCED,
             }
-            stage.answer_markers({partition(match[1]): outcome[match[2]]})
+            stage.respond_markers({partition(match[1]): outcome[match[2]]})
         else:
             self._producer_acts(*command.removesuffix(", unheard").split(), unheard=command)
 

@@ -38,9 +38,9 @@ def name() -> str:
 def asked(broker: Broker, api: apis.Api, version: int, **values: Any) -> Any:
     """The answer, when nothing is being loaded or ended any more."""
     while True:
-        answer = ask(broker, api, version, values)
+        respond = ask(broker, api, version, values)
         if not any(
-            word in repr(answer)
+            word in repr(respond)
             for word in (
                 "concurrent_transactions",
                 "in_progress",
@@ -48,16 +48,16 @@ def asked(broker: Broker, api: apis.Api, version: int, **values: Any) -> Any:
                 "not_coordinator",
             )
         ):
-            return answer
+            return respond
         trio.run(trio.sleep, 0.01)
 
 
 def begun(broker: Broker, name: str) -> dict[str, Any]:
-    answer = asked(
+    respond = asked(
         broker, apis.INIT_PRODUCER_ID, 3, transactional_id=name, transaction_timeout=60_000
     )
-    assert answer.error_code is NONE
-    return {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+    assert respond.error_code is NONE
+    return {"producer_id": respond.producer_id, "producer_epoch": respond.producer_epoch}
 
 
 def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **said: Any) -> Any:
@@ -76,8 +76,8 @@ def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **
         ],
         **said,
     }
-    answer = asked(broker, apis.TXN_OFFSET_COMMIT, version, **values)
-    there, not_there = answer.topics
+    respond = asked(broker, apis.TXN_OFFSET_COMMIT, version, **values)
+    there, not_there = respond.topics
     unknown = ErrorCode.unknown_topic_or_partition
     assert [each.error_code for each in not_there.partitions] == [unknown]
     first, second = there.partitions
@@ -86,7 +86,7 @@ def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **
 
 
 def fetched(broker: Broker, name: str) -> tuple[ErrorCode, int, str]:
-    answer = asked(
+    respond = asked(
         broker,
         apis.OFFSET_FETCH,
         7,
@@ -94,7 +94,7 @@ def fetched(broker: Broker, name: str) -> tuple[ErrorCode, int, str]:
         topics=[{"name": "t", "partition_indexes": [1]}],
         require_stable=True,
     )
-    ((found,),) = [each.partitions for each in answer.topics]
+    ((found,),) = [each.partitions for each in respond.topics]
     return found.error_code, found.committed_offset, found.metadata
 
 

@@ -57,14 +57,14 @@ def replace(
     return perform(image, alter_configs(image, list(wanted), validate_config=any_config))
 
 
-def refusal(answers: list[AlteredResource]) -> tuple[ErrorCode, str | None]:
-    (answer,) = answers
-    return answer.error_code, answer.error_message
+def refusal(responses: list[AlteredResource]) -> tuple[ErrorCode, str | None]:
+    (respond,) = responses
+    return respond.error_code, respond.error_message
 
 
 def test_set_and_delete() -> None:
-    image, answers = change(alpha(a="1"), (ALPHA, [("a", DELETE, None), ("b", SET, "2")]))
-    assert answers == [AlteredResource(*ALPHA)]
+    image, responses = change(alpha(a="1"), (ALPHA, [("a", DELETE, None), ("b", SET, "2")]))
+    assert responses == [AlteredResource(*ALPHA)]
     assert image.topic_configs("alpha") == {"b": "2"}
 
 
@@ -88,15 +88,15 @@ def test_the_last_config_to_go_leaves_no_trace() -> None:
 )
 def test_lists_grow_and_shrink(present: str | None, operation: int, value: str, after: str) -> None:
     before = alpha() if present is None else alpha(cleanup_policy=present)
-    image, answers = change(before, (ALPHA, [("cleanup.policy", operation, value)]))
-    assert answers == [AlteredResource(*ALPHA)]
+    image, responses = change(before, (ALPHA, [("cleanup.policy", operation, value)]))
+    assert responses == [AlteredResource(*ALPHA)]
     assert image.topic_configs("alpha").get("cleanup.policy", "delete") == after
 
 
 def test_only_lists_do() -> None:
     before = alpha()
-    image, answers = change(before, (ALPHA, [("retention.ms", APPEND, "5")]))
-    assert refusal(answers) == (
+    image, responses = change(before, (ALPHA, [("retention.ms", APPEND, "5")]))
+    assert refusal(responses) == (
         ErrorCode.invalid_config,
         "Can't APPEND to key retention.ms because its type is not LIST.",
     )
@@ -140,20 +140,20 @@ def test_what_is_refused(
     changes: list[tuple[str, int, str | None]], code: ErrorCode, message: str
 ) -> None:
     before = alpha()
-    image, answers = change(before, (ALPHA, changes))
-    assert refusal(answers) == (code, message)
+    image, responses = change(before, (ALPHA, changes))
+    assert refusal(responses) == (code, message)
     assert image == before
 
 
 def test_topics_and_brokers_must_exist() -> None:
     before = alpha()
-    image, answers = change(
+    image, responses = change(
         before,
         ((TOPIC, "nope"), [("a", SET, "1")]),
         ((BROKER, "7"), [("a", SET, "1")]),
         ((BROKER, "x"), [("a", SET, "1")]),
     )
-    assert [(each.error_code, each.error_message) for each in answers] == [
+    assert [(each.error_code, each.error_message) for each in responses] == [
         (ErrorCode.unknown_topic_or_partition, "The topic 'nope' does not exist."),
         (ErrorCode.broker_id_not_registered, "No node with id 7 found."),
         (ErrorCode.invalid_request, "Invalid broker name x"),
@@ -162,29 +162,29 @@ def test_topics_and_brokers_must_exist() -> None:
 
 
 def test_groups_and_subscriptions_need_not_exist() -> None:
-    image, answers = change(
+    image, responses = change(
         alpha(), ((GROUP, "g"), [("a", SET, "1")]), ((CLIENT_METRICS, "m"), [("b", SET, "2")])
     )
-    assert {each.error_code for each in answers} == {ErrorCode.none}
+    assert {each.error_code for each in responses} == {ErrorCode.none}
     assert image.config(GROUP, "g") == {"a": "1"}
     assert image.config(CLIENT_METRICS, "m") == {"b": "2"}
 
 
 def test_one_resource_in_error_does_not_hold_up_another() -> None:
-    image, answers = change(
+    image, responses = change(
         alpha(),
         ((BROKER, ""), [("a", SET, "1")]),
         (ALPHA, [("b", SET, "1"), ("c", SET, None)]),
     )
-    assert [each.error_code for each in answers] == [0, ErrorCode.invalid_request]
+    assert [each.error_code for each in responses] == [0, ErrorCode.invalid_request]
     assert image.config(BROKER, "") == {"a": "1"}
     assert image.topic_configs("alpha") == {}, "all of a resource's changes are made, or none"
 
 
 def test_a_resource_given_twice_is_refused() -> None:
     before = alpha()
-    image, answers = change(before, (ALPHA, [("a", SET, "1")]), (ALPHA, [("b", SET, "1")]))
-    assert refusal(answers) == (
+    image, responses = change(before, (ALPHA, [("a", SET, "1")]), (ALPHA, [("b", SET, "1")]))
+    assert refusal(responses) == (
         ErrorCode.invalid_request,
         "Each resource must appear at most once.",
     )
@@ -212,18 +212,18 @@ def test_the_validator_sees_what_would_be_and_what_is() -> None:
             raise KafkaError(ErrorCode.invalid_config, "no")
 
     before = alpha(a="1", b="2")
-    image, answers = change(
+    image, responses = change(
         before, (ALPHA, [("a", SET, "bad"), ("b", DELETE, None)]), validate_config=validate
     )
     assert seen == [(TOPIC, "alpha", {"a": "bad"}, {"a": "1", "b": "2"})]
-    assert refusal(answers) == (ErrorCode.invalid_config, "no")
+    assert refusal(responses) == (ErrorCode.invalid_config, "no")
     assert image == before
 
 
 def test_validate_only_writes_nothing() -> None:
     before = alpha()
-    image, answers = change(before, (ALPHA, [("a", SET, "1")]), validate_only=True)
-    assert answers == [AlteredResource(*ALPHA)]
+    image, responses = change(before, (ALPHA, [("a", SET, "1")]), validate_only=True)
+    assert responses == [AlteredResource(*ALPHA)]
     assert image == before
 
 
@@ -231,8 +231,8 @@ def test_validate_only_writes_nothing() -> None:
 
 
 def test_what_is_left_out_is_removed() -> None:
-    image, answers = replace(alpha(a="1", b="2"), (ALPHA, {"b": "3", "c": "4"}))
-    assert answers == [AlteredResource(*ALPHA)]
+    image, responses = replace(alpha(a="1", b="2"), (ALPHA, {"b": "3", "c": "4"}))
+    assert responses == [AlteredResource(*ALPHA)]
     assert image.topic_configs("alpha") == {"b": "3", "c": "4"}
     image, _ = replace(image, (ALPHA, {}))
     assert ALPHA not in image.configs
@@ -240,8 +240,8 @@ def test_what_is_left_out_is_removed() -> None:
 
 def test_nothing_is_set_to_null() -> None:
     before = alpha(a="1")
-    image, answers = replace(before, (ALPHA, {"a": None}))
-    assert refusal(answers) == (ErrorCode.invalid_request, "Null value not supported for : a")
+    image, responses = replace(before, (ALPHA, {"a": None}))
+    assert refusal(responses) == (ErrorCode.invalid_request, "Null value not supported for : a")
     assert image == before
 
 
@@ -251,18 +251,18 @@ MIN_ISR = "min.insync.replicas"
 
 
 def test_the_minimum_in_sync_is_the_clusters_and_the_topics() -> None:
-    image, answers = change(alpha(), ((BROKER, "1"), [(MIN_ISR, SET, "1")]))
-    assert refusal(answers) == (
+    image, responses = change(alpha(), ((BROKER, "1"), [(MIN_ISR, SET, "1")]))
+    assert refusal(responses) == (
         ErrorCode.invalid_config,
         "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
     )
     image, _ = change(image, ((BROKER, ""), [(MIN_ISR, SET, "1")]))
     assert image.config(BROKER, "") == {MIN_ISR: "1"}
-    for _, answers in (
+    for _, responses in (
         change(image, ((BROKER, ""), [(MIN_ISR, DELETE, None)])),
         replace(image, ((BROKER, ""), {})),
     ):
-        assert refusal(answers) == (
+        assert refusal(responses) == (
             ErrorCode.invalid_config,
             "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
         )

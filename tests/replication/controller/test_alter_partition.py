@@ -67,8 +67,8 @@ def altered(
     image: MetadataImage, proposed: ProposedIsr, broker: int = 1
 ) -> tuple[MetadataImage, AlteredPartition]:
     epoch = image.brokers[broker].epoch
-    image, (answer,) = perform(image, alter_partitions(image, broker, epoch, [proposed]))
-    return image, answer
+    image, (respond,) = perform(image, alter_partitions(image, broker, epoch, [proposed]))
+    return image, respond
 
 
 def fenced(image: MetadataImage, broker: int) -> MetadataImage:
@@ -83,9 +83,9 @@ def unfenced(image: MetadataImage, broker: int) -> MetadataImage:
 
 
 def test_a_leader_shrinks_and_expands_its_in_sync_set(image: MetadataImage) -> None:
-    image, answer = altered(image, proposal(image, 1, 2))
-    assert answer.error_code is ErrorCode.none
-    assert answer.state == partition(image, "t")
+    image, respond = altered(image, proposal(image, 1, 2))
+    assert respond.error_code is ErrorCode.none
+    assert respond.state == partition(image, "t")
     found = partition(image, "t")
     assert (found.isr, found.leader, found.leader_epoch, found.partition_epoch) == ((1, 2), 1, 0, 1)
     image, _ = altered(image, proposal(image, 1, 2, 3))
@@ -102,7 +102,7 @@ def test_what_is_so_already_writes_nothing(image: MetadataImage) -> None:
 def test_who_names_a_partition_twice_is_outdated_the_second_time(image: MetadataImage) -> None:
     twice = [proposal(image, 1, 2), proposal(image, 1, 3)]
     plan = alter_partitions(image, 1, image.brokers[1].epoch, twice)
-    codes = [answer.error_code for answer in plan.result]
+    codes = [respond.error_code for respond in plan.result]
     assert codes == [ErrorCode.none, ErrorCode.invalid_update_version]
     assert len(plan.records) == 1
 
@@ -115,11 +115,11 @@ def test_what_was_proposed_before_eligible_leaders_were_forgotten_is_outdated(wh
     image = unfenced(image, 2)
     before = proposal(image, 1, 2)
     image = committed(image, [ClearElrRecord(topic_name=whose)])
-    image, answer = altered(image, before)
-    assert answer.error_code is ErrorCode.invalid_update_version
+    image, respond = altered(image, before)
+    assert respond.error_code is ErrorCode.invalid_update_version
     assert (partition(image, "t").isr, partition(image, "t").elr) == ((1,), ())
-    image, answer = altered(image, proposal(image, 1, 2))
-    assert answer.error_code is ErrorCode.none
+    image, respond = altered(image, proposal(image, 1, 2))
+    assert respond.error_code is ErrorCode.none
 
 
 def test_before_3_6_a_set_that_shrinks_is_a_new_leader_epoch() -> None:
@@ -128,8 +128,8 @@ def test_before_3_6_a_set_that_shrinks_is_a_new_leader_epoch() -> None:
         image, _ = create(
             cluster(4, features={METADATA_VERSION: level}), NewTopic("t", assignments={0: (1, 2)})
         )
-        image, answer = altered(image, proposal(image, 1))
-        assert answer.error_code is ErrorCode.none
+        image, respond = altered(image, proposal(image, 1))
+        assert respond.error_code is ErrorCode.none
         assert partition(image, "t").leader_epoch == epoch
         image, _ = altered(image, proposal(image, 1, 2))
         assert partition(image, "t").leader_epoch == epoch, "growing never is one"
@@ -173,8 +173,8 @@ def test_what_is_refused(image: MetadataImage, change: Change, code: ErrorCode) 
 
 
 def test_only_the_leader_may(image: MetadataImage) -> None:
-    _, answer = altered(image, proposal(image, 1, 2), broker=2)
-    assert answer.error_code is ErrorCode.invalid_request
+    _, respond = altered(image, proposal(image, 1, 2), broker=2)
+    assert respond.error_code is ErrorCode.invalid_request
 
 
 def test_only_the_incarnation_that_is_registered_may(image: MetadataImage) -> None:
@@ -226,26 +226,26 @@ def reassigned(image: MetadataImage, *replicas: int) -> MetadataImage:
 
 def test_a_reassignment_completes_when_all_added_are_in_sync(image: MetadataImage) -> None:
     image = reassigned(image, 1, 2, 4)
-    image, answer = altered(image, proposal(image, 1, 2, 3, 4))
+    image, respond = altered(image, proposal(image, 1, 2, 3, 4))
     done = partition(image, "t")
     assert (done.replicas, done.isr, done.is_reassigning) == ((1, 2, 4), (1, 2, 4), False)
     assert done.leader_epoch == 1, "who fetches from the leader must hear that it is no replica"
-    assert answer.state == done
+    assert respond.state == done
 
 
 def test_a_leader_that_is_moved_away_is_told_of_the_new_one(image: MetadataImage) -> None:
     image = reassigned(image, 2, 3, 4)
-    image, answer = altered(image, proposal(image, 1, 2, 3, 4))
-    assert answer.error_code is ErrorCode.new_leader_elected
-    assert answer.state is None
+    image, respond = altered(image, proposal(image, 1, 2, 3, 4))
+    assert respond.error_code is ErrorCode.new_leader_elected
+    assert respond.state is None
     done = partition(image, "t")
     assert (done.replicas, done.isr, done.leader) == ((2, 3, 4), (2, 3, 4), 2)
 
 
 def test_a_reassignment_waits_for_those_it_adds(image: MetadataImage) -> None:
     image = reassigned(image, 1, 4)
-    image, answer = altered(image, proposal(image, 1, 2))
-    assert answer.error_code is ErrorCode.none
+    image, respond = altered(image, proposal(image, 1, 2))
+    assert respond.error_code is ErrorCode.none
     assert partition(image, "t").is_reassigning
 
 
@@ -274,12 +274,12 @@ def recovering() -> MetadataImage:
 def test_a_leader_recovers_alone() -> None:
     """KIP-704."""
     image = recovering()
-    _, answer = altered(image, proposal(image, 2, 1, recovery=1), broker=2)
-    assert answer.error_code is ErrorCode.invalid_request
-    image, answer = altered(image, proposal(image, 2, recovery=1), broker=2)
-    assert answer.error_code is ErrorCode.none
+    _, respond = altered(image, proposal(image, 2, 1, recovery=1), broker=2)
+    assert respond.error_code is ErrorCode.invalid_request
+    image, respond = altered(image, proposal(image, 2, recovery=1), broker=2)
+    assert respond.error_code is ErrorCode.none
     assert partition(image, "t").leader_recovery_state == 1
-    image, answer = altered(image, proposal(image, 2, 1), broker=2)
-    assert answer.error_code is ErrorCode.none
+    image, respond = altered(image, proposal(image, 2, 1), broker=2)
+    assert respond.error_code is ErrorCode.none
     found = partition(image, "t")
     assert (found.isr, found.leader_recovery_state, found.leader) == ((2, 1), 0, 2)

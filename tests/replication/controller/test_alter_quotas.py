@@ -29,8 +29,8 @@ def altered(
 
 
 def test_quotas_are_set_changed_and_taken_away() -> None:
-    image, (answer,) = altered(formatted(), (ALICE, RATES))
-    assert answer == AlteredQuotas(ALICE)
+    image, (respond,) = altered(formatted(), (ALICE, RATES))
+    assert respond == AlteredQuotas(ALICE)
     assert image.quotas == {ALICE: RATES}
     image, _ = altered(image, (ALICE, {"producer_byte_rate": None, "consumer_byte_rate": 1.0}))
     assert image.quotas == {ALICE: {"consumer_byte_rate": 1.0}}
@@ -40,13 +40,13 @@ def test_quotas_are_set_changed_and_taken_away() -> None:
 
 def test_what_does_not_change_is_no_record() -> None:
     image, _ = altered(formatted(), (ALICE, RATES))
-    again, (answer,) = altered(image, (ALICE, {**RATES, "request_percentage": None}))
-    assert answer.error is None
+    again, (respond,) = altered(image, (ALICE, {**RATES, "request_percentage": None}))
+    assert respond.error is None
     assert again.offset == image.offset
-    only_checked, (answer,) = altered(
+    only_checked, (respond,) = altered(
         image, (ALICE, {"consumer_byte_rate": 1.0}), validate_only=True
     )
-    assert (only_checked.offset, answer.error) == (image.offset, None)
+    assert (only_checked.offset, respond.error) == (image.offset, None)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_what_does_not_change_is_no_record() -> None:
     ],
 )
 def test_entities_whatever_the_order_of_their_parts(entity: Any) -> None:
-    image, (answer,) = altered(formatted(), (entity, {"request_percentage": 12.5}))
-    assert answer.error is None
+    image, (respond,) = altered(formatted(), (entity, {"request_percentage": 12.5}))
+    assert respond.error is None
     components = [Component(kind, 0 if name else 1, name) for kind, name in entity]
     ((found, values),) = find_quotas(image, components, strict=True)
     assert (dict(found), values) == (dict(entity), {"request_percentage": 12.5})
@@ -95,11 +95,11 @@ def test_what_is_refused(entity: Any, ops: dict[str, float | None], reason: str)
 def test_an_entity_or_a_key_named_twice() -> None:
     twice = QuotaAlteration(ALICE, (("producer_byte_rate", 1.0), ("producer_byte_rate", 2.0)))
     image = formatted()
-    (answer,) = alter_quotas(image, [twice]).result
-    assert answer.error is not None
-    assert answer.error.message.startswith("Duplicate quota key producer_byte_rate")
-    image, (answer,) = altered(image, (ALICE, RATES), (ALICE, {"producer_byte_rate": 5.0}))
-    assert answer.error is not None
+    (respond,) = alter_quotas(image, [twice]).result
+    assert respond.error is not None
+    assert respond.error.message.startswith("Duplicate quota key producer_byte_rate")
+    image, (respond,) = altered(image, (ALICE, RATES), (ALICE, {"producer_byte_rate": 5.0}))
+    assert respond.error is not None
     expected = "Ignoring duplicate entity ClientQuotaEntity(entries={user=alice})"
-    assert answer.error.message == expected
+    assert respond.error.message == expected
     assert image.quotas == {ALICE: RATES}, "as in Kafka, the first one is done"

@@ -153,11 +153,11 @@ class BrokerHistory(RuleBasedStateMachine):
         )
         if process.running and process.epoch is not None:
             return
-        answer = self.decide(
+        respond = self.decide(
             lambda: register_for_session(self.image, self.sessions, who, now_ms=self.now_ms)
         )
-        if not isinstance(answer, ErrorCode):
-            self.processes[broker] = Process(answer)
+        if not isinstance(respond, ErrorCode):
+            self.processes[broker] = Process(respond)
 
     @rule(
         broker=BROKERS,
@@ -169,16 +169,16 @@ class BrokerHistory(RuleBasedStateMachine):
         if not process.running or process.epoch is None:
             return
         beat = Heartbeat(broker, process.epoch, self.image.offset - lag, *wants)
-        answer = self.decide(
+        respond = self.decide(
             lambda: broker_heartbeat(self.image, self.sessions, beat, now_ms=self.now_ms)
         )
-        if isinstance(answer, ErrorCode):
-            assert answer is ErrorCode.stale_broker_epoch
+        if isinstance(respond, ErrorCode):
+            assert respond is ErrorCode.stale_broker_epoch
             self.stop(broker)
             return
         known = self.image.brokers[broker]
-        assert answer.is_fenced == known.fenced
-        if answer.should_shut_down:
+        assert respond.is_fenced == known.fenced
+        if respond.should_shut_down:
             assert all(partition.leader != broker for _, partition in self.partitions())
             self.stop(broker)
 
@@ -248,16 +248,16 @@ class BrokerHistory(RuleBasedStateMachine):
             [(each, known[each]) for each in chosen],
         )
         epoch = self.epoch_of(now.leader)
-        answers = self.decide(lambda: alter_partitions(self.image, now.leader, epoch, [proposed]))
+        responses = self.decide(lambda: alter_partitions(self.image, now.leader, epoch, [proposed]))
         after = self.partition(name)
         if behind:
-            assert answers[0].error_code is ErrorCode.invalid_update_version
+            assert responses[0].error_code is ErrorCode.invalid_update_version
             assert after == now
-        elif answers[0].error_code is ErrorCode.none:
-            assert answers[0].state == after
+        elif responses[0].error_code is ErrorCode.none:
+            assert responses[0].state == after
             assert set(after.isr) <= chosen
         else:
-            refused = answers[0].error_code
+            refused = responses[0].error_code
             assert refused in (ErrorCode.new_leader_elected, ErrorCode.ineligible_replica)
 
     def epoch_of(self, broker: int) -> int:

@@ -155,8 +155,8 @@ class Teller:
         topic_id = self.image.topics_by_name[TOPIC].id
         proposed = ProposedIsr(topic_id, 0, now.leader_epoch, epoch, members)
         plan = alter_partitions(self.image, node, self.image.brokers[node].epoch, [proposed])
-        (answer,) = self._perform(plan)
-        told = answer.error_code.name.upper() if answer.state is None else "granted"
+        (respond,) = self._perform(plan)
+        told = respond.error_code.name.upper() if respond.state is None else "granted"
         self.story.append(f"-> {broker} {told}")
 
     def fence(self, broker: str) -> None:
@@ -185,9 +185,9 @@ class Teller:
 
     def elect(self, kind: str) -> None:
         election = Election.PREFERRED if kind == "the preferred leader" else Election.UNCLEAN
-        (answer,) = self._perform(elect_leaders(self.image, election, [(TOPIC, 0)]))
-        if answer.error is not None:
-            self.story.append(answer.error.code.name.upper())
+        (respond,) = self._perform(elect_leaders(self.image, election, [(TOPIC, 0)]))
+        if respond.error is not None:
+            self.story.append(respond.error.code.name.upper())
 
 
 def _told(record: PartitionChangeRecord, nothing: PartitionChangeRecord) -> str:

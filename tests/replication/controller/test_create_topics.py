@@ -22,16 +22,16 @@ from tests.replication.controller.clusters import (
 
 
 def refusal(image: MetadataImage, topic: NewTopic) -> tuple[ErrorCode, str | None]:
-    after, (answer,) = create(image, topic)
+    after, (respond,) = create(image, topic)
     assert after == image, "a refused topic leaves no trace"
-    return answer.error_code, answer.error_message
+    return respond.error_code, respond.error_message
 
 
 def test_a_topic_has_its_defaults_from_the_controller() -> None:
-    image, (answer,) = create(cluster(), NewTopic("flights"), defaults=TopicDefaults(4, 2))
-    assert (answer.error_code, answer.partitions, answer.replication_factor) == (0, 4, 2)
+    image, (respond,) = create(cluster(), NewTopic("flights"), defaults=TopicDefaults(4, 2))
+    assert (respond.error_code, respond.partitions, respond.replication_factor) == (0, 4, 2)
     topic = image.topics_by_name["flights"]
-    assert answer.topic_id == topic.id
+    assert respond.topic_id == topic.id
     assert list(topic.partitions) == [0, 1, 2, 3]
     for each in topic.partitions.values():
         assert len(set(each.replicas)) == 2
@@ -65,15 +65,15 @@ def test_records_are_topic_then_configs_then_partitions() -> None:
 
 
 def test_configs_belong_to_the_topic() -> None:
-    image, (answer,) = create(cluster(1), NewTopic("t", configs={"retention.ms": "1"}))
-    assert answer.configs == {"retention.ms": "1"}
+    image, (respond,) = create(cluster(1), NewTopic("t", configs={"retention.ms": "1"}))
+    assert respond.configs == {"retention.ms": "1"}
     assert image.topic_configs("t") == {"retention.ms": "1"}
 
 
 def test_validate_only_answers_and_does_nothing() -> None:
     before = cluster(1)
-    image, (answer,) = create(before, NewTopic("t", 3), validate_only=True)
-    assert (answer.error_code, answer.partitions) == (ErrorCode.none, 3)
+    image, (respond,) = create(before, NewTopic("t", 3), validate_only=True)
+    assert (respond.error_code, respond.partitions) == (ErrorCode.none, 3)
     assert image == before
 
 
@@ -105,8 +105,8 @@ def test_names_that_are_none(name: str, message: str) -> None:
 
 
 def test_the_longest_name() -> None:
-    _, (answer,) = create(cluster(1), NewTopic("y" * 249))
-    assert answer.error_code is ErrorCode.none
+    _, (respond,) = create(cluster(1), NewTopic("y" * 249))
+    assert respond.error_code is ErrorCode.none
 
 
 def test_a_name_is_taken() -> None:
@@ -178,23 +178,23 @@ def test_configs_are_validated_as_a_whole() -> None:
         raise KafkaError(ErrorCode.invalid_config, "a and b do not go together")
 
     before = cluster(1)
-    image, (answer,) = create(
+    image, (respond,) = create(
         before, NewTopic("t", configs={"a": "1", "b": "2"}), validate_config=refuse
     )
-    assert answer.error_code is ErrorCode.invalid_config
-    assert answer.error_message == "a and b do not go together"
+    assert respond.error_code is ErrorCode.invalid_config
+    assert respond.error_message == "a and b do not go together"
     assert image == before
 
 
 def test_one_bad_topic_does_not_hold_up_the_others() -> None:
-    image, answers = create(cluster(1), NewTopic("a"), NewTopic("b", 0), NewTopic("c"))
-    assert [answer.error_code for answer in answers] == [0, ErrorCode.invalid_partitions, 0]
+    image, responses = create(cluster(1), NewTopic("a"), NewTopic("b", 0), NewTopic("c"))
+    assert [respond.error_code for respond in responses] == [0, ErrorCode.invalid_partitions, 0]
     assert sorted(image.topics_by_name) == ["a", "c"]
 
 
 def test_a_name_given_twice_is_refused_once() -> None:
-    image, answers = create(cluster(1), NewTopic("a"), NewTopic("b"), NewTopic("a"))
-    assert [(answer.name, answer.error_message) for answer in answers] == [
+    image, responses = create(cluster(1), NewTopic("a"), NewTopic("b"), NewTopic("a"))
+    assert [(respond.name, respond.error_message) for respond in responses] == [
         ("a", "Duplicate topic name."),
         ("b", None),
     ]
@@ -203,16 +203,16 @@ def test_a_name_given_twice_is_refused_once() -> None:
 
 def test_too_many_partitions_for_one_request() -> None:
     before = cluster(1)
-    image, answers = create(before, NewTopic("a", MAX_RECORDS), NewTopic("b", 1))
-    assert {answer.error_code for answer in answers} == {ErrorCode.policy_violation}
-    assert answers[0].error_message == "Excessively large number of partitions per request."
+    image, responses = create(before, NewTopic("a", MAX_RECORDS), NewTopic("b", 1))
+    assert {respond.error_code for respond in responses} == {ErrorCode.policy_violation}
+    assert responses[0].error_message == "Excessively large number of partitions per request."
     assert image == before
 
 
 def test_too_many_records_for_one_request() -> None:
     before = cluster(1)
-    image, answers = create(before, NewTopic("a", MAX_RECORDS))  # and its TopicRecord
-    assert answers[0].error_code is ErrorCode.policy_violation
+    image, responses = create(before, NewTopic("a", MAX_RECORDS))  # and its TopicRecord
+    assert responses[0].error_code is ErrorCode.policy_violation
     assert image == before
 
 
@@ -220,8 +220,8 @@ def test_too_many_records_for_one_request() -> None:
 
 
 def test_replicas_assigned_by_hand() -> None:
-    image, (answer,) = create(cluster(), NewTopic("t", assignments={0: (2, 1), 1: (3, 2)}))
-    assert (answer.partitions, answer.replication_factor) == (2, 2)
+    image, (respond,) = create(cluster(), NewTopic("t", assignments={0: (2, 1), 1: (3, 2)}))
+    assert (respond.partitions, respond.replication_factor) == (2, 2)
     assert partition(image, "t", 0).replicas == (2, 1)
     assert partition(image, "t", 1).leader == 3
 
@@ -305,8 +305,8 @@ def test_without_brokers_there_are_no_topics() -> None:
 
 
 def test_fenced_brokers_take_replicas_but_do_not_lead() -> None:
-    image, (answer,) = create(fenced(cluster(3), 2), NewTopic("t", 5, 3))
-    assert answer.error_code is ErrorCode.none
+    image, (respond,) = create(fenced(cluster(3), 2), NewTopic("t", 5, 3))
+    assert respond.error_code is ErrorCode.none
     for each in image.topics_by_name["t"].partitions.values():
         assert sorted(each.replicas) == [1, 2, 3]
         assert sorted(each.isr) == [1, 3]
@@ -325,8 +325,8 @@ def test_cordoned_brokers_take_nothing() -> None:
     image = cluster(2)
     cordon = directories_cordoned(image, 1, image.brokers[1].epoch, [directory(1)])
     image = committed(image, cordon.records)
-    after, (answer,) = create(image, NewTopic("t", 4, 1))
-    assert answer.error_code is ErrorCode.none
+    after, (respond,) = create(image, NewTopic("t", 4, 1))
+    assert respond.error_code is ErrorCode.none
     assert {each.leader for each in after.topics_by_name["t"].partitions.values()} == {2}
     assert refusal(image, NewTopic("u", 1, 2))[0] is ErrorCode.invalid_replication_factor
 
@@ -344,11 +344,11 @@ def test_cordoned_brokers_take_nothing() -> None:
 def test_placement_is_even_and_spread_over_racks(
     brokers: int, partitions: int, factor: int, racks: list[str] | None, seed: int
 ) -> None:
-    image, (answer,) = create(
+    image, (respond,) = create(
         cluster(brokers, racks=racks), NewTopic("t", partitions, factor), seed=seed
     )
     if factor > brokers:
-        assert answer.error_code is ErrorCode.invalid_replication_factor
+        assert respond.error_code is ErrorCode.invalid_replication_factor
         return
     where = {number: image.brokers[number].rack for number in image.brokers}
     racks_there = len(set(where.values()))

@@ -10,7 +10,7 @@ import pytest
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.heartbeats import (
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     broker_heartbeat,
     fence_oldest_expired,
     register_for_session,
@@ -63,8 +63,8 @@ class Controller:
             now_ms=self.now_ms,
         )
         self.records = plan.records
-        self.image, answer = perform(self.image, plan)
-        return told(answer)
+        self.image, respond = perform(self.image, plan)
+        return told(respond)
 
     def fence_expired(self) -> int | None:
         plan = fence_oldest_expired(self.image, self.sessions, now_ms=self.now_ms)
@@ -72,11 +72,11 @@ class Controller:
         return broker
 
 
-def told(answer: HeartbeatAnswer) -> set[str]:
+def told(respond: HeartbeatResponse) -> set[str]:
     flags = {
-        CAUGHT_UP: answer.is_caught_up,
-        FENCED: answer.is_fenced,
-        GO: answer.should_shut_down,
+        CAUGHT_UP: respond.is_caught_up,
+        FENCED: respond.is_fenced,
+        GO: respond.should_shut_down,
     }
     return {flag for flag, is_set in flags.items() if is_set}
 

@@ -123,8 +123,8 @@ def unfenced(image: MetadataImage, broker: int) -> MetadataImage:
 
 
 def code(image: MetadataImage, election: Election, index: int = 0) -> ErrorCode | None:
-    (answer,) = elect_leaders(image, election, [("t", index)]).result
-    return None if answer.error is None else answer.error.code
+    (respond,) = elect_leaders(image, election, [("t", index)]).result
+    return None if respond.error is None else respond.error.code
 
 
 def test_the_preferred_leader_leads_again(image: MetadataImage) -> None:
@@ -133,8 +133,8 @@ def test_the_preferred_leader_leads_again(image: MetadataImage) -> None:
     assert partition(image, "t").leader == 2
     assert code(image, Election.PREFERRED) is ErrorCode.preferred_leader_not_available
     image = in_sync(unfenced(image, 1), 2, 1)
-    image, answers = perform(image, elect_leaders(image, Election.PREFERRED, None))
-    assert [(each.topic, each.partition, each.error) for each in answers] == [("t", 0, None)]
+    image, responses = perform(image, elect_leaders(image, Election.PREFERRED, None))
+    assert [(each.topic, each.partition, each.error) for each in responses] == [("t", 0, None)]
     assert partition(image, "t").leader == 1
     assert elect_leaders(image, Election.PREFERRED, None).result == []
 

@@ -19,7 +19,7 @@ SHA_256, SHA_512 = 1, 2
 ALICE = ScramUpsertion("alice", SHA_256, 4096, b"salt", b"salted")
 
 
-def answers(
+def responses(
     image: MetadataImage, *changes: ScramDeletion | ScramUpsertion
 ) -> dict[str, ErrorCode | None]:
     plan = alter_scram_credentials(
@@ -68,14 +68,14 @@ def test_refusals() -> None:
         (ScramDeletion("alice", SHA_512), ErrorCode.resource_not_found),
         (ScramDeletion("", SHA_512), ErrorCode.unacceptable_credential),
     ):
-        found = answers(image, change, ScramUpsertion("carol", SHA_256, 4096, b"", b""))
+        found = responses(image, change, ScramUpsertion("carol", SHA_256, 4096, b"", b""))
         assert found[change.user] is code
         assert found["carol"] is None
 
 
 def test_a_user_is_altered_once_or_not_at_all() -> None:
     image = with_alice()
-    twice = answers(image, ScramDeletion("alice", SHA_256), ALICE)
+    twice = responses(image, ScramDeletion("alice", SHA_256), ALICE)
     assert twice == {"alice": ErrorCode.duplicate_resource}
 
 

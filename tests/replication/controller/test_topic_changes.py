@@ -43,8 +43,8 @@ def two_topics() -> MetadataImage:
 def test_a_topic_goes_with_its_partitions_and_configs() -> None:
     image = two_topics()
     topic_id = image.topics_by_name["a"].id
-    image, (answer,) = perform(image, delete_topics(image, ["a"]))
-    assert (answer.name, answer.topic_id, answer.error_code) == ("a", topic_id, ErrorCode.none)
+    image, (respond,) = perform(image, delete_topics(image, ["a"]))
+    assert (respond.name, respond.topic_id, respond.error_code) == ("a", topic_id, ErrorCode.none)
     assert list(image.topics_by_name) == ["b.c"]
     assert topic_id not in image.topics_by_id
     assert (TOPIC, "a") not in image.configs
@@ -53,16 +53,16 @@ def test_a_topic_goes_with_its_partitions_and_configs() -> None:
 def test_a_topic_is_deleted_by_its_id() -> None:
     image = two_topics()
     topic_id = image.topics_by_name["b.c"].id
-    image, (answer,) = perform(image, delete_topics(image, ids=[topic_id]))
-    assert (answer.name, answer.topic_id, answer.error_code) == ("b.c", topic_id, ErrorCode.none)
-    _, (answer,) = create(image, NewTopic("b_c"), seed=1)
-    assert answer.error_code is ErrorCode.none, "it collides with nothing any more"
+    image, (respond,) = perform(image, delete_topics(image, ids=[topic_id]))
+    assert (respond.name, respond.topic_id, respond.error_code) == ("b.c", topic_id, ErrorCode.none)
+    _, (respond,) = create(image, NewTopic("b_c"), seed=1)
+    assert respond.error_code is ErrorCode.none, "it collides with nothing any more"
 
 
 def test_topics_that_are_not_there() -> None:
     image = two_topics()
-    after, answers = perform(image, delete_topics(image, ["nope"], [UUID(int=77)]))
-    assert [(each.name, each.topic_id, each.error_code) for each in answers] == [
+    after, responses = perform(image, delete_topics(image, ["nope"], [UUID(int=77)]))
+    assert [(each.name, each.topic_id, each.error_code) for each in responses] == [
         (None, UUID(int=77), ErrorCode.unknown_topic_id),
         ("nope", None, ErrorCode.unknown_topic_or_partition),
     ]
@@ -73,8 +73,8 @@ def test_what_is_named_twice_stays() -> None:
     image = two_topics()
     a = image.topics_by_name["a"].id
     for names, ids in ((["a", "a"], []), ([], [a, a]), (["a"], [a])):
-        after, answers = perform(image, delete_topics(image, names, ids))
-        assert [each.error_code for each in answers] == [ErrorCode.invalid_request]
+        after, responses = perform(image, delete_topics(image, names, ids))
+        assert [each.error_code for each in responses] == [ErrorCode.invalid_request]
         assert after == image
 
 
@@ -91,8 +91,8 @@ def grow(
 def test_partitions_are_added_at_the_end() -> None:
     image, _ = create(cluster(3), NewTopic("t", 2, 2))
     before = dict(image.topics_by_name["t"].partitions)
-    image, answers = grow(image, MorePartitions("t", 5))
-    assert answers == [PartitionsResult("t")]
+    image, responses = grow(image, MorePartitions("t", 5))
+    assert responses == [PartitionsResult("t")]
     partitions = image.topics_by_name["t"].partitions
     assert list(partitions) == [0, 1, 2, 3, 4]
     assert {index: partitions[index] for index in before} == before
@@ -101,8 +101,8 @@ def test_partitions_are_added_at_the_end() -> None:
 
 def test_partitions_are_assigned_by_hand() -> None:
     image, _ = create(cluster(3), NewTopic("t", 1, 2))
-    image, answers = grow(image, MorePartitions("t", 3, [(3, 1), (2, 3)]))
-    assert answers == [PartitionsResult("t")]
+    image, responses = grow(image, MorePartitions("t", 3, [(3, 1), (2, 3)]))
+    assert responses == [PartitionsResult("t")]
     assert partition(image, "t", 1).replicas == (3, 1)
     assert partition(image, "t", 2).leader == 2
 
@@ -158,33 +158,33 @@ def test_growth_that_is_refused(
     wanted: MorePartitions, code: ErrorCode, message: str | None
 ) -> None:
     before, _ = create(cluster(2), NewTopic("t", 3, 1))
-    image, (answer,) = grow(before, wanted)
-    assert (answer.error_code, answer.error_message) == (code, message)
+    image, (respond,) = grow(before, wanted)
+    assert (respond.error_code, respond.error_message) == (code, message)
     assert image == before
 
 
 def test_a_topic_named_twice_does_not_grow() -> None:
     before, _ = create(cluster(1), NewTopic("t"))
-    image, answers = grow(before, MorePartitions("t", 2), MorePartitions("t", 3))
-    assert answers == [PartitionsResult("t", ErrorCode.invalid_request, "Duplicate topic name.")]
+    image, responses = grow(before, MorePartitions("t", 2), MorePartitions("t", 3))
+    assert responses == [PartitionsResult("t", ErrorCode.invalid_request, "Duplicate topic name.")]
     assert image == before
 
 
 def test_growth_can_be_tried() -> None:
     before, _ = create(cluster(1), NewTopic("t"))
-    image, answers = grow(before, MorePartitions("t", 2), validate_only=True)
-    assert answers == [PartitionsResult("t")]
+    image, responses = grow(before, MorePartitions("t", 2), validate_only=True)
+    assert responses == [PartitionsResult("t")]
     assert image == before
 
 
 def test_no_growth_onto_brokers_that_do_not_serve() -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments={0: [1]}))
     image = committed(image, fence_broker(image, 2, image.brokers[2].epoch).records)
-    _, (answer,) = grow(image, MorePartitions("t", 2, [(2,)]))
-    assert answer.error_code is ErrorCode.invalid_replica_assignment
+    _, (respond,) = grow(image, MorePartitions("t", 2, [(2,)]))
+    assert respond.error_code is ErrorCode.invalid_replica_assignment
     image = committed(image, fence_broker(image, 1, image.brokers[1].epoch).records)
-    _, (answer,) = grow(image, MorePartitions("t", 2))
-    assert answer.error_code is ErrorCode.invalid_replication_factor
+    _, (respond,) = grow(image, MorePartitions("t", 2))
+    assert respond.error_code is ErrorCode.invalid_replication_factor
 
 
 # Directories
@@ -200,8 +200,8 @@ def test_a_broker_tells_where_its_replicas_are() -> None:
         (topic_id, 2): directory(1, 1),
         (UUID(int=5), 0): directory(1, 1),
     }
-    image, answers = perform(image, assign_directories(image, 1, epoch, where))
-    assert list(answers.values()) == [
+    image, responses = perform(image, assign_directories(image, 1, epoch, where))
+    assert list(responses.values()) == [
         ErrorCode.none,
         ErrorCode.not_leader_or_follower,
         ErrorCode.unknown_topic_or_partition,

@@ -106,23 +106,23 @@ class Led:
             fetch_offset=wanted.offset,
             last_fetched_epoch=wanted.last_fetched_epoch,
         )
-        answer = FetchedPartition(
+        respond = FetchedPartition(
             index=wanted.index,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
         )
         if diverging is not None:
-            answer.diverging_epoch = (diverging.epoch, diverging.end_offset)
-            return answer
+            respond.diverging_epoch = (diverging.epoch, diverging.end_offset)
+            return respond
         found = log.read(wanted.offset, wanted.max_bytes, limit=log.end_offset)
         self.asked.append(wanted.offset)
         if found.slice is not None:
             data = found.slice.read()
             found.slice.file.unpin()
             is_one = next(iter(batches(memoryview(data)))).size == len(data)
-            answer.records = (data if is_one else data[: len(data) - self.cut_bytes],)
-        return answer
+            respond.records = (data if is_one else data[: len(data) - self.cut_bytes],)
+        return respond
 
     def locate(self, timestamp: int) -> int:
         log = self.log
@@ -132,7 +132,7 @@ class Led:
 
 
 class LeadingBroker:
-    """Answers Fetch and ListOffsets for what it leads. `answers`: of whole requests, by the API."""
+    """Answers Fetch and ListOffsets for what it leads. `responses`: of whole requests, by the API."""
 
     def __init__(self, world: VirtualWorld, broker_id: int) -> None:
         self.id = broker_id
@@ -190,7 +190,7 @@ class LeadingBroker:
                 frame = memoryview(await _receive(connection, size))
                 header = read_request_header(frame)
                 api, version = header.api, header.api_version
-                body = await self._answer(api, version, frame, header.body)
+                body = await self._respond(api, version, frame, header.body)
                 head = response_header(api, version, header.correlation_id)
                 await connection.send([frame_head(head, [body])[0], body])
         except ConnectionLost:
@@ -198,18 +198,18 @@ class LeadingBroker:
         finally:
             connection.abort()
 
-    async def _answer(self, api: Api, version: int, frame: memoryview, start: int) -> bytes:
+    async def _respond(self, api: Api, version: int, frame: memoryview, start: int) -> bytes:
         if api is API_VERSIONS:
             return messages.write_response(api.key, version, {"api_keys": self._api_rows()})
         self.asked_for.append(api.title)
         if api is FETCH:
             return await self._fetch(read_fetch(frame, version, start), version)
-        answer = {
+        respond = {
             LIST_OFFSETS: self._list_offsets,
             OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
         }[api]
         request = messages.read_request(api.key, version, frame, start)
-        return messages.write_response(api.key, version, answer(request))
+        return messages.write_response(api.key, version, respond(request))
 
     def _api_rows(self) -> list[Mapping[str, int]]:
         rows = {api: (api.min_version, api.max_version) for api in APIS.values()} | self.versions
@@ -240,8 +240,8 @@ class LeadingBroker:
                 break
             await trio.sleep(min(0.01, give_up_at - trio.current_time()))
         topics = [
-            FetchedTopic(name="", topic_id=wanted.topic_id, partitions=[answer])
-            for wanted, answer in plan.select(found)
+            FetchedTopic(name="", topic_id=wanted.topic_id, partitions=[respond])
+            for wanted, respond in plan.select(found)
         ]
         return _joined(write_fetch_response(version, session_id=plan.session_id, topics=topics))
 
@@ -474,9 +474,9 @@ def is_same(mine: PartitionLog, leaders: PartitionLog) -> bool:
     )
 
 
-def _is_pressing(answer: FetchedPartition) -> bool:
+def _is_pressing(respond: FetchedPartition) -> bool:
     """As Kafka has it: that the high watermark has moved is not worth an answer."""
-    return bool(answer.records or answer.error_code or answer.diverging_epoch)
+    return bool(respond.records or respond.error_code or respond.diverging_epoch)
 
 
 def _joined(parts: list[Any]) -> bytes:

@@ -348,12 +348,12 @@ def test_garbage_is_not_taken_and_asked_for_again() -> None:
         read = led.read
 
         def corrupted(wanted: object) -> object:
-            answer = read(wanted)  # type: ignore[arg-type]
-            if answer.records:
-                data = bytearray(answer.records[0])  # type: ignore[arg-type]
+            respond = read(wanted)  # type: ignore[arg-type]
+            if respond.records:
+                data = bytearray(respond.records[0])  # type: ignore[arg-type]
                 data[-1] ^= 1
-                answer.records = (bytes(data),)
-            return answer
+                respond.records = (bytes(data),)
+            return respond
 
         led.read = corrupted  # type: ignore[assignment,method-assign]
         log = await stand.follow(A, 1, 1)

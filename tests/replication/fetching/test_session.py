@@ -25,7 +25,7 @@ def begun(*keys: Key) -> FetchSession:
     for key in keys:
         session.want(key, at(5))
     session.plan()
-    session.answered(77)
+    session.responded(77)
     return session
 
 
@@ -34,9 +34,9 @@ def test_it_begins_with_all_and_goes_on_with_what_changed() -> None:
     session.want(A, at(1))
     session.want(B, at(2))
     assert told(session) == (0, 0, {A: 1, B: 2}, [])
-    session.answered(77)
+    session.responded(77)
     assert told(session) == (77, 1, {}, [])
-    session.answered(77)
+    session.responded(77)
     session.want(B, at(3))
     session.want(C, at(0))
     session.forget(A)
@@ -74,7 +74,7 @@ def test_after_a_failure_all_that_stands_is_told_anew_and_the_old_session_named(
     session.plan()
     session.lost()
     assert told(session) == (77, 0, {A: 6}, [])
-    session.answered(78)
+    session.responded(78)
     assert told(session) == (78, 1, {}, [])
 
 
@@ -84,13 +84,13 @@ def test_without_a_session_every_request_is_full() -> None:
     for key in keys:
         session.want(key, at(1))
     session.plan()
-    session.answered(0)
+    session.responded(0)
     for _ in range(2):
         plan = session.plan()
         assert (plan.session_id, plan.session_epoch) == (0, 0)
         assert [key for key, _ in plan.wanted] == keys
         assert plan.is_complete
-        session.answered(0)
+        session.responded(0)
 
 
 def test_many_partitions_are_told_in_several_requests() -> None:
@@ -103,7 +103,7 @@ def test_many_partitions_are_told_in_several_requests() -> None:
         plan = session.plan()
         sizes.append(len(plan.wanted))
         complete.append(plan.is_complete)
-        session.answered(5)
+        session.responded(5)
     assert sizes == [TOLD_AT_ONCE, TOLD_AT_ONCE, 1]
     assert complete == [False, False, True]
 
@@ -112,7 +112,7 @@ def test_epochs_begin_again_at_one() -> None:
     session = begun(A)
     session._epoch = 2**31 - 1
     session.plan()
-    session.answered(77)
+    session.responded(77)
     assert told(session)[1] == 1
 
 
@@ -122,12 +122,12 @@ def test_what_changed_does_not_wait_for_what_was_never_told() -> None:
     for number in range(3 * TOLD_AT_ONCE):
         session.want((UUID(int=9), number), at(5))
     first, *_ = (key for key, _ in session.plan().wanted)
-    session.answered(77)
+    session.responded(77)
     session.want(first, at(8))
     _, _, offsets, _ = told(session)
     assert offsets.pop(first) == 8
     assert len(offsets) == TOLD_AT_ONCE
-    session.answered(77)
+    session.responded(77)
     assert len(told(session)[2]) == TOLD_AT_ONCE
-    session.answered(77)
+    session.responded(77)
     assert told(session)[2] == {}

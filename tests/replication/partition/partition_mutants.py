@@ -51,7 +51,7 @@ def look_up_the_epoch_of_the_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Follower,
         "_epoch_located",
-        lambda self, answer: self._build(self._local_start, self._local_start.epoch),
+        lambda self, respond: self._build(self._local_start, self._local_start.epoch),
     )
 
 

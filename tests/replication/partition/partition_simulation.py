@@ -10,7 +10,7 @@ from tests.replication.partition.controller_stub import NODES, Image
 from tests.replication.partition.world import (
     CONTROLLER,
     LAG_MAX_MS,
-    AlterAnswer,
+    AlterResponse,
     Message,
     Node,
     Violation,
@@ -128,7 +128,7 @@ class _Run:
         """What concerns the controller times out with the leader, who asks again."""
         if message.to == CONTROLLER:
             self.world.time_out(message.sender, message.sender_epoch, message.content)
-        elif message.sender == CONTROLLER and isinstance(message.content, AlterAnswer):
+        elif message.sender == CONTROLLER and isinstance(message.content, AlterResponse):
             self.world.time_out(message.to, message.life, message.content.asked)
 
     def _trouble(self, node: Node) -> None:

@@ -47,16 +47,16 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "outcome", "committed", "epoch", "pending"), ROWS)
+@pytest.mark.parametrize(("respond", "outcome", "committed", "epoch", "pending"), ROWS)
 def test_an_answer(
-    answer: Altered | ErrorCode,
+    respond: Altered | ErrorCode,
     outcome: Outcome,
     committed: frozenset[int],
     epoch: int,
     pending: bool,
 ) -> None:
     known, proposal = _proposing(THREE, TWO)
-    assert known.answered(proposal, answer) is outcome
+    assert known.responded(proposal, respond) is outcome
     assert (known.committed, known.partition_epoch) == (committed, epoch)
     assert known.maximal == THREE if pending else known.maximal == committed
     assert (known.proposal is proposal) == pending
@@ -71,5 +71,5 @@ def test_an_image(leader_epoch: int, partition_epoch: int, adopted: bool, pendin
     assert known.adopt(TWO, leader_epoch, partition_epoch) == adopted
     assert (known.proposal is proposal) == pending
     if not pending:
-        assert known.answered(proposal, Altered(THREE, 4, 9)) is Outcome.STALE
+        assert known.responded(proposal, Altered(THREE, 4, 9)) is Outcome.STALE
         assert known.committed == TWO

@@ -94,8 +94,8 @@ def test_under_min_isr_the_high_watermark_stands_still() -> None:
     assert asked is not None
     with pytest.raises(NotEnoughReplicas):
         stand.leader.check_append()  # it may be let in, and is not yet
-    answer = Altered(frozenset({1, 2}), 5, 11)
-    assert stand.do(stand.leader.altered(asked.proposal, answer, 0)) == [AdvanceHighWatermark(5)]
+    respond = Altered(frozenset({1, 2}), 5, 11)
+    assert stand.do(stand.leader.altered(asked.proposal, respond, 0)) == [AdvanceHighWatermark(5)]
     stand.leader.check_append()
 
 
@@ -188,8 +188,8 @@ def test_who_lags_leaves() -> None:
     assert asked is not None
     assert asked.proposal.in_sync == {1, 2}
     assert stand.log.high_watermark == 0  # it is in sync until the controller has taken it out
-    answer = Altered(frozenset({1, 2}), 5, 11)
-    assert stand.do(stand.leader.altered(asked.proposal, answer, 101)) == [AdvanceHighWatermark(6)]
+    respond = Altered(frozenset({1, 2}), 5, 11)
+    assert stand.do(stand.leader.altered(asked.proposal, respond, 101)) == [AdvanceHighWatermark(6)]
 
 
 def test_who_comes_back_with_less_is_not_waited_for() -> None:

@@ -20,7 +20,7 @@ from odradek.replication.errors import (
 )
 from odradek.replication.partition.in_sync import Altered
 from odradek.replication.partition.leader import AlterPartition
-from odradek.replication.partition.leading import Answered, Surroundings
+from odradek.replication.partition.leading import Responded, Surroundings
 from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.replication.partition.unseen import PLENTY_BYTES
 from odradek.storage.errors import DiskFull
@@ -55,7 +55,7 @@ class Stand:
             controller.partition, leader=leader, isr=isr, leader_epoch=5, partition_epoch=10
         )
         self.world = World(config=replace(FOREVER, min_insync_replicas=min_isr))
-        self.proposed: list[tuple[UUID, int, AlterPartition, Answered]] = []
+        self.proposed: list[tuple[UUID, int, AlterPartition, Responded]] = []
         self.full: list[tuple[PartitionLog, DiskFull]] = []
         self.became: list[int | None] = []
         surroundings = Surroundings(
@@ -301,10 +301,10 @@ def test_what_is_committed_is_answered_again_though_too_few_are_in_sync() -> Non
 def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> None:
     stand.append()
     stand.fetch(3, 1)
-    ((topic_id, index, asked, answered),) = stand.proposed
+    ((topic_id, index, asked, responded),) = stand.proposed
     assert (topic_id, index) == (TOPIC_ID, 0)
     assert asked.in_sync == ((1, 1), (2, -1), (3, 1))
-    answered(Altered(frozenset({1, 2, 3}), 5, 11))
+    responded(Altered(frozenset({1, 2, 3}), 5, 11))
     assert stand.became == [1]
     assert stand.partition.leading is not None
     assert stand.partition.leading.leader.in_sync.committed == {1, 2, 3}
@@ -314,11 +314,11 @@ def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> No
 
 def test_an_answer_to_who_leads_no_more_is_for_nobody(stand: Stand) -> None:
     stand.fetch(3, 0)
-    ((_, _, _, answered),) = stand.proposed
+    ((_, _, _, responded),) = stand.proposed
     stand.see(leader=2, leader_epoch=6)
-    answered(ErrorCode.request_timed_out)
+    responded(ErrorCode.request_timed_out)
     stand.see(leader=1, leader_epoch=7)
-    answered(Altered(frozenset({1, 2, 3}), 7, 20))
+    responded(Altered(frozenset({1, 2, 3}), 7, 20))
     assert len(stand.proposed) == 1
     assert stand.partition.leading is not None
     assert stand.partition.leading.leader.in_sync.committed == {1, 2}
@@ -403,26 +403,26 @@ def test_an_image_may_come_before_the_answer(
     """As it does wherever the active controller leads: what the image says counts, the answer does not."""
     stand.fetch(2, 0)
     stand.fetch(3, 0)
-    ((_, _, _, answered),) = stand.proposed
+    ((_, _, _, responded),) = stand.proposed
     image = stand.see(isr=isr)
     assert stand.became == became
-    answered(Altered(frozenset(isr), 5, image.partition_epoch))
+    responded(Altered(frozenset(isr), 5, image.partition_epoch))
     assert stand.became == became
 
 
 def test_a_proposal_that_is_refused_has_failed(stand: Stand) -> None:
     stand.fetch(2, 0)
     stand.fetch(3, 0)
-    ((_, _, _, answered),) = stand.proposed
-    answered(ErrorCode.ineligible_replica)
+    ((_, _, _, responded),) = stand.proposed
+    responded(ErrorCode.ineligible_replica)
     assert stand.became == [None]
 
 
 def test_who_is_gone_leads_nothing(stand: Stand) -> None:
     stand.fetch(3, 0)
-    ((_, _, _, answered),) = stand.proposed
+    ((_, _, _, responded),) = stand.proposed
     stand.partition.retire(UnknownPartition("deleted"))
-    answered(ErrorCode.request_timed_out)
+    responded(ErrorCode.request_timed_out)
     assert stand.became == []
     assert len(stand.proposed) == 1
     with pytest.raises(UnknownPartition):

@@ -111,7 +111,7 @@ class Teller:
 
     def alter_behind(self) -> None:
         (asked,) = [message for message in self.world.sent if message.to == CONTROLLER]
-        self.world.answer_behind(asked)
+        self.world.respond_behind(asked)
 
     def altered(self) -> None:
         self._settle(lambda message: message.sender == CONTROLLER and not _is_image(message))

@@ -53,14 +53,14 @@ class Violation(AssertionError):
 
 
 @value_class
-class Answer:
+class Response:
     question: Question
     content: Fetched | EpochEnd | Located | ErrorCode
     records: Sequence[Record] = ()
 
 
 @value_class
-class AlterAnswer:
+class AlterResponse:
     asked: AlterPartition
     content: Altered | ErrorCode
 
@@ -72,7 +72,7 @@ class Message:
     to: int
     life: int
     """The one that is to get it: an answer to a broker that restarted since reaches nobody."""
-    content: Question | Answer | AlterPartition | AlterAnswer | Image
+    content: Question | Response | AlterPartition | AlterResponse | Image
 
 
 class Node:
@@ -168,15 +168,15 @@ class Node:
             log.records[offset] = world.in_tier(self, offset)
         self.follower.changed(change)
 
-    def hear(self, answer: Answer) -> None:
-        question, content, now_ms = answer.question, answer.content, self.world.now_ms
+    def hear(self, respond: Response) -> None:
+        question, content, now_ms = respond.question, respond.content, self.world.now_ms
         follower = self.follower
         if isinstance(content, ErrorCode):
             follower.failed(question, content, now_ms)
         elif isinstance(question, Fetch) and isinstance(content, Fetched):
             take = follower.fetched(question, content)
             if take is not None:
-                self.take(take, answer.records)
+                self.take(take, respond.records)
         elif isinstance(question, AskEpochEnd) and isinstance(content, EpochEnd):
             follower.epoch_ended(question, content)
         elif isinstance(question, AskOffset) and isinstance(content, Located):
@@ -202,22 +202,22 @@ class Node:
 
     # Leading
 
-    def answer(self, question: Question, follower: int, broker_epoch: int) -> Answer:
+    def respond(self, question: Question, follower: int, broker_epoch: int) -> Response:
         leader = self.leader
         if leader is None:
-            return Answer(question, ErrorCode.not_leader_or_follower)
+            return Response(question, ErrorCode.not_leader_or_follower)
         if question.leader_epoch < leader.leader_epoch:
-            return Answer(question, ErrorCode.fenced_leader_epoch)
+            return Response(question, ErrorCode.fenced_leader_epoch)
         if question.leader_epoch > leader.leader_epoch:
-            return Answer(question, ErrorCode.unknown_leader_epoch)
+            return Response(question, ErrorCode.unknown_leader_epoch)
         if isinstance(question, AskEpochEnd):
-            return Answer(question, self.log.epochs.end_offset_for(question.epoch))
+            return Response(question, self.log.epochs.end_offset_for(question.epoch))
         if isinstance(question, AskOffset):
-            return Answer(question, self.locate(question.timestamp))
+            return Response(question, self.locate(question.timestamp))
         try:
-            return self.answer_fetch(leader, question, follower, broker_epoch)
+            return self.respond_fetch(leader, question, follower, broker_epoch)
         except KafkaError as error:
-            return Answer(question, error.code)
+            return Response(question, error.code)
 
     def locate(self, timestamp: int) -> Located:
         log = self.log
@@ -229,9 +229,9 @@ class Node:
         epoch = log.epochs.epoch_for(offset)
         return Located(offset, NO_EPOCH if epoch is None else epoch)
 
-    def answer_fetch(
+    def respond_fetch(
         self, leader: Leader, question: Fetch, follower: int, broker_epoch: int
-    ) -> Answer:
+    ) -> Response:
         leader.check_fetch(follower, broker_epoch)
         log = self.log
         diverging = find_divergence(
@@ -242,7 +242,7 @@ class Node:
         )
         told = Fetched(log.high_watermark, log.start_offset, diverging)
         if diverging is not None:
-            return Answer(question, told)
+            return Response(question, told)
         if not log.start_offset <= question.offset <= log.end_offset:
             raise OffsetOutOfRange(f"{question.offset}")
         if question.offset < log.local_start:
@@ -257,7 +257,7 @@ class Node:
                 now_ms=self.world.now_ms,
             )
         )
-        return Answer(question, told, records)
+        return Response(question, told, records)
 
 
 class World:
@@ -305,20 +305,20 @@ class World:
             return
         if isinstance(content, Image):
             node.see(content)
-        elif isinstance(content, Answer):
+        elif isinstance(content, Response):
             self._hear(node, content)
-        elif isinstance(content, AlterAnswer):
+        elif isinstance(content, AlterResponse):
             if node.leader is not None:
                 node.do(node.leader.altered(content.asked.proposal, content.content, self.now_ms))
         elif not isinstance(content, AlterPartition):
-            answer = node.answer(content, message.sender, message.sender_epoch)
-            if isinstance(answer.content, ErrorCode):
-                self.tell(f"{node.id} -> {message.sender} {answer.content.name.upper()}")
-            reply = Message(node.id, node.epoch, message.sender, message.sender_epoch, answer)
+            respond = node.respond(content, message.sender, message.sender_epoch)
+            if isinstance(respond.content, ErrorCode):
+                self.tell(f"{node.id} -> {message.sender} {respond.content.name.upper()}")
+            reply = Message(node.id, node.epoch, message.sender, message.sender_epoch, respond)
             self.sent.append(reply)
 
-    def _hear(self, node: Node, answer: Answer) -> None:
-        content = answer.content
+    def _hear(self, node: Node, respond: Response) -> None:
+        content = respond.content
         if isinstance(content, EpochEnd):
             self.tell(f"{node.id} is told that epoch {content.epoch} ends at {content.end_offset}")
         elif isinstance(content, Located):
@@ -326,7 +326,7 @@ class World:
         elif isinstance(content, Fetched) and content.diverging is not None:
             end = content.diverging
             self.tell(f"{node.id} is told that epoch {end.epoch} ends at {end.end_offset}")
-        node.hear(answer)
+        node.hear(respond)
 
     def _alter(self, message: Message, asked: AlterPartition) -> None:
         content = self.controller.alter(message.sender, asked)
@@ -334,25 +334,25 @@ class World:
         self.tell(f"controller -> {message.sender} {told}")
         self.sent.append(
             Message(
-                CONTROLLER, 1, message.sender, message.sender_epoch, AlterAnswer(asked, content)
+                CONTROLLER, 1, message.sender, message.sender_epoch, AlterResponse(asked, content)
             )
         )
         self.spread()
 
-    def answer_behind(self, message: Message) -> None:
+    def respond_behind(self, message: Message) -> None:
         """By a controller that knows less than who asks, and has done nothing."""
         asked = message.content
         assert isinstance(asked, AlterPartition)
         self.sent.remove(message)
-        answer = AlterAnswer(asked, ErrorCode.not_controller)
+        respond = AlterResponse(asked, ErrorCode.not_controller)
         self.tell(f"controller -> {message.sender} {ErrorCode.not_controller.name}")
-        self.sent.append(Message(CONTROLLER, 1, message.sender, message.sender_epoch, answer))
+        self.sent.append(Message(CONTROLLER, 1, message.sender, message.sender_epoch, respond))
 
     def time_out(self, node: int, life: int, asked: object) -> None:
         """An AlterPartition or its answer was lost: its sender knows as much."""
         assert isinstance(asked, AlterPartition)
-        answer = AlterAnswer(asked, ErrorCode.request_timed_out)
-        self.sent.append(Message(CONTROLLER, 1, node, life, answer))
+        respond = AlterResponse(asked, ErrorCode.request_timed_out)
+        self.sent.append(Message(CONTROLLER, 1, node, life, respond))
 
     # What happens to nodes
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from odradek.replication.raft.actions import Action, Reply, Send
 from odradek.replication.raft.elections import Election
-from odradek.replication.raft.messages import Answer
+from odradek.replication.raft.messages import Response
 from odradek.replication.raft.roles import QuorumSettings
 from odradek.replication.raft.state import Quorum
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
@@ -54,6 +54,6 @@ def sent(actions: Sequence[Action]) -> list[Send]:
     return [each for each in actions if isinstance(each, Send)]
 
 
-def reply(actions: Sequence[Action]) -> Answer:
-    (found,) = [each.answer for each in actions if isinstance(each, Reply)]
+def reply(actions: Sequence[Action]) -> Response:
+    (found,) = [each.respond for each in actions if isinstance(each, Reply)]
     return found

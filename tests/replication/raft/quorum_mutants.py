@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.replication.raft import answering, voter_changes
+from odradek.replication.raft import request_handling as responding
+from odradek.replication.raft import voter_changes
 from odradek.replication.raft.actions import Action, Persist
 from odradek.replication.raft.leadership import Leadership
 from odradek.replication.raft.state import Quorum
@@ -15,7 +16,7 @@ from odradek.replication.raft.voters import VoterSet
 
 def vote_twice(patch: pytest.MonkeyPatch) -> None:
     """Whoever has enough of the log gets the vote, even if another has it."""
-    patch.setattr(answering, "grants", lambda *_, up_to_date, **__: up_to_date)
+    patch.setattr(responding, "grants", lambda *_, up_to_date, **__: up_to_date)
 
 
 def commit_before_the_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -32,7 +33,7 @@ def commit_before_the_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leadership, "recount", recount)
 
 
-def answer_before_persisting(patch: pytest.MonkeyPatch) -> None:
+def respond_before_persisting(patch: pytest.MonkeyPatch) -> None:
     """The election becomes durable after what is said in it."""
     honest = Quorum._actions
 
@@ -55,7 +56,7 @@ def one_change_beside_another(patch: pytest.MonkeyPatch) -> None:
 
 FOUND_OFTEN = [
     vote_twice,
-    answer_before_persisting,
+    respond_before_persisting,
     half_is_a_majority,
     one_change_beside_another,
 ]

@@ -26,11 +26,11 @@ from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import Endpoint, MetadataDelta
 from odradek.replication.raft.bootstrap import write_first_snapshot
 from odradek.replication.raft.messages import (
-    Answer,
-    ApiVersionsAnswer,
     ApiVersionsRequest,
+    ApiVersionsResponse,
     Endpoints,
     Request,
+    Response,
 )
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
@@ -308,7 +308,7 @@ class Wire:
         self._turn = 0
         self._chance = random.Random(f"{nodes.world.seed} {node_id}")
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
+    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         nodes = self._nodes
         if to == ANYONE:
             others = [each for each in nodes.voters if each != self._me]
@@ -324,25 +324,25 @@ class Wire:
         if life is None or life.nursery is None or not life.node.power.on:
             raise NotRunning(f"node {to} is down")
         if isinstance(request, ApiVersionsRequest):
-            return ApiVersionsAnswer(kraft_versions=(0, 1))
-        answers: list[Answer] = []
+            return ApiVersionsResponse(kraft_versions=(0, 1))
+        responses: list[Response] = []
         done = trio.Event()
-        life.nursery.start_soon(_serve, life, replace(request), answers, done)
+        life.nursery.start_soon(_serve, life, replace(request), responses, done)
         await done.wait()
         await trio.sleep(DELAY_SECONDS)
         self._may_be_lost()
-        if not answers or {self._me, to} & nodes.cut_off:
+        if not responses or {self._me, to} & nodes.cut_off:
             raise Unanswered(f"node {to} broke off")
-        return answers[0]
+        return responses[0]
 
     def _may_be_lost(self) -> None:
         if self._chance.random() < self._nodes.loss:
             raise Unanswered("lost on the way")
 
 
-async def _serve(life: Life, request: Request, answers: list[Answer], done: trio.Event) -> None:
+async def _serve(life: Life, request: Request, responses: list[Response], done: trio.Event) -> None:
     try:
-        answers.append(await life.metadata.answer(request))
+        responses.append(await life.metadata.respond(request))
     except (KafkaError, NodeCrashed):
         pass
     finally:

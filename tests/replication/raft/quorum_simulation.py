@@ -32,16 +32,16 @@ from odradek.replication.raft.actions import (
 )
 from odradek.replication.raft.messages import (
     AddVoterRequest,
-    Answer,
-    ApiVersionsAnswer,
     ApiVersionsRequest,
-    FetchAnswer,
+    ApiVersionsResponse,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
+    FetchSnapshotResponse,
     RemoveVoterRequest,
     Request,
-    VoteAnswer,
+    Response,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.roles import QuorumSettings, Role
@@ -221,8 +221,8 @@ class Simulation:
                 self.ledger.committed_by(node, high_watermark)
             case Send():
                 self._send(node, action)
-            case Reply(request, answer):
-                self._reply(node, request, answer)
+            case Reply(request, respond):
+                self._reply(node, request, respond)
         return []
 
     def _append(
@@ -325,60 +325,62 @@ class Simulation:
             self._travels(lambda: self._refuse(caller))
             return
         if isinstance(request, ApiVersionsRequest):
-            told = ApiVersionsAnswer(kraft_versions=(0, 1))
-            self._travels(lambda: self._deliver_answer(caller, told))
+            told = ApiVersionsResponse(kraft_versions=(0, 1))
+            self._travels(lambda: self._deliver_response(caller, told))
             return
         to.pending[id(request)] = caller
         self._act(to, to.quorum.receive(request, self._clock(to)))
 
-    def _reply(self, node: Node, request: Request, answer: Answer) -> None:
+    def _reply(self, node: Node, request: Request, respond: Response) -> None:
         caller = node.pending.pop(id(request), None)
-        granted = isinstance(answer, VoteAnswer) and answer.granted
+        granted = isinstance(respond, VoteResponse) and respond.granted
         if granted and isinstance(request, VoteRequest) and not request.pre_vote:
             self.ledger.vote(node.id, request.epoch, request.candidate)
         if caller is None:  # a client
-            self.acknowledged += answer.error == 0
+            self.acknowledged += respond.error == 0
             return
-        if isinstance(answer, FetchAnswer) and isinstance(request, FetchRequest):
-            found = self._read(node, request, answer)
+        if isinstance(respond, FetchResponse) and isinstance(request, FetchRequest):
+            found = self._read(node, request, respond)
             if found is None and request.max_wait_ms > 0:
                 until = self.now + request.max_wait_ms
                 node.held.append((request, caller, until))
                 life = node.life
                 self.at(request.max_wait_ms, lambda: node.life == life and self._after(node))
                 return
-            answer = found or answer
-        if isinstance(answer, FetchSnapshotAnswer) and answer.error == 0:
-            answer = self._piece(answer)
-        self._travels(lambda: self._deliver_answer(caller, answer))
+            respond = found or respond
+        if isinstance(respond, FetchSnapshotResponse) and respond.error == 0:
+            respond = self._piece(respond)
+        self._travels(lambda: self._deliver_response(caller, respond))
 
-    def _read(self, node: Node, request: FetchRequest, answer: FetchAnswer) -> FetchAnswer | None:
+    def _read(
+        self, node: Node, request: FetchRequest, respond: FetchResponse
+    ) -> FetchResponse | None:
         """The answer with its records; None if there is nothing to tell yet."""
-        if answer.error != 0 or answer.diverging or answer.snapshot_id:
-            return answer
+        if respond.error != 0 or respond.diverging or respond.snapshot_id:
+            return respond
         start = request.fetch_offset
         entries = node.log.entries[start : start + self.weather.batch]
         if not entries:
-            return answer if answer.high_watermark > request.high_watermark else None
-        return FetchAnswer(
-            epoch=answer.epoch,
-            leader_id=answer.leader_id,
-            leader_endpoints=answer.leader_endpoints,
-            high_watermark=answer.high_watermark,
-            log_start_offset=answer.log_start_offset,
+            return respond if respond.high_watermark > request.high_watermark else None
+        return FetchResponse(
+            epoch=respond.epoch,
+            leader_id=respond.leader_id,
+            leader_endpoints=respond.leader_endpoints,
+            high_watermark=respond.high_watermark,
+            log_start_offset=respond.log_start_offset,
             records=Records(start, entries),
         )
 
     @staticmethod
-    def _piece(answer: FetchSnapshotAnswer) -> FetchSnapshotAnswer:
-        length = min(SETTINGS.fetch_snapshot_max_bytes, answer.size - answer.position)
-        return FetchSnapshotAnswer(
-            epoch=answer.epoch,
-            leader_id=answer.leader_id,
-            leader_endpoints=answer.leader_endpoints,
-            snapshot_id=answer.snapshot_id,
-            size=answer.size,
-            position=answer.position,
+    def _piece(respond: FetchSnapshotResponse) -> FetchSnapshotResponse:
+        length = min(SETTINGS.fetch_snapshot_max_bytes, respond.size - respond.position)
+        return FetchSnapshotResponse(
+            epoch=respond.epoch,
+            leader_id=respond.leader_id,
+            leader_endpoints=respond.leader_endpoints,
+            snapshot_id=respond.snapshot_id,
+            size=respond.size,
+            position=respond.position,
             data=bytes(length),
         )
 
@@ -392,21 +394,21 @@ class Simulation:
             if news or node.log.end_offset > request.fetch_offset or self.now >= until:
                 node.held.remove(held)
                 for action in node.quorum.receive(request, self._clock(node), again=True):
-                    if isinstance(action, Reply) and isinstance(action.answer, FetchAnswer):
-                        answer = self._read(node, request, action.answer) or action.answer
+                    if isinstance(action, Reply) and isinstance(action.respond, FetchResponse):
+                        respond = self._read(node, request, action.respond) or action.respond
                         self._travels(
-                            lambda caller=caller, answer=answer: self._deliver_answer(
-                                caller, answer
+                            lambda caller=caller, respond=respond: self._deliver_response(
+                                caller, respond
                             )
                         )
                     else:
                         self._do(node, action)
 
-    def _deliver_answer(self, caller: Caller, answer: Answer) -> None:
+    def _deliver_response(self, caller: Caller, respond: Response) -> None:
         """Numbers begin anew with each life: what a former one asked, the node does not hear of."""
         node = self.nodes[caller.id]
         if node.quorum is not None and node.life == caller.life:
-            self._act(node, node.quorum.answered(caller.number, answer, self._clock(node)))
+            self._act(node, node.quorum.responded(caller.number, respond, self._clock(node)))
 
     def _refuse(self, caller: Caller) -> None:
         node = self.nodes[caller.id]

@@ -20,17 +20,17 @@ from odradek.replication.raft.actions import (
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.messages import (
     AddVoterRequest,
-    Answer,
-    ApiVersionsAnswer,
     ApiVersionsRequest,
+    ApiVersionsResponse,
     BeginEpochRequest,
     EndEpochRequest,
-    FetchAnswer,
     FetchRequest,
+    FetchResponse,
     RemoveVoterRequest,
     Request,
-    VoteAnswer,
+    Response,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.roles import Role
@@ -57,7 +57,7 @@ class Stage:
         self._elections = {each: Election() for each in self._logs}
         self._lives = dict.fromkeys(self._logs, 0)
         self.machines: dict[int, Quorum] = {}
-        self._wire: list[tuple[int, int, Request | Answer, int, Request | None]] = []
+        self._wire: list[tuple[int, int, Request | Response, int, Request | None]] = []
         self._held: list[tuple[int, int, FetchRequest, int]] = []
         self._asked: list[tuple[Request, int, int]] = []
         for each in self._logs:
@@ -127,12 +127,12 @@ class Stage:
             if told:
                 self.story.append(f"{sender} -> {to} {told}")
             if isinstance(message, ApiVersionsRequest):
-                answer = ApiVersionsAnswer(kraft_versions=(0, 1))
-                self._wire.append((to, sender, answer, number, message))
+                respond = ApiVersionsResponse(kraft_versions=(0, 1))
+                self._wire.append((to, sender, respond, number, message))
             elif isinstance(message, Request):
                 self._receive(to, message, sender, number)
             else:
-                self._act(to, self.machines[to].answered(number, message, self.now))
+                self._act(to, self.machines[to].responded(number, message, self.now))
             self._serve_held()
 
     def lose(self) -> None:
@@ -198,8 +198,8 @@ class Stage:
                 others = set(self._logs) - {node} - self.down
                 to = min(others, default=node) if to == ANYONE else to
                 self._wire.append((node, to, request, number, None))
-            case Reply(request, answer):
-                self._reply(node, request, answer)
+            case Reply(request, respond):
+                self._reply(node, request, respond)
         return []
 
     def _append(self, node: int, quorum: tuple[int, tuple[Voter, ...]] | None) -> Sequence[Action]:
@@ -211,27 +211,29 @@ class Stage:
             log.append([Entry(machine.epoch, None, change)])
         return machine.appended(log.changes(start), self.now)
 
-    def _reply(self, node: int, request: Request, answer: Answer) -> None:
+    def _reply(self, node: int, request: Request, respond: Response) -> None:
         slot = next(at for at, each in enumerate(self._asked) if each[0] is request)
         _, sender, number = self._asked.pop(slot)
         if sender == CLIENT:
-            self.story.append(f"{node} answers {answer.error.name.upper()}")
+            self.story.append(f"{node} answers {respond.error.name.upper()}")
             return
-        if isinstance(request, FetchRequest) and isinstance(answer, FetchAnswer):
-            found = self._read(node, request, answer)
+        if isinstance(request, FetchRequest) and isinstance(respond, FetchResponse):
+            found = self._read(node, request, respond)
             if found is None:
                 self._held.append((sender, node, request, number))
                 return
-            answer = found
-        self._wire.append((node, sender, answer, number, request))
+            respond = found
+        self._wire.append((node, sender, respond, number, request))
 
-    def _read(self, node: int, request: FetchRequest, answer: FetchAnswer) -> FetchAnswer | None:
-        if answer.error is not ErrorCode.none or answer.diverging or answer.snapshot_id:
-            return answer
+    def _read(
+        self, node: int, request: FetchRequest, respond: FetchResponse
+    ) -> FetchResponse | None:
+        if respond.error is not ErrorCode.none or respond.diverging or respond.snapshot_id:
+            return respond
         entries = self._logs[node].entries[request.fetch_offset :]
         if entries:
-            return replace(answer, records=(request.fetch_offset, entries))
-        return answer if answer.high_watermark > request.high_watermark else None
+            return replace(respond, records=(request.fetch_offset, entries))
+        return respond if respond.high_watermark > request.high_watermark else None
 
     def _serve_held(self) -> None:
         held, self._held = self._held, []
@@ -274,27 +276,27 @@ def _tell_election(election: Election) -> str:
     return f"epoch {election.epoch}{led}{voted}"
 
 
-def _tell(message: Request | Answer, about: Request | None) -> str:
+def _tell(message: Request | Response, about: Request | None) -> str:
     """Nothing of fetches that bring what is told where it arrives."""
     match message:
         case VoteRequest(epoch=epoch, pre_vote=pre_vote):
             asks = "would you vote for me" if pre_vote else "vote for me"
             return f"{asks} in epoch {epoch}, log {message.last_epoch}/{message.end_offset}"
-        case VoteAnswer(granted=granted):
+        case VoteResponse(granted=granted):
             return f"{'yes' if granted else 'no'}, epoch {message.epoch}{_tell_error(message)}"
         case BeginEpochRequest(epoch=epoch):
             return f"I lead epoch {epoch}"
         case EndEpochRequest(epoch=epoch, successors=successors):
             after = f"; after me {_words([each.id for each in successors])}" if successors else ""
             return f"epoch {epoch} ends{after}"
-        case FetchAnswer(diverging=diverging) if diverging is not None:
+        case FetchResponse(diverging=diverging) if diverging is not None:
             return f"epoch {diverging.epoch} ends at {diverging.end_offset}"
-        case FetchAnswer(leader_id=leader_id) if leader_id == NOBODY:
+        case FetchResponse(leader_id=leader_id) if leader_id == NOBODY:
             return ""
-        case Answer() if message.error is not ErrorCode.none:
+        case Response() if message.error is not ErrorCode.none:
             return f"epoch {message.epoch}, leader {message.leader_id}{_tell_error(message)}"
     return ""
 
 
-def _tell_error(answer: Answer) -> str:
-    return "" if answer.error is ErrorCode.none else f", {answer.error.name.upper()}"
+def _tell_error(respond: Response) -> str:
+    return "" if respond.error is ErrorCode.none else f", {respond.error.name.upper()}"

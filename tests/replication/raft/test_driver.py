@@ -13,7 +13,7 @@ from odradek.replication.raft.actions import Action, Persist, Send
 from odradek.replication.raft.driver import Events, QuorumDriver
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.log_changes import LogChanges
-from odradek.replication.raft.messages import Answer, ApiVersionsRequest, Endpoints, Request
+from odradek.replication.raft.messages import ApiVersionsRequest, Endpoints, Request, Response
 from odradek.replication.raft.transport import NotRunning, Unanswered
 from tests.replication.raft.machines import machine
 from tests.replication.raft.nodes import new_node
@@ -25,14 +25,14 @@ class Held:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.answers: list[trio.Event] = []
+        self.responses: list[trio.Event] = []
         self.writes: list[trio.Event] = []
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
+    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         self.requests.append(request)
-        self.answers.append(trio.Event())
-        await self.answers[-1].wait()
-        return Answer()
+        self.responses.append(trio.Event())
+        await self.responses[-1].wait()
+        return Response()
 
     async def blocking(self, call: Callable[..., Any], *args: Any) -> None:
         self.writes.append(trio.Event())
@@ -86,7 +86,7 @@ async def test_a_newer_request_does_not_wait_behind_an_answer_nobody_waits_for()
         for event in (wanting(write, newer), wanting(write)):
             nursery.start_soon(driver._event, event)
             await wait_all_tasks_blocked()
-        held.answers[0].set()
+        held.responses[0].set()
         await wait_all_tasks_blocked()
         assert held.requests == [older.request]
         held.writes[0].set()
@@ -107,12 +107,12 @@ async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
         Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2, 3)
     )
     actions = [newer, Persist(Election()), newest]
-    monkeypatch.setattr(driver.quorum, "answered", lambda number, answer, now_ms: actions)
+    monkeypatch.setattr(driver.quorum, "responded", lambda number, respond, now_ms: actions)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
         await driver._event(wanting(older))
         await wait_all_tasks_blocked()
-        held.answers[0].set()
+        held.responses[0].set()
         await wait_all_tasks_blocked()
         held.writes[0].set()
         await wait_all_tasks_blocked()
@@ -128,7 +128,7 @@ async def test_the_state_machine_hears_whether_a_node_does_not_run(
     driver = driver_of(held)
     heard: list[tuple[int, bool]] = []
 
-    async def ask(to: int, endpoints: Endpoints, request: Request) -> Answer:
+    async def ask(to: int, endpoints: Endpoints, request: Request) -> Response:
         raise failure("no")
 
     def failed(number: int, now_ms: int, *, refused: bool) -> Events:

@@ -16,17 +16,17 @@ from odradek.replication.raft.actions import Action, Committed, Persist, Reply, 
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.errors import InconsistentQuorum
 from odradek.replication.raft.messages import (
-    Answer,
-    BeginEpochAnswer,
     BeginEpochRequest,
+    BeginEpochResponse,
     EndEpochRequest,
-    FetchAnswer,
     FetchRequest,
-    RemoveVoterAnswer,
+    FetchResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
-    VoteAnswer,
+    Response,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.roles import QuorumSettings, Role
@@ -116,7 +116,7 @@ def candidate(*others: int, log: Sequence[int] = ()) -> tuple[Quorum, list[Send]
     one, asked = prospective(*others, log=log)
     actions: Sequence[Action] = []
     for each in asked[: (len(others) + 1) // 2]:
-        actions = one.answered(each.number, VoteAnswer(granted=True), 1010)
+        actions = one.responded(each.number, VoteResponse(granted=True), 1010)
     assert one.role is Role.CANDIDATE
     assert actions[0] == Persist(Election(1, voted_id=1, voted_directory_id=HERE))
     return one, sent(actions)
@@ -125,7 +125,7 @@ def candidate(*others: int, log: Sequence[int] = ()) -> tuple[Quorum, list[Send]
 def leader(*others: int, log: Sequence[int] = ()) -> Quorum:
     one, asked = candidate(*others, log=log)
     for each in asked[: (len(others) + 1) // 2]:
-        one.answered(each.number, VoteAnswer(epoch=1, granted=True), 1020)
+        one.responded(each.number, VoteResponse(epoch=1, granted=True), 1020)
     assert one.role is Role.LEADER
     one.appended([], 1020)
     return one
@@ -146,7 +146,7 @@ def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
         (2, 1, False),
         (3, 1, False),
     ]
-    actions = one.answered(asked[0].number, VoteAnswer(epoch=1, granted=True), 1020)
+    actions = one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
     assert actions[:2] == [
         Persist(Election(1, leader_id=1)),
         StartEpoch(1, voters=(1, 2, 3), granted=(1, 2)),
@@ -155,23 +155,23 @@ def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
         voter=key(2), leader_id=1, epoch=1, leader_endpoints=voter(1).endpoints
     )
     assert sent(actions)[0].request == begun
-    late = one.answered(asked[1].number, VoteAnswer(epoch=1, granted=True), 1021)
+    late = one.responded(asked[1].number, VoteResponse(epoch=1, granted=True), 1021)
     assert list(late) == [], "a late vote changes nothing"
 
 
 def test_only_a_majority_elects() -> None:
     one, asked = candidate(2, 3, 4, 5)
-    one.answered(asked[0].number, VoteAnswer(epoch=1, granted=True), 1020)
-    one.answered(asked[1].number, VoteAnswer(epoch=1, granted=False), 1020)
+    one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
+    one.responded(asked[1].number, VoteResponse(epoch=1, granted=False), 1020)
     assert one.role is Role.CANDIDATE
-    one.answered(asked[2].number, VoteAnswer(epoch=1, granted=True), 1020)
+    one.responded(asked[2].number, VoteResponse(epoch=1, granted=True), 1020)
     assert one.role is Role.LEADER
 
 
 def test_a_candidate_that_lost_waits_for_its_time_out_and_asks_anew() -> None:
     one, asked = candidate(2, 3)
     for each in asked:
-        assert list(one.answered(each.number, VoteAnswer(epoch=1), 1020)) == []
+        assert list(one.responded(each.number, VoteResponse(epoch=1), 1020)) == []
     assert (one.role, one.deadline_ms) == (Role.CANDIDATE, 2010)
     assert [each.request.pre_vote for each in sent(one.tick(2010))] == [True, True]  # type: ignore[attr-defined]
     assert (one.role, one.epoch) == (Role.PROSPECTIVE, 1)
@@ -183,12 +183,12 @@ def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
     asked = sent(one.tick(2000))
     assert one.role is Role.PROSPECTIVE
     for each in asked:
-        one.answered(each.number, VoteAnswer(epoch=3, leader_id=2), 2010)
+        one.responded(each.number, VoteResponse(epoch=3, leader_id=2), 2010)
     assert (one.role, one.leader_id) == (Role.FOLLOWER, 2)
 
     other, asked = prospective(2, 3)
     for each in asked:
-        other.answered(each.number, VoteAnswer(), 1010)
+        other.responded(each.number, VoteResponse(), 1010)
     assert other.role is Role.UNATTACHED
     due = other.deadline_ms
     assert due is not None
@@ -197,7 +197,7 @@ def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
 
 def test_a_voter_that_knows_no_pre_vote_makes_it_campaign() -> None:
     one, asked = prospective(2, 3)
-    one.answered(asked[0].number, VoteAnswer(error=ErrorCode.unsupported_version), 1010)
+    one.responded(asked[0].number, VoteResponse(error=ErrorCode.unsupported_version), 1010)
     assert (one.role, one.epoch) == (Role.CANDIDATE, 1)
 
 
@@ -212,17 +212,17 @@ def test_who_cannot_be_reached_is_asked_again_after_a_pause() -> None:
 def test_a_vote_for_a_log_that_power_has_cut_elects_nobody() -> None:
     """Others may have committed, by their own disks, what the candidate had yet to flush."""
     one, asked = prospective(2, 3, log=[1] * 5, epoch=1)
-    (vote, _) = sent(one.answered(asked[0].number, VoteAnswer(epoch=1, granted=True), 1010))
+    (vote, _) = sent(one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1010))
     other = machine(2, 1, 3, log=[1] * 4, election=Election(1))
     other.start(0)
     granted = reply(other.receive(vote.request, 1020))
-    assert granted == VoteAnswer(epoch=2, granted=True)
+    assert granted == VoteResponse(epoch=2, granted=True)
 
     again = machine(1, 2, 3, log=[1] * 3, election=one.election)
     assert {type(each.request) for each in sent(again.start(2000))} == {FetchRequest}
     asked = sent(again.tick(3000))
     assert (again.role, again.epoch) == (Role.PROSPECTIVE, 2)
-    assert reply(other.receive(asked[0].request, 3010)) == VoteAnswer(epoch=2, granted=False)
+    assert reply(other.receive(asked[0].request, 3010)) == VoteResponse(epoch=2, granted=False)
 
 
 # Votes for others
@@ -242,9 +242,9 @@ def in_role(role: Role) -> Quorum:
         one.start(0)
         asked = sent(one.tick(1000))
         if role is not Role.PROSPECTIVE:
-            asked = sent(one.answered(asked[0].number, VoteAnswer(epoch=3, granted=True), 1000))
+            asked = sent(one.responded(asked[0].number, VoteResponse(epoch=3, granted=True), 1000))
         if role is Role.LEADER:
-            one.answered(asked[0].number, VoteAnswer(epoch=4, granted=True), 1000)
+            one.responded(asked[0].number, VoteResponse(epoch=4, granted=True), 1000)
     assert (one.role, one.epoch) == (role, 4)
     return one
 
@@ -282,33 +282,33 @@ def test_who_gets_a_vote_of_whom(role: Role, pre: bool, same: bool, later: bool)
     ):
         one = in_role(role)
         actions = one.receive(request, 1001)
-        answer = reply(actions)
-        assert isinstance(answer, VoteAnswer)
-        assert (answer.error, answer.granted) == (ErrorCode.none, granted), request
+        respond = reply(actions)
+        assert isinstance(respond, VoteResponse)
+        assert (respond.error, respond.granted) == (ErrorCode.none, granted), request
         voted = one.election.voted == key(3)
         assert voted == (granted and not request.pre_vote)
         if voted:
             assert actions[0] == Persist(one.election), "before it is said"
-            assert reply(one.receive(request, 1002)) == answer, "to the same one again"
+            assert reply(one.receive(request, 1002)) == respond, "to the same one again"
     for request in (vote(BEHIND, pre=True), vote(BEHIND), vote(BEHIND, epoch=5)):
-        answer = reply(in_role(role).receive(request, 1001))
-        assert isinstance(answer, VoteAnswer)
-        assert not answer.granted
+        respond = reply(in_role(role).receive(request, 1001))
+        assert isinstance(respond, VoteResponse)
+        assert not respond.granted
 
 
 def test_nobody_votes_for_two_in_an_epoch() -> None:
     one = in_role(Role.UNATTACHED)
     one.receive(vote(UP, epoch=5), 1)
     other = VoteRequest(voter=key(1), epoch=5, candidate=key(2), last_epoch=4, end_offset=99)
-    answer = reply(one.receive(other, 2))
-    assert answer == VoteAnswer(epoch=5, granted=False)
+    respond = reply(one.receive(other, 2))
+    assert respond == VoteResponse(epoch=5, granted=False)
 
 
 def test_a_follower_whose_leader_lives_helps_nobody_against_it() -> None:
     one = in_role(Role.FOLLOWER)
     fetch = next(each for each in sent(one.start(0)) if each.to == 2)
-    one.answered(fetch.number, FetchAnswer(epoch=4, leader_id=2), 5)
-    assert reply(one.receive(vote((4, 99), pre=True), 6)) == VoteAnswer(
+    one.responded(fetch.number, FetchResponse(epoch=4, leader_id=2), 5)
+    assert reply(one.receive(vote((4, 99), pre=True), 6)) == VoteResponse(
         epoch=4, leader_id=2, leader_endpoints=voter(2).endpoints, granted=False
     )
 
@@ -357,8 +357,8 @@ def test_a_follower_whose_leader_lives_helps_nobody_against_it() -> None:
 )
 def test_what_is_refused(request_: Request, error: ErrorCode) -> None:
     one = in_role(Role.UNATTACHED)
-    answer = reply(one.receive(request_, 1))
-    assert answer.error is error
+    respond = reply(one.receive(request_, 1))
+    assert respond.error is error
 
 
 def test_nodes_of_another_cluster_are_strangers() -> None:
@@ -368,7 +368,7 @@ def test_nodes_of_another_cluster_are_strangers() -> None:
     assert reply(one.receive(stranger, 1)).error is ErrorCode.inconsistent_cluster_id
     assert one.epoch == 0
     change = reply(one.receive(RemoveVoterRequest(cluster_id="there", voter=key(2)), 1))
-    assert change == RemoveVoterAnswer(
+    assert change == RemoveVoterResponse(
         error=ErrorCode.inconsistent_cluster_id,
         message='The given id "there" doesn\'t match the cluster id "here"',
     )
@@ -383,7 +383,7 @@ def test_a_follower_is_told_by_begin_epoch_and_fetches() -> None:
     one = in_role(Role.CANDIDATE)
     actions = one.receive(BeginEpochRequest(voter=key(1), leader_id=2, epoch=6), 1001)
     assert actions[0] == Persist(Election(6, leader_id=2))
-    assert reply(actions) == BeginEpochAnswer(
+    assert reply(actions) == BeginEpochResponse(
         epoch=6, leader_id=2, leader_endpoints=voter(2).endpoints
     )
     (fetch,) = sent(actions)
@@ -416,11 +416,11 @@ def test_where_the_leader_is_others_may_know_from_logs_that_are_behind_but_it_kn
     (fetch,) = sent(one.start(0))
     assert fetch.endpoints == voter(1).endpoints
     moved = voter(1, port=9999).endpoints
-    elsewhere = FetchAnswer(
+    elsewhere = FetchResponse(
         epoch=4, leader_id=1, leader_endpoints=moved, error=ErrorCode.not_leader_or_follower
     )
     (anyone,) = sent(one.failed(fetch.number, 1))
-    one.answered(anyone.number, elsewhere, 2)
+    one.responded(anyone.number, elsewhere, 2)
     (fetch,) = [each for each in sent(one.tick(22)) if each.to == 1]
     assert fetch.endpoints == voter(1).endpoints
     begin = BeginEpochRequest(voter=key(2), leader_id=1, epoch=4, leader_endpoints=moved)
@@ -473,9 +473,9 @@ def test_who_stops_in_the_middle_of_an_election_is_not_elected(role: Role) -> No
     epoch = one.epoch
     assert sent(one.shut_down(1015)) == []
     for each in asked:
-        assert sent(one.answered(each.number, VoteAnswer(epoch=epoch, granted=True), 1020)) == []
+        assert sent(one.responded(each.number, VoteResponse(epoch=epoch, granted=True), 1020)) == []
     assert (one.role, one.epoch) == (Role.UNATTACHED, epoch)
-    assert reply(one.receive(vote(UP, epoch=epoch + 9), 1030)) == VoteAnswer(
+    assert reply(one.receive(vote(UP, epoch=epoch + 9), 1030)) == VoteResponse(
         epoch=epoch + 9, granted=True
     ), "others are helped still"
 
@@ -557,13 +557,13 @@ def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
     one = machine(4, 1, 2, 3, observes=True)
     (asked,) = sent(one.start(0))
     assert asked.to == ANYONE
-    nobody = Answer(epoch=0, error=ErrorCode.not_leader_or_follower)
-    found = FetchAnswer(epoch=nobody.epoch, error=nobody.error)
-    assert list(one.answered(asked.number, found, 5)) == []
+    nobody = Response(epoch=0, error=ErrorCode.not_leader_or_follower)
+    found = FetchResponse(epoch=nobody.epoch, error=nobody.error)
+    assert list(one.responded(asked.number, found, 5)) == []
     assert one.deadline_ms == 25
     (asked,) = sent(one.tick(25))
-    led = FetchAnswer(epoch=2, leader_id=3, error=ErrorCode.not_leader_or_follower)
-    actions = one.answered(asked.number, led, 30)
+    led = FetchResponse(epoch=2, leader_id=3, error=ErrorCode.not_leader_or_follower)
+    actions = one.responded(asked.number, led, 30)
     assert actions[0] == Persist(Election(2, leader_id=3))
     assert [each.to for each in sent(actions)] == [3]
     assert one.role is Role.FOLLOWER

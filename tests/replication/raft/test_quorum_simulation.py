@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from odradek.replication.raft.messages import FetchAnswer
+from odradek.replication.raft.messages import FetchResponse
 from tests.replication.raft.quorum_invariants import Caller, Violation
 from tests.replication.raft.quorum_mutants import FOUND_OFTEN, FOUND_SELDOM
 from tests.replication.raft.quorum_simulation import Simulation, Weather, simulate
@@ -68,8 +68,8 @@ def test_an_answer_is_lost_on_who_has_restarted_since_it_asked() -> None:
     run._crash(node)
     run._restart(node)
     assert node.quorum is not None
-    news = FetchAnswer(epoch=9)
-    run._deliver_answer(asked_before, news)
+    news = FetchResponse(epoch=9)
+    run._deliver_response(asked_before, news)
     assert node.quorum.epoch == 0
-    run._deliver_answer(asked_before._replace(life=node.life), news)
+    run._deliver_response(asked_before._replace(life=node.life), news)
     assert node.quorum.epoch == 9

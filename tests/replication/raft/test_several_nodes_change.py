@@ -12,8 +12,8 @@ from odradek.protocol.schemas.quorum_state import QuorumState, decode_quorum_sta
 from odradek.replication.raft.errors import QuorumRefused
 from odradek.replication.raft.messages import (
     AddVoterRequest,
-    Answer,
     RemoveVoterRequest,
+    Response,
 )
 from odradek.replication.raft.roles import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
@@ -22,13 +22,13 @@ from tests.replication.raft.quorum_of_nodes import Life, Nodes, voter_of
 from tests.replication.raft.test_several_nodes import play
 
 
-async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) -> Answer:
+async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) -> Response:
     """The leader, until it can tell: the first times another change may be under way."""
     while True:
         leader = await quorum.leader()
-        answer: Answer = await quorum.during(partial(leader.metadata.answer, request))
-        if answer.error is not ErrorCode.request_timed_out:
-            return answer
+        respond: Response = await quorum.during(partial(leader.metadata.respond, request))
+        if respond.error is not ErrorCode.request_timed_out:
+            return respond
         await quorum.pass_time(0.1)
         request = replace(request)
 
@@ -52,8 +52,8 @@ def test_a_voter_is_added_and_others_are_removed() -> None:
         first, *others = (life.metadata.image for life in quorum.up())
         assert all(each == first for each in others), "at a control record, too"
         for each in (1, 2):
-            answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
-            assert answer.error == 0
+            respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
+            assert respond.error == 0
             await quorum.commit(f"without {each}")
         await quorum.crash(1)
         await quorum.crash(2)
@@ -74,8 +74,8 @@ def test_a_leader_that_removes_itself_goes_when_all_know() -> None:
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
-        answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(first.id).key))
-        assert answer.error == 0
+        respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(first.id).key))
+        assert respond.error == 0
         await quorum.until(lambda: not first.metadata.is_active)
         second = await quorum.leader()
         assert second is not first
@@ -133,8 +133,8 @@ def test_a_lone_node_becomes_one_of_three_and_alone_again() -> None:
         await quorum.commit("b")
         await quorum.level()
         for each in (2, 3):
-            answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
-            assert answer.error == 0
+            respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
+            assert respond.error == 0
             await quorum.crash(each)
         await quorum.commit("c")
         assert first.activity == [True]
@@ -184,8 +184,8 @@ def test_a_leaders_full_disk_refuses_a_change_and_takes_it_when_there_is_room(st
             with pytest.raises(QuorumRefused, match="no room"):
                 await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
         else:
-            answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))
-            assert answer.error is ErrorCode.kafka_storage_error
+            respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))
+            assert respond.error is ErrorCode.kafka_storage_error
         assert await quorum.leader() is leader
         assert leader.metadata.failure is None
         assert set(voters(quorum)) == {(1, 2, 3)}

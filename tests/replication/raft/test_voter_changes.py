@@ -12,19 +12,19 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import Action, AppendVoters, Committed, Reply
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
-    ApiVersionsAnswer,
+    AddVoterResponse,
     ApiVersionsRequest,
+    ApiVersionsResponse,
     EndEpochRequest,
-    FetchAnswer,
     FetchRequest,
-    RemoveVoterAnswer,
+    FetchResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
+    Response,
     UpdateVoterRequest,
-    VoteAnswer,
+    VoteResponse,
 )
 from odradek.replication.raft.roles import QuorumSettings, Role
 from odradek.replication.raft.state import Quorum
@@ -34,7 +34,7 @@ from tests.replication.raft.machines import key, machine, reply, sent, voter
 from tests.replication.raft.quorum_log import Entry, MemoryLog
 
 ELSEWHERE = (VoterEndpoint("NOT-THE-QUORUMS", "h", 1),)
-TOLD = ApiVersionsAnswer(kraft_versions=(0, 1))
+TOLD = ApiVersionsResponse(kraft_versions=(0, 1))
 
 
 class Led:
@@ -48,9 +48,9 @@ class Led:
         actions = self.machine.start(0)
         if others:
             for asked in sent(self.machine.tick(1000)):
-                actions = [*actions, *self.answers(asked.number, VoteAnswer(granted=True))]
+                actions = [*actions, *self.responses(asked.number, VoteResponse(granted=True))]
             for asked in sent(actions):
-                self.answers(asked.number, VoteAnswer(epoch=1, granted=True))
+                self.responses(asked.number, VoteResponse(epoch=1, granted=True))
         assert self.machine.role is Role.LEADER
         first = [ControlChange(1, kraft_version=1), ControlChange(2, voters=self.voters())]
         self.append(first if kraft_version else [], leader=True)
@@ -61,8 +61,8 @@ class Led:
     def voters(self) -> tuple[Voter, ...]:
         return tuple(self.machine.voters)
 
-    def answers(self, number: int, answer: Answer) -> Sequence[Action]:
-        return self.machine.answered(number, answer, self.now)
+    def responses(self, number: int, respond: Response) -> Sequence[Action]:
+        return self.machine.responded(number, respond, self.now)
 
     def receives(self, request: Request) -> Sequence[Action]:
         return self.machine.receive(request, self.now)
@@ -96,8 +96,8 @@ class Led:
         return actions
 
 
-def replies(actions: Sequence[Action]) -> list[Answer]:
-    return [each.answer for each in actions if isinstance(each, Reply)]
+def replies(actions: Sequence[Action]) -> list[Response]:
+    return [each.respond for each in actions if isinstance(each, Reply)]
 
 
 ADD_4 = AddVoterRequest(voter=voter(4))
@@ -109,39 +109,39 @@ def test_a_voter_is_added_once_it_has_caught_up() -> None:
     asked = sent(quorum.receives(ADD_4))[-1]
     assert (asked.to, asked.endpoints) == (4, voter(4).endpoints)
     assert isinstance(asked.request, ApiVersionsRequest)
-    (appends,) = quorum.answers(asked.number, TOLD)
+    (appends,) = quorum.responses(asked.number, TOLD)
     assert appends == AppendVoters(1, tuple(voter(each) for each in (1, 2, 3, 4)))
     quorum.append_voters(appends)
     assert quorum.machine.voters.ids == (1, 2, 3, 4)
     assert replies(quorum.flush()) == []
     two_of_four = quorum.fetch(2)
-    assert [type(each) for each in replies(two_of_four)] == [FetchAnswer]
+    assert [type(each) for each in replies(two_of_four)] == [FetchResponse]
     actions = quorum.fetch(3)
     assert Committed(quorum.log.end_offset) in actions
-    assert AddVoterAnswer() in replies(actions)
+    assert AddVoterResponse() in replies(actions)
 
 
 def test_who_need_not_wait_for_the_commit_is_answered_at_once() -> None:
     quorum = Led(2, 3)
     quorum.fetch(4)
     asked = sent(quorum.receives(replace(ADD_4, ack_when_committed=False)))[-1]
-    (appends,) = quorum.answers(asked.number, TOLD)
-    assert replies(quorum.append_voters(appends)) == [AddVoterAnswer()]
-    assert [type(each) for each in replies(quorum.all_fetch())].count(AddVoterAnswer) == 0
+    (appends,) = quorum.responses(asked.number, TOLD)
+    assert replies(quorum.append_voters(appends)) == [AddVoterResponse()]
+    assert [type(each) for each in replies(quorum.all_fetch())].count(AddVoterResponse) == 0
 
 
 @pytest.mark.parametrize(
     ("fetches", "told", "error"),
     [
         (False, TOLD, ErrorCode.request_timed_out),  # has not caught up
-        (True, ApiVersionsAnswer(kraft_versions=(0, 0)), ErrorCode.invalid_request),
-        (True, ApiVersionsAnswer(), ErrorCode.invalid_request),
-        (True, ApiVersionsAnswer(error=ErrorCode.invalid_request), ErrorCode.request_timed_out),
+        (True, ApiVersionsResponse(kraft_versions=(0, 0)), ErrorCode.invalid_request),
+        (True, ApiVersionsResponse(), ErrorCode.invalid_request),
+        (True, ApiVersionsResponse(error=ErrorCode.invalid_request), ErrorCode.request_timed_out),
         (True, None, ErrorCode.request_timed_out),  # not to be reached
     ],
 )
 def test_who_cannot_become_a_voter(
-    fetches: bool, told: ApiVersionsAnswer | None, error: ErrorCode
+    fetches: bool, told: ApiVersionsResponse | None, error: ErrorCode
 ) -> None:
     quorum = Led(2, 3)
     if fetches:
@@ -150,7 +150,7 @@ def test_who_cannot_become_a_voter(
     if told is None:
         actions = quorum.machine.failed(asked.number, quorum.now)
     else:
-        actions = quorum.answers(asked.number, told)
+        actions = quorum.responses(asked.number, told)
     assert reply(actions).error is error
     assert quorum.machine.voters.ids == (1, 2, 3)
     assert quorum.machine.leadership is not None
@@ -240,15 +240,15 @@ def test_a_removal_counts_from_the_moment_that_it_is_in_the_log() -> None:
     quorum.append_voters(appends)
     quorum.flush()
     assert [each for each in quorum.fetch(3) if isinstance(each, Committed)] == []
-    assert RemoveVoterAnswer() in replies(quorum.fetch(2))
+    assert RemoveVoterResponse() in replies(quorum.fetch(2))
     leadership = quorum.machine.leadership
     assert leadership is not None
     assert [each.key for each in leadership.observer_progress(quorum.now)] == [key(3)]
 
 
 def test_the_last_voter_stays() -> None:
-    answer = reply(Led().receives(RemoveVoterRequest(voter=key(1))))
-    assert answer.error is ErrorCode.voter_not_found
+    respond = reply(Led().receives(RemoveVoterRequest(voter=key(1))))
+    assert respond.error is ErrorCode.voter_not_found
 
 
 def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
@@ -259,7 +259,7 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
     quorum.fetch(2)
     assert quorum.machine.role is Role.LEADER, "it does not count itself"
     actions = quorum.fetch(3)
-    assert RemoveVoterAnswer() in replies(actions)
+    assert RemoveVoterResponse() in replies(actions)
     assert quorum.machine.role is Role.LEADER, "so that who waits for a fetch hears of it"
     assert quorum.machine.deadline_ms == quorum.now
     actions = quorum.machine.tick(quorum.now)
@@ -277,16 +277,16 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
 def test_who_loses_the_lead_says_so_to_who_waits() -> None:
     quorum = Led(2, 3)
     quorum.receives(RemoveVoterRequest(voter=key(3)))
-    answer = reply(quorum.machine.resign(quorum.now))
-    assert (type(answer), answer.error) == (RemoveVoterAnswer, ErrorCode.not_leader_or_follower)
+    respond = reply(quorum.machine.resign(quorum.now))
+    assert (type(respond), respond.error) == (RemoveVoterResponse, ErrorCode.not_leader_or_follower)
 
 
 def test_a_voter_moves() -> None:
     quorum = Led(2, 3)
-    appends, answered = quorum.receives(UpdateVoterRequest(voter=voter(2, 9095), epoch=1))
+    appends, responded = quorum.receives(UpdateVoterRequest(voter=voter(2, 9095), epoch=1))
     assert appends == AppendVoters(1, (voter(1), voter(2, 9095), voter(3)))
-    assert isinstance(answered, Reply)
-    assert answered.answer.error is ErrorCode.none
+    assert isinstance(responded, Reply)
+    assert responded.respond.error is ErrorCode.none
 
 
 def test_a_static_quorum_becomes_a_dynamic_one() -> None:
@@ -322,7 +322,7 @@ def follower_says(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> R
     quorum = Quorum(me, MemoryLog(), history, Election(3, leader_id=2), settings=settings)
     (fetch,) = sent(quorum.start(0))
     for now in (1500, 2001):
-        (fetch,) = sent(quorum.answered(fetch.number, FetchAnswer(epoch=3, leader_id=2), now))
+        (fetch,) = sent(quorum.responded(fetch.number, FetchResponse(epoch=3, leader_id=2), now))
     return None if isinstance(fetch.request, FetchRequest) else fetch.request
 
 

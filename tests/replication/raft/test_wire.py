@@ -14,27 +14,27 @@ from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import write_fetch_response
 from odradek.replication.raft.messages import (
-    AddVoterAnswer,
     AddVoterRequest,
-    Answer,
-    ApiVersionsAnswer,
+    AddVoterResponse,
     ApiVersionsRequest,
-    BeginEpochAnswer,
+    ApiVersionsResponse,
     BeginEpochRequest,
-    EndEpochAnswer,
+    BeginEpochResponse,
     EndEpochRequest,
+    EndEpochResponse,
     EpochEnd,
-    FetchAnswer,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
-    RemoveVoterAnswer,
+    FetchSnapshotResponse,
     RemoveVoterRequest,
+    RemoveVoterResponse,
     Request,
-    UpdateVoterAnswer,
+    Response,
     UpdateVoterRequest,
-    VoteAnswer,
+    UpdateVoterResponse,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.transport import Unanswered
@@ -93,32 +93,34 @@ REQUESTS: list[Request] = [
 
 KNOWN: dict[str, Any] = {"epoch": 7, "leader_id": 1, "leader_endpoints": (HERE,)}
 
-ANSWERS: list[tuple[type[Request], Answer]] = [
-    (VoteRequest, VoteAnswer(granted=True, epoch=7)),
-    (VoteRequest, VoteAnswer(error=ErrorCode.fenced_leader_epoch, **KNOWN)),
-    (VoteRequest, VoteAnswer(error=ErrorCode.inconsistent_cluster_id)),
-    (BeginEpochRequest, BeginEpochAnswer(**KNOWN)),
-    (BeginEpochRequest, BeginEpochAnswer(error=ErrorCode.invalid_voter_key, **KNOWN)),
-    (BeginEpochRequest, BeginEpochAnswer(error=ErrorCode.inconsistent_cluster_id)),
-    (EndEpochRequest, EndEpochAnswer(**KNOWN)),
-    (EndEpochRequest, EndEpochAnswer(error=ErrorCode.inconsistent_cluster_id)),
-    (FetchRequest, FetchAnswer(high_watermark=80, log_start_offset=3, records=b"batch", **KNOWN)),
-    (FetchRequest, FetchAnswer(log_start_offset=0, **KNOWN)),
-    (FetchRequest, FetchAnswer(diverging=EpochEnd(5, 70), log_start_offset=3, **KNOWN)),
-    (FetchRequest, FetchAnswer(snapshot_id=SNAPSHOT, log_start_offset=500, **KNOWN)),
-    (FetchRequest, FetchAnswer(error=ErrorCode.not_leader_or_follower, **KNOWN)),
-    (FetchRequest, FetchAnswer(error=ErrorCode.inconsistent_cluster_id)),
+RESPONSES: list[tuple[type[Request], Response]] = [
+    (VoteRequest, VoteResponse(granted=True, epoch=7)),
+    (VoteRequest, VoteResponse(error=ErrorCode.fenced_leader_epoch, **KNOWN)),
+    (VoteRequest, VoteResponse(error=ErrorCode.inconsistent_cluster_id)),
+    (BeginEpochRequest, BeginEpochResponse(**KNOWN)),
+    (BeginEpochRequest, BeginEpochResponse(error=ErrorCode.invalid_voter_key, **KNOWN)),
+    (BeginEpochRequest, BeginEpochResponse(error=ErrorCode.inconsistent_cluster_id)),
+    (EndEpochRequest, EndEpochResponse(**KNOWN)),
+    (EndEpochRequest, EndEpochResponse(error=ErrorCode.inconsistent_cluster_id)),
+    (FetchRequest, FetchResponse(high_watermark=80, log_start_offset=3, records=b"batch", **KNOWN)),
+    (FetchRequest, FetchResponse(log_start_offset=0, **KNOWN)),
+    (FetchRequest, FetchResponse(diverging=EpochEnd(5, 70), log_start_offset=3, **KNOWN)),
+    (FetchRequest, FetchResponse(snapshot_id=SNAPSHOT, log_start_offset=500, **KNOWN)),
+    (FetchRequest, FetchResponse(error=ErrorCode.not_leader_or_follower, **KNOWN)),
+    (FetchRequest, FetchResponse(error=ErrorCode.inconsistent_cluster_id)),
     (
         FetchSnapshotRequest,
-        FetchSnapshotAnswer(snapshot_id=SNAPSHOT, size=8192, position=4096, data=b"piece", **KNOWN),
+        FetchSnapshotResponse(
+            snapshot_id=SNAPSHOT, size=8192, position=4096, data=b"piece", **KNOWN
+        ),
     ),
-    (FetchSnapshotRequest, FetchSnapshotAnswer(error=ErrorCode.snapshot_not_found, **KNOWN)),
-    (FetchSnapshotRequest, FetchSnapshotAnswer(error=ErrorCode.inconsistent_cluster_id)),
-    (AddVoterRequest, AddVoterAnswer()),
-    (AddVoterRequest, AddVoterAnswer(error=ErrorCode.duplicate_voter, message="1 is one")),
-    (RemoveVoterRequest, RemoveVoterAnswer(error=ErrorCode.voter_not_found, message="3")),
-    (UpdateVoterRequest, UpdateVoterAnswer(**KNOWN)),
-    (UpdateVoterRequest, UpdateVoterAnswer(error=ErrorCode.request_timed_out, epoch=7)),
+    (FetchSnapshotRequest, FetchSnapshotResponse(error=ErrorCode.snapshot_not_found, **KNOWN)),
+    (FetchSnapshotRequest, FetchSnapshotResponse(error=ErrorCode.inconsistent_cluster_id)),
+    (AddVoterRequest, AddVoterResponse()),
+    (AddVoterRequest, AddVoterResponse(error=ErrorCode.duplicate_voter, message="1 is one")),
+    (RemoveVoterRequest, RemoveVoterResponse(error=ErrorCode.voter_not_found, message="3")),
+    (UpdateVoterRequest, UpdateVoterResponse(**KNOWN)),
+    (UpdateVoterRequest, UpdateVoterResponse(error=ErrorCode.request_timed_out, epoch=7)),
 ]
 
 
@@ -129,16 +131,16 @@ def through_request(request: Request, version: int) -> Any:
     return messages.read_request(form.api.key, version, memoryview(sent))
 
 
-def through_answer(asked: type[Request], answer: Answer, version: int) -> Answer:
+def through_response(asked: type[Request], respond: Response, version: int) -> Response:
     form = FORMS[asked]
-    assert form.write_answer is not None
-    values = form.write_answer(answer, None, LISTENER)
+    assert form.encode_response is not None
+    values = form.encode_response(respond, None, LISTENER)
     if form.api is FETCH:
         sent = b"".join(bytes(part) for part in write_fetch_response(version, **values))  # type: ignore[arg-type]
     else:
         sent = messages.write_response(form.api.key, version, values)
     entity = messages.read_response(form.api.key, version, memoryview(sent))
-    return form.read_answer(entity, None, LISTENER)
+    return form.decode_response(entity, None, LISTENER)
 
 
 def lost_in(request: Request, version: int) -> Request:
@@ -181,21 +183,21 @@ def test_a_request_arrives_as_it_was_sent(request_: Request, version: int) -> No
     assert read(through_request(request_, version)) == lost_in(request_, version)
 
 
-@pytest.mark.parametrize(("asked", "answer"), ANSWERS)
-def test_an_answer_arrives_as_it_was_sent(asked: type[Request], answer: Answer) -> None:
-    got = through_answer(asked, answer, FORMS[asked].api.max_version)
-    assert got == answer
+@pytest.mark.parametrize(("asked", "respond"), RESPONSES)
+def test_an_answer_arrives_as_it_was_sent(asked: type[Request], respond: Response) -> None:
+    got = through_response(asked, respond, FORMS[asked].api.max_version)
+    assert got == respond
 
 
-@pytest.mark.parametrize(("asked", "answer"), ANSWERS)
+@pytest.mark.parametrize(("asked", "respond"), RESPONSES)
 def test_old_versions_tell_all_but_where_the_leader_is(
-    asked: type[Request], answer: Answer
+    asked: type[Request], respond: Response
 ) -> None:
     api = FORMS[asked].api
     oldest = 13 if api is FETCH else api.min_version
     told_where = asked is UpdateVoterRequest or oldest == api.max_version
-    expected = answer if told_where else replace(answer, leader_endpoints=())
-    assert through_answer(asked, answer, oldest) == expected
+    expected = respond if told_where else replace(respond, leader_endpoints=())
+    assert through_response(asked, respond, oldest) == expected
 
 
 def test_only_new_versions_can_say_some_things() -> None:
@@ -207,15 +209,15 @@ def test_only_new_versions_can_say_some_things() -> None:
 
 
 def test_a_leader_is_told_on_the_listener_that_was_asked() -> None:
-    answer = VoteAnswer(epoch=7, leader_id=1, leader_endpoints=(OTHER, HERE))
-    assert through_answer(VoteRequest, answer, 2) == replace(answer, leader_endpoints=(HERE,))
-    elsewhere = replace(answer, leader_endpoints=(OTHER,))
-    assert through_answer(VoteRequest, elsewhere, 2) == replace(answer, leader_endpoints=())
+    respond = VoteResponse(epoch=7, leader_id=1, leader_endpoints=(OTHER, HERE))
+    assert through_response(VoteRequest, respond, 2) == replace(respond, leader_endpoints=(HERE,))
+    elsewhere = replace(respond, leader_endpoints=(OTHER,))
+    assert through_response(VoteRequest, elsewhere, 2) == replace(respond, leader_endpoints=())
 
 
 def test_records_may_come_in_parts() -> None:
-    answer = FetchAnswer(records=[b"one", bytearray(b"two")], **KNOWN)
-    assert through_answer(FetchRequest, answer, 18) == replace(answer, records=b"onetwo")
+    respond = FetchResponse(records=[b"one", bytearray(b"two")], **KNOWN)
+    assert through_response(FetchRequest, respond, 18) == replace(respond, records=b"onetwo")
 
 
 def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
@@ -229,7 +231,7 @@ def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
     for told, levels in ((values, (0, 1)), ({}, None)):
         sent = messages.write_response(form.api.key, 4, told)
         entity = messages.read_response(form.api.key, 4, memoryview(sent))
-        assert form.read_answer(entity, ApiVersionsRequest(), LISTENER) == ApiVersionsAnswer(
+        assert form.decode_response(entity, ApiVersionsRequest(), LISTENER) == ApiVersionsResponse(
             kraft_versions=levels
         )
 
@@ -252,10 +254,10 @@ def test_another_log_is_not_this_ones_affair(asked: type[Request]) -> None:
         refusal = form.refuse(entity, refused.value)
         assert refusal == {"error_code": ErrorCode.invalid_request, "topics": []}
         told = [{"topic_name": each["topic_name"], "partitions": [{}]} for each in topics]
-        answer = messages.write_response(key, version, {"topics": told})
+        respond = messages.write_response(key, version, {"topics": told})
         with pytest.raises(Unanswered):
-            form.read_answer(
-                messages.read_response(key, version, memoryview(answer)), request, LISTENER
+            form.decode_response(
+                messages.read_response(key, version, memoryview(respond)), request, LISTENER
             )
 
 
@@ -293,8 +295,8 @@ def test_a_snapshot_of_another_log_is_one_that_nobody_knows() -> None:
     entity = messages.read_request(form.api.key, 1, memoryview(sent))
     with pytest.raises(KafkaError) as refused:
         form.read_request(entity)
-    answer = messages.write_response(form.api.key, 1, form.refuse(entity, refused.value))
-    told = messages.read_response(form.api.key, 1, memoryview(answer))
+    respond = messages.write_response(form.api.key, 1, form.refuse(entity, refused.value))
+    told = messages.read_response(form.api.key, 1, memoryview(respond))
     assert told.error_code == ErrorCode.none
     assert told.topics[0].name == "other"
     assert told.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
@@ -310,9 +312,9 @@ def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> No
     topics = [{"name": "__cluster_metadata", "partitions": [partition]}]
     sent = messages.write_response(form.api.key, 1, {"topics": topics})
     entity = messages.read_response(form.api.key, 1, memoryview(sent))
-    answer = form.read_answer(entity, None, LISTENER)
-    assert answer.error is ErrorCode.snapshot_not_found
-    assert (answer.epoch, answer.leader_id) == (7, 1)
+    respond = form.decode_response(entity, None, LISTENER)
+    assert respond.error is ErrorCode.snapshot_not_found
+    assert (respond.epoch, respond.leader_id) == (7, 1)
 
 
 def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> None:
@@ -322,7 +324,7 @@ def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> Non
     failed = {"error_code": ErrorCode.unknown_server_error, "topics": []}
     sent = messages.write_response(form.api.key, 1, failed)
     entity = messages.read_response(form.api.key, 1, memoryview(sent))
-    assert form.read_answer(entity, request, LISTENER) == FetchSnapshotAnswer(
+    assert form.decode_response(entity, request, LISTENER) == FetchSnapshotResponse(
         error=ErrorCode.snapshot_not_found, epoch=request.epoch
     )
 
@@ -330,10 +332,10 @@ def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> Non
 def test_what_a_node_does_not_speak() -> None:
     for kind, form in FORMS.items():
         example = next((each for each in REQUESTS if type(each) is kind), ApiVersionsRequest())
-        answer = not_spoken(example)
-        assert answer.error is ErrorCode.unsupported_version
-        assert kind is ApiVersionsRequest or type(answer) in {
-            type(each) for asked, each in ANSWERS if asked is kind
+        respond = not_spoken(example)
+        assert respond.error is ErrorCode.unsupported_version
+        assert kind is ApiVersionsRequest or type(respond) in {
+            type(each) for asked, each in RESPONSES if asked is kind
         }, form.api.title
     update = next(each for each in REQUESTS if isinstance(each, UpdateVoterRequest))
     assert not_spoken(update).epoch == update.epoch, "so that it is taken for its leader's word"

@@ -12,12 +12,12 @@ import trio
 from odradek.protocol.apis import API_VERSIONS, BEGIN_QUORUM_EPOCH, FETCH, VOTE
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.messages import (
-    BeginEpochAnswer,
     BeginEpochRequest,
-    FetchAnswer,
+    BeginEpochResponse,
     FetchRequest,
-    VoteAnswer,
+    FetchResponse,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.transport import NotRunning, Unanswered
@@ -70,8 +70,8 @@ async def test_a_connection_is_kept_for_the_next_question() -> None:
         transport(client_id="raft-client-1") as way,
     ):
         for _ in range(3):
-            answer = await way.ask(2, endpoints_of(node), VOTE_REQUEST)
-            assert answer == VoteAnswer(granted=True, epoch=7)
+            respond = await way.ask(2, endpoints_of(node), VOTE_REQUEST)
+            assert respond == VoteResponse(granted=True, epoch=7)
         assert node.connections == 1
         assert {asked.client_id for asked in node.requests} == {"raft-client-1"}
         assert [asked.version for asked in node.asked(VOTE)] == [2, 2, 2]
@@ -89,7 +89,7 @@ async def test_a_question_that_is_given_up_holds_up_nobody() -> None:
             while not node.asked(FETCH):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
-        assert await way.ask(2, endpoints_of(node), VOTE_REQUEST) == VoteAnswer(
+        assert await way.ask(2, endpoints_of(node), VOTE_REQUEST) == VoteResponse(
             granted=True, epoch=7
         )
         assert node.connections == 2
@@ -193,27 +193,29 @@ async def test_what_a_node_does_not_speak() -> None:
         transport() as way,
     ):
         there = endpoints_of(node)
-        assert await way.ask(2, there, PRE_VOTE) == VoteAnswer(error=ErrorCode.unsupported_version)
-        assert await way.ask(2, there, VOTE_REQUEST) == VoteAnswer(granted=True, epoch=7)
-        assert await way.ask(2, there, BEGIN) == BeginEpochAnswer(epoch=7, leader_id=1)
+        assert await way.ask(2, there, PRE_VOTE) == VoteResponse(
+            error=ErrorCode.unsupported_version
+        )
+        assert await way.ask(2, there, VOTE_REQUEST) == VoteResponse(granted=True, epoch=7)
+        assert await way.ask(2, there, BEGIN) == BeginEpochResponse(epoch=7, leader_id=1)
         assert node.connections == 1
     async with scripted_broker(votes, versions={BEGIN_QUORUM_EPOCH: (0, -1)}) as node:
         async with transport() as way:
-            assert await way.ask(2, endpoints_of(node), BEGIN) == BeginEpochAnswer(
+            assert await way.ask(2, endpoints_of(node), BEGIN) == BeginEpochResponse(
                 error=ErrorCode.unsupported_version
             )
 
 
 async def test_records_arrive_as_they_are() -> None:
-    fetched = FetchAnswer(
+    fetched = FetchResponse(
         epoch=7,
         leader_id=2,
         leader_endpoints=(VoterEndpoint(LISTENER, "two.example", 9093),),
         high_watermark=80,
         records=b"batches",
     )
-    assert FETCH_FORM.write_answer is not None
-    written = FETCH_FORM.write_answer(fetched, FETCH_REQUEST, LISTENER)
+    assert FETCH_FORM.encode_response is not None
+    written = FETCH_FORM.encode_response(fetched, FETCH_REQUEST, LISTENER)
     partition = written["topics"][0].partitions[0]
 
     def script(asked: Asked) -> Any:

@@ -14,7 +14,6 @@ from odradek.protocol.records.batch import Batch, batches
 from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.tiered.aborted import AbortedTransactions
-from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.errors import (
     RemoteNotReady,
     RemoteResourceNotFound,
@@ -37,6 +36,7 @@ from odradek.storage.tiered.remote_reads import (
 )
 from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
 from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
+from odradek.storage.tiered.response_spill import SpilledResponses
 from odradek.storage.tiered.sealed import copyable_segments, open_sealed
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.storage.log.log_world import FOREVER, NOW_MS, World
@@ -268,7 +268,7 @@ class Readers:
         )
         metadata: object = tiers.metadata
         aborted = AbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
-        self.aside = AnswersAside(
+        self.aside = SpilledResponses(
             tiers.log_world.files, CACHE_ROOT, tiers.offload, self.pieces, bytes_max=tiers.aside_max
         )
         self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted, self.aside)  # type: ignore[arg-type]

@@ -254,7 +254,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         "kind",
         [
-            FaultKind.FAILS, FaultKind.THROTTLED, FaultKind.HANGS, FaultKind.ANSWER_LOST,
+            FaultKind.FAILS, FaultKind.THROTTLED, FaultKind.HANGS, FaultKind.RESPONSE_LOST,
             FaultKind.HALF_DONE, FaultKind.LIES,
         ],
     )  # fmt: skip

@@ -15,13 +15,13 @@ from odradek.broker.groups.actions import (
     NO_MEMBER_ID,
     Actions,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    ConsumerHeartbeatResponse,
     GroupKey,
     Join,
     OffsetKey,
     Record,
     Resolve,
-    SyncAnswer,
+    SyncResponse,
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer.environment import Environment
@@ -273,24 +273,24 @@ class ConsumerStage(Stage):
                 shard.replay(self.log[offset], offset)
         return shard
 
-    def _answer(self, waiter: Request, answer: Any) -> None:
-        waiter.answers.append(answer)
+    def _respond(self, waiter: Request, respond: Any) -> None:
+        waiter.responses.append(respond)
         client = self.clients.get(waiter.who)
         if isinstance(client, Consumer):
-            self._learn(client, waiter.what, answer)
-        self.story.append(f"{waiter.who} <- {self.tell(waiter.what, answer)}")
+            self._learn(client, waiter.what, respond)
+        self.story.append(f"{waiter.who} <- {self.tell(waiter.what, respond)}")
 
-    def _learn(self, client: Consumer, what: str, answer: Any) -> None:
-        client.learn(answer)
-        if isinstance(answer, ConsumerHeartbeatAnswer):
-            if answer.error is ErrorCode.none:
-                client.epoch = answer.epoch
-                if answer.assigned is not None:
-                    client.to_reconcile = self.by_name(answer.assigned)
-            elif answer.error in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
+    def _learn(self, client: Consumer, what: str, respond: Any) -> None:
+        client.learn(respond)
+        if isinstance(respond, ConsumerHeartbeatResponse):
+            if respond.error is ErrorCode.none:
+                client.epoch = respond.epoch
+                if respond.assigned is not None:
+                    client.to_reconcile = self.by_name(respond.assigned)
+            elif respond.error in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
                 client.owned, client.to_reconcile = {}, None
-        elif isinstance(answer, SyncAnswer) and answer.error is ErrorCode.none:
-            read = consumer_protocol.read_assignment(answer.assignment)
+        elif isinstance(respond, SyncResponse) and respond.error is ErrorCode.none:
+            read = consumer_protocol.read_assignment(respond.assignment)
             client.owned = {each.topic: each.partitions for each in read.assigned_partitions}
 
     def by_name(self, assigned: Any) -> Owned:
@@ -315,17 +315,17 @@ class ConsumerStage(Stage):
 
     # In words
 
-    def tell(self, what: str, answer: Any) -> str:
-        if isinstance(answer, SyncAnswer) and answer.error is ErrorCode.none:
-            read = consumer_protocol.read_assignment(answer.assignment)
+    def tell(self, what: str, respond: Any) -> str:
+        if isinstance(respond, SyncResponse) and respond.error is ErrorCode.none:
+            read = consumer_protocol.read_assignment(respond.assignment)
             return f"{what}: assigned {words({e.topic: e.partitions for e in read.assigned_partitions})}"
-        if not isinstance(answer, ConsumerHeartbeatAnswer):
-            return tell_classic(what, answer)
-        if answer.error is not ErrorCode.none:
-            return f"{what}: {answer.error.name.upper()}"
-        told = f"{what}: epoch {answer.epoch}"
-        if answer.assigned is not None:
-            told += f", is to have {words(self.by_name(answer.assigned))}"
+        if not isinstance(respond, ConsumerHeartbeatResponse):
+            return tell_classic(what, respond)
+        if respond.error is not ErrorCode.none:
+            return f"{what}: {respond.error.name.upper()}"
+        told = f"{what}: epoch {respond.epoch}"
+        if respond.assigned is not None:
+            told += f", is to have {words(self.by_name(respond.assigned))}"
         return told
 
     def tell_record(self, record: Record) -> str:

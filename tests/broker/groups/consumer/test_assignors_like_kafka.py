@@ -63,13 +63,13 @@ def kafkas(groups: list[Case]) -> list[Result]:
         }
         for name, group in groups
     ]
-    answer = json.loads(run_tool("assignors", json.dumps(asked)).check().stdout)
+    respond = json.loads(run_tool("assignors", json.dumps(asked)).check().stdout)
     return [
         {
             member: {UUID(int=int(t)): frozenset(parts) for t, parts in topics.items() if parts}
             for member, topics in result.items()
         }
-        for result in answer
+        for result in respond
     ]
 
 

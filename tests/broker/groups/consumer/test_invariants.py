@@ -202,7 +202,7 @@ def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:
     stage.join_new("B", topics=("t",))
     stage.fail_with = ErrorCode.coordinator_not_available
     left = stage.leave_new("A")
-    assert [each.error for each in left.answers] == [ErrorCode.coordinator_not_available]
+    assert [each.error for each in left.responses] == [ErrorCode.coordinator_not_available]
     stage.fail_with = None
     assert len(stage.consumer_group.state.members) == 2
     for _ in range(20):

@@ -53,8 +53,8 @@ class Reader(Peer):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        answer = self.ask("admin", apis.METADATA, 12, topics=[{"name": name} for name in TOPICS])
-        self.ids: dict[str, UUID] = {each.name: each.topic_id for each in answer.topics}
+        respond = self.ask("admin", apis.METADATA, 12, topics=[{"name": name} for name in TOPICS])
+        self.ids: dict[str, UUID] = {each.name: each.topic_id for each in respond.topics}
 
     def beat(self, who: str, group: str, epoch: int, version: int = 1, **said: Any) -> Any:
         """A heartbeat; one that joins says everything."""
@@ -165,9 +165,9 @@ def both(readers: list[Reader]) -> Callable[[Story], None]:
         for reader in readers:
             seen: list[Any] = []
 
-            def see(answer: Any, reader: Reader = reader, seen: list[Any] = seen) -> Any:
-                seen.append(without_ids(plain(answer, reader), reader))
-                return answer
+            def see(respond: Any, reader: Reader = reader, seen: list[Any] = seen) -> Any:
+                seen.append(without_ids(plain(respond, reader), reader))
+                return respond
 
             story(reader, see)
             told.append(seen)
@@ -295,12 +295,12 @@ def test_expressions(both: Callable[[Story], None]) -> None:
     def story(reader: Reader, see: See) -> None:
         see(reader.beat("a", "regex", JOINS))
         see(reader.beat("a", "regex", 2, subscribed_topic_names=[], subscribed_topic_regex="pay.*"))
-        answer = reader.beat("a", "regex", 2, owned={})  # it may be resolved by now, or not
+        respond = reader.beat("a", "regex", 2, owned={})  # it may be resolved by now, or not
         with deadline(30, "the expression") as check:
-            while not answer.assignment:
+            while not respond.assignment:
                 check()
-                answer = reader.beat("a", "regex", answer.member_epoch)
-        see(answer)
+                respond = reader.beat("a", "regex", respond.member_epoch)
+        see(respond)
         reader.look(see, "regex")
         see(reader.beat("b", "regex", JOINS, subscribed_topic_regex="pay.*").error_code)
 
@@ -361,9 +361,9 @@ def test_a_group_changes_over_and_back(both: Callable[[Story], None]) -> None:
         see(beat(joined))
         see(sync(reader, group, joined))
         joined = see(join(reader, group, joined.member_id, owned={"orders": [0, 1]}))
-        answer = sync(reader, group, joined)
-        see(answer.error_code)
-        (kept,) = consumer_protocol.read_assignment(answer.assignment).assigned_partitions
+        respond = sync(reader, group, joined)
+        see(respond.error_code)
+        (kept,) = consumer_protocol.read_assignment(respond.assignment).assigned_partitions
         see(len(kept.partitions))
         see(beat(joined))
         owned = {"orders": list(kept.partitions)}
@@ -491,13 +491,13 @@ def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
             reader = Reader(broker.bootstrap)
             wait_for_coordinator(reader)
 
-            def see(answer: Any, reader: Reader = reader) -> None:
-                seen.append(without_ids(plain(answer, reader), reader))
+            def see(respond: Any, reader: Reader = reader) -> None:
+                seen.append(without_ids(plain(respond, reader), reader))
 
             reader.look(see, "moves")
             see(reader.fetch("moves", None, -1))
-            answer = reader.beat("b", "moves", 3, instance_id="i")
-            seen.append((answer.error_code, answer.member_epoch))
+            respond = reader.beat("b", "moves", 3, instance_id="i")
+            seen.append((respond.error_code, respond.member_epoch))
             reader.close()
         except BaseException:
             broker.kill()

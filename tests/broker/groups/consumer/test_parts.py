@@ -237,10 +237,10 @@ def settle(stage: ConsumerStage, members: str) -> None:
     """Let members of the old protocol join again as long as they are told to."""
     for _ in range(5):
         for name in members:
-            if stage.heartbeat(name).answer.error is ErrorCode.rebalance_in_progress:
+            if stage.heartbeat(name).respond.error is ErrorCode.rebalance_in_progress:
                 stage.join(name)
                 stage.sync(name)
-    assert all(stage.heartbeat(name).answer.error is ErrorCode.none for name in members)
+    assert all(stage.heartbeat(name).respond.error is ErrorCode.none for name in members)
 
 
 def test_a_wall_clock_that_is_set_back_holds_nobody_up() -> None:
@@ -271,6 +271,6 @@ def test_a_group_in_which_two_read_the_same_stays_classic() -> None:
     stage.sync("C")
     b, c = (stage.client(name).member_id for name in "BC")
     stage.sync_with("B", **{b: {"t": (0, 1)}, c: {"t": (1,)}})
-    assert stage.join_new("A").answer.error is ErrorCode.group_id_not_found
+    assert stage.join_new("A").respond.error is ErrorCode.group_id_not_found
     assert isinstance(stage.shard.groups[GROUP], ClassicGroup)
-    assert [stage.heartbeat(name).answer.error for name in "BC"] == [ErrorCode.none] * 2
+    assert [stage.heartbeat(name).respond.error for name in "BC"] == [ErrorCode.none] * 2

@@ -25,7 +25,7 @@ def test_who_joins_an_empty_consumer_group_by_the_classic_protocol_is_told(
     stage.fail_with = ErrorCode.coordinator_not_available
     stage.consumer("B")
     joined = stage.join("B", **said)
-    assert [each.error for each in joined.answers] == [ErrorCode.coordinator_not_available]
+    assert [each.error for each in joined.responses] == [ErrorCode.coordinator_not_available]
     assert isinstance(stage.shard.groups[GROUP], ConsumerGroup)
     stage.advance(3000)
 

@@ -70,15 +70,15 @@ def alter(reader: Reader, group: str, **configs: int | None) -> ErrorCode:
         for name, value in configs.items()
     ]
     resource = {"resource_type": GROUP, "resource_name": group, "configs": values}
-    answer = reader.ask(
+    respond = reader.ask(
         "admin", apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False
     )
-    code: ErrorCode = answer.responses[0].error_code
+    code: ErrorCode = respond.responses[0].error_code
     return code
 
 
-def interval_ms(answer: Any) -> int:
-    return round(answer.heartbeat_interval.total_seconds() * 1000)
+def interval_ms(respond: Any) -> int:
+    return round(respond.heartbeat_interval.total_seconds() * 1000)
 
 
 def test_a_group_has_settings_of_its_own(reader: Reader) -> None:

@@ -70,7 +70,7 @@ def ask_for_everything(broker: Broker) -> socket.socket:
     return sock
 
 
-def read_answer(sock: socket.socket) -> bytes:
+def decode_response(sock: socket.socket) -> bytes:
     def exactly(count: int) -> bytes:
         data = bytearray()
         while len(data) < count:
@@ -82,11 +82,11 @@ def read_answer(sock: socket.socket) -> bytes:
     return exactly(struct.unpack(">i", exactly(4))[0])
 
 
-def numbers_in(answer: bytes) -> list[int]:
+def numbers_in(respond: bytes) -> list[int]:
     """The values of an answer, each checked byte by byte."""
     from odradek.protocol.records.records import decode
 
-    view = memoryview(answer)
+    view = memoryview(respond)
     _, start = read_response_header(apis.FETCH, FETCH_VERSION, view)
     response = messages.read_response(apis.FETCH.key, FETCH_VERSION, view, start)
     (topic,) = response.responses
@@ -141,7 +141,7 @@ def test_the_answer_under_way_is_whole(broker: Broker, change: Callable[..., obj
         broker._call(change, broker)  # type: ignore[arg-type]
         if change is truncate:
             fill(broker)  # other bytes where the old ones were
-        assert numbers_in(read_answer(sock)) == list(range(VALUES))
+        assert numbers_in(decode_response(sock)) == list(range(VALUES))
 
 
 def test_who_has_nothing_more_to_ask_has_its_answer_whole(broker: Broker) -> None:
@@ -149,4 +149,4 @@ def test_who_has_nothing_more_to_ask_has_its_answer_whole(broker: Broker) -> Non
     fill(broker)
     with ask_for_everything(broker) as sock:
         sock.shutdown(socket.SHUT_WR)
-        assert numbers_in(read_answer(sock)) == list(range(VALUES))
+        assert numbers_in(decode_response(sock)) == list(range(VALUES))

@@ -24,7 +24,7 @@ BYTES_MAX = 1 << 30
 """Of all files."""
 
 
-class AnswersAside:
+class SpilledResponses:
     """See the module. Called on the loop."""
 
     def __init__(

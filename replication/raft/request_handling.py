@@ -12,17 +12,17 @@ from odradek.replication.raft.following import Following
 from odradek.replication.raft.leadership import Leadership
 from odradek.replication.raft.log_view import NOTHING, check_fetch, log_end
 from odradek.replication.raft.messages import (
-    BeginEpochAnswer,
     BeginEpochRequest,
-    EndEpochAnswer,
+    BeginEpochResponse,
     EndEpochRequest,
+    EndEpochResponse,
     EpochEnd,
-    FetchAnswer,
     FetchRequest,
-    FetchSnapshotAnswer,
+    FetchResponse,
     FetchSnapshotRequest,
-    VoteAnswer,
+    FetchSnapshotResponse,
     VoteRequest,
+    VoteResponse,
 )
 from odradek.replication.raft.reconfiguration import Reconfiguration
 from odradek.replication.raft.roles import Nominee, Resigned, Stand, Unattached
@@ -30,7 +30,7 @@ from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey
 
 
-class Answering:
+class Responding:
     """See the module."""
 
     def __init__(self, stand: Stand, reconfiguration: Reconfiguration) -> None:
@@ -39,7 +39,7 @@ class Answering:
 
     # Elections
 
-    def vote(self, request: VoteRequest, now_ms: int) -> VoteAnswer:
+    def vote(self, request: VoteRequest, now_ms: int) -> VoteResponse:
         stand = self._stand
         impossible = request.last_epoch > request.epoch - (not request.pre_vote)
         if request.end_offset < 0 or request.last_epoch < 0 or impossible:
@@ -77,20 +77,20 @@ class Answering:
             case Leadership():
                 return False
 
-    def begin_epoch(self, request: BeginEpochRequest, now_ms: int) -> BeginEpochAnswer:
+    def begin_epoch(self, request: BeginEpochRequest, now_ms: int) -> BeginEpochResponse:
         stand = self._stand
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
             self._hear_leader(request, now_ms)
             error = None if self._is_me(request.voter) else ErrorCode.invalid_voter_key
-        return BeginEpochAnswer(
+        return BeginEpochResponse(
             error=error or ErrorCode.none,
             epoch=stand.epoch,
             leader_id=stand.leader_id,
             leader_endpoints=stand.leader_endpoints,
         )
 
-    def end_epoch(self, request: EndEpochRequest, now_ms: int) -> EndEpochAnswer:
+    def end_epoch(self, request: EndEpochRequest, now_ms: int) -> EndEpochResponse:
         """The leader is going: campaign soon, the one with most of the log first."""
         stand = self._stand
         error = self._voter_only(request.leader_id, request.epoch)
@@ -99,7 +99,7 @@ class Answering:
             state = stand.state
             if isinstance(state, Following) and state.leader_id == request.leader_id:
                 state.fetch_until_ms = now_ms + self._backoff_ms(request.successors)
-        return EndEpochAnswer(
+        return EndEpochResponse(
             error=error or ErrorCode.none,
             epoch=stand.epoch,
             leader_id=stand.leader_id,
@@ -122,7 +122,7 @@ class Answering:
 
     # The log
 
-    def fetch(self, request: FetchRequest, now_ms: int, *, again: bool) -> FetchAnswer:
+    def fetch(self, request: FetchRequest, now_ms: int, *, again: bool) -> FetchResponse:
         """Where the replica may read on. `again`: it has waited, and tells nothing new."""
         stand = self._stand
         impossible = not 0 <= request.last_fetched_epoch <= request.epoch
@@ -147,7 +147,7 @@ class Answering:
                 self._reconfiguration.high_watermark_moved(leadership, now_ms)
         return self._told_fetch()
 
-    def fetch_snapshot(self, request: FetchSnapshotRequest, now_ms: int) -> FetchSnapshotAnswer:
+    def fetch_snapshot(self, request: FetchSnapshotRequest, now_ms: int) -> FetchSnapshotResponse:
         stand = self._stand
         if error := self._leader_only(request.epoch):
             return self._told_snapshot(request, error)
@@ -180,9 +180,11 @@ class Answering:
 
     # What to tell
 
-    def _told_vote(self, error: ErrorCode = ErrorCode.none, *, granted: bool = False) -> VoteAnswer:
+    def _told_vote(
+        self, error: ErrorCode = ErrorCode.none, *, granted: bool = False
+    ) -> VoteResponse:
         stand = self._stand
-        return VoteAnswer(
+        return VoteResponse(
             error=error,
             epoch=stand.epoch,
             leader_id=stand.leader_id,
@@ -196,12 +198,12 @@ class Answering:
         *,
         diverging: EpochEnd | None = None,
         snapshot_id: SnapshotId | None = None,
-    ) -> FetchAnswer:
+    ) -> FetchResponse:
         stand = self._stand
         known = -1
         if isinstance(stand.state, Leadership) and error is ErrorCode.none:
             known = stand.state.high_watermark
-        return FetchAnswer(
+        return FetchResponse(
             error=error,
             epoch=stand.epoch,
             leader_id=stand.leader_id,
@@ -214,9 +216,9 @@ class Answering:
 
     def _told_snapshot(
         self, request: FetchSnapshotRequest, error: ErrorCode = ErrorCode.none, *, size: int = 0
-    ) -> FetchSnapshotAnswer:
+    ) -> FetchSnapshotResponse:
         stand = self._stand
-        return FetchSnapshotAnswer(
+        return FetchSnapshotResponse(
             error=error,
             epoch=stand.epoch,
             leader_id=stand.leader_id,
