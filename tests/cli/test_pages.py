@@ -11,7 +11,7 @@ import pytest
 
 from odradek.cli.main import COMMANDS, _load, _load_added, build_parser
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = re.compile(
     r"```sh\n(?P<fenced>.*?)```|^ {4}(?P<indented>odradek [^\n]*)", re.DOTALL | re.MULTILINE

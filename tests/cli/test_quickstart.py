@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.odradek_process import OdradekProcess, start_odradek
 
-README = Path(__file__).parents[3] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 SECTION = re.search(r"\n## Quickstart\n(.*?)\n## ", README.read_text(), re.DOTALL)
 assert SECTION is not None
 SERVE, PRODUCE_AND_CONSUME, CLIENT, DUMP = re.findall(
