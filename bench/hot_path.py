@@ -31,7 +31,7 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.fetch.purgatory import DueFetches
 from odradek.broker.network.connection import ClientConnection
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import frame_head, read_response_header, request_header
@@ -264,7 +264,7 @@ class Waiting(Rehearsal):
             if self._is_asked:
                 self._is_asked = False
                 records = memoryview(bytearray(self._records))  # stamped in place
-                self._due.is_attended = True
+                self._due.has_active_connection = True
                 self._partition.append(records, acks=1, now_ms=0)
                 self._due.respond()  # as a connection does
 
@@ -296,7 +296,7 @@ class NotResponded(Exception):
     """The broker did not answer as it should: there is nothing to count."""
 
 
-async def rehearse(broker: Broker, case: Case, times: int) -> None:
+async def rehearse(broker: Node, case: Case, times: int) -> None:
     """Have the broker answer a case so many times on one connection; NotAnswered if it doesn't."""
     selector: Selector = EachAlone()
     peer: Rehearsal | Asking = Rehearsal(case.request(), times)
@@ -360,7 +360,7 @@ async def _run(clock: VirtualClock, directory: str, cases: Sequence[Case]) -> li
         {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}, test_node=True
     )
     phases = []
-    broker = Broker(seams, config)
+    broker = Node(seams, config)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         await broker.ensure_topic(TOPIC, 1)

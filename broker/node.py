@@ -3,7 +3,7 @@
     directories → controllers' listeners → metadata: the house, which a controller has alone
     → logs recovered → listeners bound → registered → partitions opened → clients served → unfenced
 
-Every task lives in a nursery of `Broker.run`; stopping is cancellation in the reverse order. The mark
+Every task lives in a nursery of `Node.run`; stopping is cancellation in the reverse order. The mark
 of a clean shutdown is the last thing written, and only where nothing went wrong on the way: a broker
 that ends by an error leaves its directories for recovery.
 """
@@ -28,18 +28,18 @@ from odradek.broker.coordination.coordinators import Coordinators
 from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
 from odradek.broker.fetch.purgatory import DueFetches, fetch_timers
 from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
-from odradek.broker.lifecycle.broker_registration import registration_of
+from odradek.broker.lifecycle.broker_registration import broker_registration_request
 from odradek.broker.lifecycle.errors import (
     CannotStart,
     Stopped,
     StorageLost,
     is_cancellation,
-    said_plainly,
+    unwrap_node_error,
 )
 from odradek.broker.lifecycle.open_directories import open_node_directories
 from odradek.broker.metrics.registry import Metrics
+from odradek.broker.network.large_requests import LargeRequestQueue
 from odradek.broker.network.server import Endpoint, Opened, Server, close_listeners, open_listeners
-from odradek.broker.network.turnstile import Turnstile
 from odradek.broker.replicas.replica_manager import Replicas
 from odradek.broker.security.configured import configured_authorizer
 from odradek.broker.security.loading import follow_acls
@@ -84,7 +84,7 @@ INTERNAL_TOPICS = TOPICS_OF_COORDINATORS | {"__remote_log_metadata"}
 """What clients are told is internal (T-44: Kafka 4.x does not say so of the last)."""
 
 
-class Broker:
+class Node:
     """One node; that of a controller alone lacks what is about replicas. `run` serves until `stop`; what
     handlers use are its attributes, which are there from before the first request on."""
 
@@ -117,7 +117,7 @@ class Broker:
         self.acls_loaded = trio.Event()
         self.server = Server(self)
         self._controller_server = Server(self)
-        self.turnstile = Turnstile()
+        self.large_requests = LargeRequestQueue()
         self.controller = ControllerChannel(
             seams.network, lambda: self.metadata, self._respond_here
         )
@@ -207,7 +207,7 @@ class Broker:
             finally:
                 self.directories.close()
         except BaseExceptionGroup as group:
-            raise said_plainly(group) from None
+            raise unwrap_node_error(group) from None
         finally:
             self.stopped.set()
 
@@ -358,7 +358,7 @@ class Broker:
                 self.remote = await open_tiering(self)
                 await room.start(self.remote.run)
             await room.start(self.logs.run)
-            await self.lifecycle.register(registration_of(self))
+            await self.lifecycle.register(broker_registration_request(self))
             await room.start(self.lifecycle.run)
             room.start_soon(self._fail_unregistered)
             await self._unless_stopped(
@@ -462,9 +462,9 @@ class Broker:
     # What the controller does for this node
 
     async def _respond_here(self, api: Api, values: Mapping[str, Any]) -> Any:
-        from odradek.broker.requests.local_requests import respond_here
+        from odradek.broker.requests.local_requests import handle_locally
 
-        return await respond_here(self, api, values)
+        return await handle_locally(self, api, values)
 
     async def _reserve_producer_ids(self) -> range:
         from odradek.broker.transactions.producer_ids import reserve_producer_ids
@@ -501,4 +501,4 @@ class Broker:
         validate_resource_configs(self.config, kind, name, wanted, existing)
 
 
-__all__ = ["Broker", "CannotStart", "Stopped", "StorageLost"]
+__all__ = ["CannotStart", "Node", "Stopped", "StorageLost"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from odradek.cli.errors import CommandFailed, WrongUsage
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 SWITCH_SECONDS = 0.0005
@@ -159,9 +159,9 @@ def _run(args: argparse.Namespace) -> int:
         logging.getLogger("odradek.config").warning("%s", warning)
     if topics and not config.is_broker:
         raise WrongUsage("--topic is for brokers: this node is a controller only")
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
 
-    broker = Broker(seams, config)
+    broker = Node(seams, config)
     trio.run(_serve, broker, topics, args.port_file, args.stop_with_stdin)
     return 0
 
@@ -229,7 +229,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 async def _serve(
-    broker: Broker, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
+    broker: Node, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
 ) -> None:
     """Run the broker to its end. Raises WrongUsage for a config that makes no sense, CommandFailed for what
     else kept it from starting or stopped it."""
@@ -277,7 +277,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-async def _settle(broker: Broker) -> None:
+async def _settle(broker: Node) -> None:
     """Collect garbage from now on, and load what the first clients will need."""
     from odradek.broker.lifecycle.warm_up import warm_up
 
@@ -289,7 +289,7 @@ async def _settle(broker: Broker) -> None:
         gc.freeze()  # so does what was loaded now
 
 
-async def _stop_on_signal(signals: object, broker: Broker) -> None:
+async def _stop_on_signal(signals: object, broker: Node) -> None:
     """Stop at the first signal; a disk that hangs must not keep the process for ever."""
     import trio
 
@@ -302,7 +302,7 @@ async def _stop_on_signal(signals: object, broker: Broker) -> None:
     give_up(f"closing takes more than {CLOSE_SECONDS_MAX:.0f} s")
 
 
-async def _stop_with_stdin(broker: Broker) -> None:
+async def _stop_with_stdin(broker: Node) -> None:
     from odradek.cli.terminal import stdin_chunks
 
     async for _ in stdin_chunks():
@@ -310,7 +310,7 @@ async def _stop_with_stdin(broker: Broker) -> None:
     broker.stop()
 
 
-def _announce(broker: Broker, port_file: str | None) -> None:
+def _announce(broker: Node, port_file: str | None) -> None:
     from odradek.seams import files
 
     address = (*broker.endpoints, *broker.controller_endpoints)[0].address

@@ -22,7 +22,7 @@ import trio
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.tiered import absolute_target, tiered_settings
-from odradek.broker.node import Broker as Node
+from odradek.broker.node import Node
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import delete_topics
 from odradek.seams import Seams

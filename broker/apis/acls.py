@@ -13,7 +13,7 @@ from itertools import starmap
 from typing import Any
 
 from odradek.broker.apis.authorized import check_cluster
-from odradek.broker.apis.long_responses import written
+from odradek.broker.apis.response_encoding import written
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.timers import Turn
 from odradek.protocol import apis
@@ -53,11 +53,11 @@ async def describe_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "resources": []}
     resources: Resources = defaultdict(Encoded)
-    clock = ctx.broker.seams.clock
+    clock = ctx.services.seams.clock
     write = response_item_writer(ctx.api.key, ctx.api_version, "resources", "acls")
     write_resource = response_item_writer(ctx.api.key, ctx.api_version, "resources")
     turn = Turn(clock)
-    for acl in operations.find_acls(ctx.broker.metadata.image, wanted):
+    for acl in operations.find_acls(ctx.services.metadata.image, wanted):
         if acl is not None:
             key = acl.resource_type, acl.resource_name, acl.pattern_type
             resources[key].append(write(_rule(acl)))
@@ -114,8 +114,8 @@ async def create_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     wanted = [_acl(each) for each in request.creations]
     try:
         _check_enabled(ctx)
-        responses = await ctx.broker.metadata.perform(
-            lambda image: operations.create_acls(image, wanted, entropy=ctx.broker.seams.entropy)
+        responses = await ctx.services.metadata.perform(
+            lambda image: operations.create_acls(image, wanted, entropy=ctx.services.seams.entropy)
         )
     except KafkaError as error:
         responses = [error] * len(wanted)
@@ -148,7 +148,7 @@ async def delete_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     filters = [_filter(each) for each in request.filters]
     try:
         _check_enabled(ctx)
-        deleted = await ctx.broker.metadata.perform(
+        deleted = await ctx.services.metadata.perform(
             lambda image: operations.delete_acls(image, filters)
         )
     except KafkaError as error:

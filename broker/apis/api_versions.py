@@ -12,7 +12,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller import image as images
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.broker.requests.context import RequestContext
 
 # Names and versions of client software, told since version 3 (KIP-511).
@@ -28,7 +28,7 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return {"error_code": ErrorCode.invalid_request, "api_keys": []}
-    metadata = ctx.broker.metadata
+    metadata = ctx.services.metadata
     return {
         "error_code": ErrorCode.none,
         "api_keys": _served(of_controller=ctx.endpoint.of_controller),
@@ -74,7 +74,7 @@ def _row(api: apis.Api) -> dict[str, int]:
     }
 
 
-def unsupported_version_response(broker: Broker) -> bytes:
+def unsupported_version_response(broker: Node) -> bytes:
     """The answer to ApiVersions at a version that is not served: in version 0, and with the range
     of ApiVersions itself, from which the client can tell what to ask again with (KIP-511)."""
     return messages.write_response(

@@ -136,7 +136,7 @@ def check_topic_called(ctx: RequestContext, name: str | None, topic_id: UUID | N
     Raises TopicDenied.
     """
     if topic_id is not None:
-        found = ctx.broker.metadata.image.topics_by_id.get(topic_id)
+        found = ctx.services.metadata.image.topics_by_id.get(topic_id)
         if found is None:
             return
         name = found.name

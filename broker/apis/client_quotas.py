@@ -26,7 +26,7 @@ async def describe_client_quotas(request: Any, ctx: RequestContext) -> Mapping[s
     ]
     try:
         check_cluster(ctx)
-        found = find_quotas(ctx.broker.metadata.image, components, strict=request.strict)
+        found = find_quotas(ctx.services.metadata.image, components, strict=request.strict)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": text_of(error), "entries": None}
     return {
@@ -56,7 +56,7 @@ async def alter_client_quotas(request: Any, ctx: RequestContext) -> Mapping[str,
     ]
     try:
         check_cluster(ctx)
-        responses = await ctx.broker.metadata.perform(
+        responses = await ctx.services.metadata.perform(
             lambda image: alter_quotas(image, alterations, validate_only=request.validate_only)
         )
     except KafkaError as error:

@@ -35,7 +35,7 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
         respond["controller_id"] = NO_CONTROLLER
     return {
         "error_code": ErrorCode.none,
-        "cluster_id": ctx.broker.cluster_id,
+        "cluster_id": ctx.services.cluster_id,
         "cluster_authorized_operations": cluster_operations(ctx)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
@@ -76,7 +76,7 @@ def _brokers(request: Any, ctx: RequestContext) -> dict[str, Any]:
 
 
 def _controllers(ctx: RequestContext) -> dict[str, Any]:
-    metadata = ctx.broker.metadata
+    metadata = ctx.services.metadata
     if metadata_version(metadata.image.features) < CONTROLLER_REGISTRATION:
         raise KafkaError(
             ErrorCode.unsupported_version, "Controllers are not registered at this metadata.version"

@@ -110,7 +110,7 @@ def _not_described(resource: Any, error: KafkaError) -> Values:
 
 def _entries(resource: Any, ctx: RequestContext) -> list[ConfigEntry]:
     name, keys = resource.resource_name, resource.configuration_keys
-    image, config = ctx.broker.metadata.image, ctx.broker.config
+    image, config = ctx.services.metadata.image, ctx.services.config
     match resource.resource_type:
         case ResourceType.TOPIC:
             check_topic_name(name)
@@ -138,9 +138,10 @@ def _entries(resource: Any, ctx: RequestContext) -> list[ConfigEntry]:
 
 
 def _check_this_broker(name: str, ctx: RequestContext) -> None:
-    if broker_id(name) != ctx.broker.node_id:
+    if broker_id(name) != ctx.services.node_id:
         raise KafkaError(
-            ErrorCode.invalid_request, f"This is broker {ctx.broker.node_id}, not {name}: ask that"
+            ErrorCode.invalid_request,
+            f"This is broker {ctx.services.node_id}, not {name}: ask that",
         )
 
 
@@ -193,7 +194,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 (_key(resource), {each.name: each.value for each in resource.configs})
                 for resource in wanted
             ],
-            validate_config=ctx.broker.validate_config,
+            validate_config=ctx.services.validate_config,
             past_brokers=_is_past_brokers(ctx),
             validate_only=request.validate_only,
         )
@@ -212,7 +213,7 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
         return operations.incremental_alter_configs(
             image,
             [(_key(resource), _alterations(resource)) for resource in wanted],
-            validate_config=ctx.broker.validate_config,
+            validate_config=ctx.services.validate_config,
             list_configs=list_configs(),
             past_brokers=_is_past_brokers(ctx),
             validate_only=validate_only,
@@ -234,7 +235,7 @@ async def _perform(
 ) -> list[AlteredResource]:
     if not wanted:
         return []
-    if not (ctx.broker.metadata.is_active or ctx.endpoint.of_controller):
+    if not (ctx.services.metadata.is_active or ctx.endpoint.of_controller):
         values = {"resources": wanted, "validate_only": request.validate_only}
         respond = await forward_values(values, ctx)
         if respond is not None:
@@ -243,7 +244,7 @@ async def _perform(
                 for each in respond.responses
             ]
     try:
-        return await ctx.broker.metadata.perform(operation)
+        return await ctx.services.metadata.perform(operation)
     except KafkaError as error:
         return [
             AlteredResource(*_key(resource), error.code, error.message or None)
@@ -307,7 +308,7 @@ def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
             if name:
                 _check_this_broker(name, ctx)
             configs = {each.name: each.value for each in resource.configs}
-            validate_broker(ctx.broker.config, configs, of_broker=bool(name))
+            validate_broker(ctx.services.config, configs, of_broker=bool(name))
         case ResourceType.TOPIC:
             _check_topic(resource.resource_name)
         case ResourceType.BROKER | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
@@ -328,9 +329,9 @@ def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -
             name = resource.resource_name
             if name:
                 _check_this_broker(name, ctx)
-            existing = ctx.broker.metadata.image.config(ResourceType.BROKER, name)
+            existing = ctx.services.metadata.image.config(ResourceType.BROKER, name)
             configs = altered_broker_configs(existing, _alterations(resource))
-            validate_broker(ctx.broker.config, configs, of_broker=bool(name))
+            validate_broker(ctx.services.config, configs, of_broker=bool(name))
         case ResourceType.TOPIC:
             _check_topic(resource.resource_name)
         case ResourceType.BROKER | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
@@ -428,7 +429,7 @@ async def list_config_resources(request: Any, ctx: RequestContext) -> Mapping[st
     wanted = tuple(field(request, "resource_types", ())) or possible
     if not set(wanted) <= set(possible):
         return {"error_code": ErrorCode.unsupported_version, "config_resources": []}
-    image = ctx.broker.metadata.image
+    image = ctx.services.metadata.image
     brokers = [str(broker) for broker in sorted(image.brokers)]
     names = {
         ResourceType.GROUP: _configured(image, ResourceType.GROUP),

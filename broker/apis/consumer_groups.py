@@ -40,7 +40,7 @@ async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping
         _check_served(ctx)
         _check_allowed(request, ctx)
         _check(request, ctx)
-        respond = await ctx.broker.groups.consumer_heartbeat(_heartbeat(request, ctx))
+        respond = await ctx.services.groups.consumer_heartbeat(_heartbeat(request, ctx))
     except KafkaError as error:
         respond = ConsumerHeartbeatResponse(error.code, text_of(error))
     return {
@@ -62,8 +62,8 @@ async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping
 
 def _check_served(ctx: RequestContext) -> None:
     """Raises UNSUPPORTED_VERSION where the cluster, or this broker, has only the classic protocol."""
-    enabled = ctx.broker.metadata.image.features.get(GROUP_VERSION, 0) >= 1
-    if not enabled or "consumer" not in ctx.broker.groups.protocols:
+    enabled = ctx.services.metadata.image.features.get(GROUP_VERSION, 0) >= 1
+    if not enabled or "consumer" not in ctx.services.groups.protocols:
         raise KafkaError(ErrorCode.unsupported_version)
 
 
@@ -88,7 +88,7 @@ def _check(request: Any, ctx: RequestContext) -> None:
         raise _invalid("InstanceId can't be null.")
     elif epoch < LEFT_FOR_NOW:
         raise _invalid("MemberEpoch is invalid.")
-    names = ctx.broker.groups.assignors
+    names = ctx.services.groups.assignors
     if request.server_assignor is not None and request.server_assignor not in names:
         raise KafkaError(
             ErrorCode.unsupported_assignor,
@@ -126,7 +126,7 @@ def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerHeartbeat:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     return ConsumerHeartbeat(
         request.group_id,
-        request.member_id or uuid_to_text(UUID(ctx.broker.groups.fresh_id())),
+        request.member_id or uuid_to_text(UUID(ctx.services.groups.fresh_id())),
         request.member_epoch,
         ctx.client_id or "",
         f"/{ctx.peer.host}",
@@ -154,7 +154,7 @@ async def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) 
         check_group(ctx, group_id)
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        group = await ctx.broker.groups.describe_consumer(group_id)
+        group = await ctx.services.groups.describe_consumer(group_id)
         _check_may_see(group, ctx)
     except KafkaError as error:
         return {

@@ -42,10 +42,10 @@ NO_UUID = UUID(int=0)
 async def register_broker(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_cluster(ctx)
-        if request.cluster_id != ctx.broker.cluster_id:
+        if request.cluster_id != ctx.services.cluster_id:
             raise KafkaError(
                 ErrorCode.inconsistent_cluster_id,
-                f"Expected cluster ID {ctx.broker.cluster_id}, but got cluster ID "
+                f"Expected cluster ID {ctx.services.cluster_id}, but got cluster ID "
                 f"{request.cluster_id}",
             )
         if field(request, "is_migrating_zk_broker", False):
@@ -53,7 +53,7 @@ async def register_broker(request: Any, ctx: RequestContext) -> Mapping[str, Any
                 ErrorCode.broker_id_not_registered,
                 "Controller does not support registering ZK brokers.",
             )
-        epoch = await ctx.broker.controller_duties.register(_registration(request))
+        epoch = await ctx.services.controller_duties.register(_registration(request))
     except KafkaError as error:
         return {"error_code": error.code, "broker_epoch": NOBODY}
     return {"error_code": ErrorCode.none, "broker_epoch": epoch}
@@ -75,7 +75,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     cordoned = field(request, "cordoned_log_dirs")
     try:
         check_cluster(ctx)
-        respond = await ctx.broker.controller_duties.heartbeat(
+        respond = await ctx.services.controller_duties.heartbeat(
             Heartbeat(
                 request.broker_id,
                 request.broker_epoch,
@@ -105,7 +105,7 @@ async def allocate(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """A block of producer ids for that broker."""
     try:
         check_cluster(ctx)
-        block = await ctx.broker.metadata.perform(
+        block = await ctx.services.metadata.perform(
             lambda image: allocate_producer_ids(image, request.broker_id, request.broker_epoch)
         )
     except KafkaError as error:
@@ -139,7 +139,7 @@ async def register_this_controller(request: Any, ctx: RequestContext) -> Mapping
 
     try:
         check_cluster(ctx)
-        await ctx.broker.metadata.perform(registered)
+        await ctx.services.metadata.perform(registered)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message or None}
     return {"error_code": ErrorCode.none, "error_message": None}
@@ -154,10 +154,10 @@ async def alter_partition(request: Any, ctx: RequestContext) -> Mapping[str, Any
         for topic in request.topics
         for each in topic.partitions
     ]
-    unclean = ctx.broker.config.get_bool("unclean.leader.election.enable")
+    unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
     try:
         check_cluster(ctx)
-        altered = await ctx.broker.metadata.perform(
+        altered = await ctx.services.metadata.perform(
             lambda image: alter_partitions(
                 image,
                 request.broker_id,
@@ -222,10 +222,10 @@ async def assign(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         for topic in directory.topics
         for each in topic.partitions
     }
-    unclean = ctx.broker.config.get_bool("unclean.leader.election.enable")
+    unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
     try:
         check_cluster(ctx)
-        responses = await ctx.broker.metadata.perform(
+        responses = await ctx.services.metadata.perform(
             lambda image: assign_directories(
                 image,
                 request.broker_id,

@@ -27,7 +27,7 @@ Values = dict[str, Any]
 async def envelope(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_cluster(ctx)
-        if not ctx.broker.metadata.is_active:
+        if not ctx.services.metadata.is_active:
             raise NotController("another node is the active controller")
         return {
             "error_code": ErrorCode.none,
@@ -49,7 +49,7 @@ async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> byte
     if not api.serves(version):
         raise KafkaError(ErrorCode.unsupported_version, f"{api.title} {version}")
     inner = RequestContext(
-        ctx.broker,
+        ctx.services,
         api,
         version,
         header.correlation_id,
@@ -57,7 +57,7 @@ async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> byte
         ctx.endpoint,
         client,
         ctx.flush,
-        ctx.broker.authorizer,  # also where the envelope is this node's own, which asks nobody
+        ctx.services.authorizer,  # also where the envelope is this node's own, which asks nobody
         principal,
         is_forwarded=True,
     )
@@ -66,7 +66,7 @@ async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> byte
         values = await route.handler(message, inner)
     except InvalidFrame as garbage:  # the client's: it costs its connection, not the broker's
         raise KafkaError(ErrorCode.unsupported_version, str(garbage)) from garbage
-    if not ctx.broker.metadata.is_active and _says_not_controller(values):
+    if not ctx.services.metadata.is_active and _says_not_controller(values):
         raise NotController("another node became the active controller")
     body = cast(Buffer, route.write(api.key, version, values))
     return response_header(api, version, header.correlation_id) + bytes(body)

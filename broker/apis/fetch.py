@@ -78,13 +78,13 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
     """Read every partition of the plan; wait while there is too little and time is left."""
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
     try:
-        plan = ctx.broker.fetch_sessions.plan(
+        plan = ctx.services.fetch_sessions.plan(
             request.session_id,
             request.session_epoch,
             _wanted(request),
             _forgotten(request),
             uses_topic_ids=uses_topic_ids,
-            now=ctx.broker.seams.clock.monotonic(),
+            now=ctx.services.seams.clock.monotonic(),
             is_follower=request.replica_id >= 0,
         )
     except KafkaError as error:
@@ -116,7 +116,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
 def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
     """No longer than a connection may be idle, which is when Kafka closes it: a client may have gone long
     before the weeks are over that it can say."""
-    idle_max_ms = ctx.broker.config.get_int("connections.max.idle.ms")
+    idle_max_ms = ctx.services.config.get_int("connections.max.idle.ms")
     return request.max_wait_ms if idle_max_ms < 0 else min(request.max_wait_ms, idle_max_ms)
 
 
@@ -130,7 +130,7 @@ def _leave_quiet(
     if session.quiet is None:
         from odradek.broker.fetch.unchanged_partitions import QuietPartitions
 
-        lag_max_ms = ctx.broker.config.get_int("replica.lag.time.max.ms")
+        lag_max_ms = ctx.services.config.get_int("replica.lag.time.max.ms")
         session.quiet = QuietPartitions(lag_max_ms=lag_max_ms)
     changed = [
         (topic.topic_id or topic.name, each.partition_index)
@@ -141,7 +141,7 @@ def _leave_quiet(
         session.partitions,
         [*changed, *_forgotten(request)],
         broker_epoch=request.replica_epoch,
-        now=ctx.broker.seams.clock.monotonic(),
+        now=ctx.services.seams.clock.monotonic(),
     )
     return session.quiet
 
@@ -151,7 +151,7 @@ def _respond(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Res
         throttle.sent(
             (each.partition, each.respond) for each in found if each.partition is not None
         )
-    if ctx.broker.partitions.counts_traffic:
+    if ctx.services.partitions.counts_traffic:
         _count(found)
     chosen = plan.select((each.wanted, each.respond) for each in found)
     endpoints: Sequence[NodeEndpoint] = ()
@@ -228,7 +228,7 @@ class _Waiting:
         next fetch. What was refused before it was read ends no wait, as in Kafka: it is
         answered with the others."""
         ctx, limits = self._ctx, self._limits
-        clock = ctx.broker.seams.clock
+        clock = ctx.services.seams.clock
         until_ms = ceil(clock.monotonic() * 1000) + wait_ms
         while monotonic_ms(clock) < until_ms:
             found = self.found
@@ -287,13 +287,13 @@ class _Waiting:
         self._plan.wanted = [*self._plan.wanted, *(each.wanted for each in more)]
 
     def _begin(self, missing_bytes: int) -> FetchWait | StableWait:
-        broker = self._ctx.broker
-        due, timers, asker = broker.due_fetches, broker.fetch_timers, self._ctx.asker
+        broker = self._ctx.services
+        due, timers, connection = broker.due_fetches, broker.fetch_timers, self._ctx.connection
         if self._limits.isolation_level == READ_COMMITTED and not self._limits.is_follower:
-            return StableWait(_stable(self.found), due, timers, asker, self._respond_at_once)
-        return FetchWait(missing_bytes, due, timers, asker, self._respond_at_once)
+            return StableWait(_stable(self.found), due, timers, connection, self._respond_nowait)
+        return FetchWait(missing_bytes, due, timers, connection, self._respond_nowait)
 
-    def _respond_at_once(self) -> bool:
+    def _respond_nowait(self) -> bool:
         """Answer from memory, in the step of whoever woke it; False if that can't be done."""
         self._take_stirred()
         found = read_again(self.found, self._limits, self._min_bytes)
@@ -301,8 +301,8 @@ class _Waiting:
             return False
         if self._quiet is not None:
             self._quiet.settle(found)
-        assert self._ctx.asker is not None
-        self._ctx.asker.respond_at_once(self._ctx, _respond(self._plan, found, self._ctx))
+        assert self._ctx.connection is not None
+        self._ctx.connection.respond_nowait(self._ctx, _respond(self._plan, found, self._ctx))
         return True
 
 
@@ -321,9 +321,9 @@ def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:
 
 
 def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
-    config = ctx.broker.config
+    config = ctx.services.config
     max_bytes = min(request.max_bytes, config.get_int("fetch.max.bytes"))
-    if ctx.broker.client_quotas is not None and request.replica_id < 0:
+    if ctx.services.client_quotas is not None and request.replica_id < 0:
         from odradek.broker.quotas.request_throttling import fetch_bytes_max
 
         max_bytes = int(min(max_bytes, fetch_bytes_max(ctx)))
@@ -334,7 +334,7 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
         request.replica_id,
         request.replica_epoch,
         any_replica=is_modern,
-        throttle=ctx.broker.replicas.leader_throttle if request.replica_id >= 0 else None,
+        throttle=ctx.services.replicas.leader_throttle if request.replica_id >= 0 else None,
         rack=request.rack if is_modern and config["replica.selector.class"] else "",
     )
 
@@ -398,4 +398,4 @@ def write(key: int, version: int, respond: Response) -> list[Buffer | FileSlice]
     )
 
 
-HANDLERS = {apis.FETCH: Route(fetch, read=read, write=write, prompt=True)}
+HANDLERS = {apis.FETCH: Route(fetch, read=read, write=write, batches_responses=True)}

@@ -76,12 +76,12 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
         raise KafkaError(
             ErrorCode.invalid_request, f"there are no coordinators of type {key_type} here"
         )
-    topic = TOPICS[key_type](ctx.broker.config)
+    topic = TOPICS[key_type](ctx.services.config)
     try:
-        await ctx.broker.ensure_internal_topic(topic)
+        await ctx.services.ensure_internal_topic(topic)
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic.name} can't be created: {error.message}") from None
-    image = ctx.broker.metadata.image
+    image = ctx.services.metadata.image
     found = image.topics_by_name.get(topic.name)
     if found is None:
         raise CoordinatorNotAvailable(f"{topic.name} was made, and is not known here yet")
@@ -91,7 +91,7 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
     endpoint = None if leader is None or leader.fenced else leader.endpoint(ctx.endpoint.name)
     if leader is None or endpoint is None:
         raise CoordinatorNotAvailable("its partition has no leader that this listener reaches")
-    if leader.id == ctx.broker.node_id:
+    if leader.id == ctx.services.node_id:
         await _open(topic.name, index, ctx)
     return leader.id, endpoint
 
@@ -101,7 +101,7 @@ async def _open(topic: str, index: int, ctx: RequestContext) -> None:
     request; of a topic that was just made the others may still be opening. Its directory may have
     failed a moment ago, and the image not know it yet."""
     try:
-        (await ctx.broker.partitions.get(topic, None, index)).check_leader()
+        (await ctx.services.partitions.get(topic, None, index)).check_leader()
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic}-{index} is not open: {error.message}") from None
 

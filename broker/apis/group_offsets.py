@@ -73,7 +73,7 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 def _find_topic(topic: Any, ctx: RequestContext) -> tuple[TopicImage | None, ErrorCode]:
     """The topic that a request names, and what to say of its partitions if there is none."""
-    image = ctx.broker.metadata.image
+    image = ctx.services.metadata.image
     if ctx.api_version >= IDS_SINCE:
         found = None if topic.topic_id is None else image.topics_by_id.get(topic.topic_id)
         return found, ErrorCode.unknown_topic_id
@@ -113,7 +113,7 @@ async def _commit(
         knows_consumer_groups=ctx.api_version >= CONSUMER_GROUPS_SINCE,
     )
     try:
-        respond = await ctx.broker.groups.commit(commit)
+        respond = await ctx.services.groups.commit(commit)
     except KafkaError as error:
         return [error.code] * len(offsets)
     return [error for _, _, error in respond.partitions]
@@ -162,7 +162,7 @@ async def _fetch(
                 asked.append((name, topic_id, topic.partition_indexes))
     try:
         check_group(ctx, group_id)
-        found = await ctx.broker.groups.fetch(
+        found = await ctx.services.groups.fetch(
             group_id, asked, require_stable=require_stable, member=member
         )
     except KafkaError as error:
@@ -187,7 +187,7 @@ def _fetched_topic(topic: FetchedTopic, ctx: RequestContext) -> Values | None:
     """The answer about a topic; None for one that can't be told because its id is not known."""
     topic_id = topic.topic_id
     if topic_id is None and ctx.api_version >= IDS_SINCE:
-        image = ctx.broker.metadata.image.topics_by_name.get(topic.topic)
+        image = ctx.services.metadata.image.topics_by_name.get(topic.topic)
         if image is None:
             return None
         topic_id = image.id
@@ -232,7 +232,7 @@ def _failed_fetch(
 
 async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Delete offsets of partitions that exist and that no member reads (KIP-496)."""
-    image = ctx.broker.metadata.image
+    image = ctx.services.metadata.image
     known: list[tuple[str, int]] = []
     denied = {topic.name for topic in request.topics if not may_topic(ctx, topic.name)}
     for topic in request.topics:
@@ -242,7 +242,7 @@ async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             known += [(topic.name, index) for index in indexes if index in found.partitions]
     try:
         check_group(ctx, request.group_id)
-        respond = await ctx.broker.groups.delete_offsets(request.group_id, known)
+        respond = await ctx.services.groups.delete_offsets(request.group_id, known)
     except KafkaError as error:
         respond = PartitionErrors(error.code, ())
     if respond.error is not NO_ERROR:

@@ -58,7 +58,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         rebalance_timeout_ms = session_timeout_ms
     else:
         rebalance_timeout_ms = request.rebalance_timeout // MILLISECOND
-    groups = ctx.broker.groups
+    groups = ctx.services.groups
     try:
         check_group(ctx, request.group_id)
         respond = await groups.join(
@@ -125,7 +125,7 @@ async def _sync(request: Any, ctx: RequestContext) -> SyncResponse:
         return SyncResponse(ErrorCode.inconsistent_group_protocol)
     try:
         check_group(ctx, request.group_id)
-        return await ctx.broker.groups.sync(
+        return await ctx.services.groups.sync(
             Sync(
                 request.group_id,
                 request.member_id,
@@ -143,7 +143,7 @@ async def _sync(request: Any, ctx: RequestContext) -> SyncResponse:
 async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_group(ctx, request.group_id)
-        respond = await ctx.broker.groups.heartbeat(
+        respond = await ctx.services.groups.heartbeat(
             Heartbeat(
                 request.group_id,
                 request.member_id,
@@ -167,7 +167,7 @@ async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         leavers = (Leaver(request.member_id),)
     try:
         check_group(ctx, request.group_id)
-        respond = await ctx.broker.groups.leave(Leave(request.group_id, leavers))
+        respond = await ctx.services.groups.leave(Leave(request.group_id, leavers))
     except KafkaError as error:
         respond = LeaveResponse(error.code)
     if not batched:
@@ -190,7 +190,7 @@ async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 async def list_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
-        groups = ctx.broker.groups.list_groups(
+        groups = ctx.services.groups.list_groups(
             field(request, "states_filter", ()), field(request, "types_filter", ())
         )
     except KafkaError as error:
@@ -220,7 +220,7 @@ def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dic
     operations = group_operations(ctx, group_id) if asked_operations else NOT_ASKED
     try:
         check_group(ctx, group_id)
-        group = ctx.broker.groups.describe(group_id)
+        group = ctx.services.groups.describe(group_id)
     except NotClassicGroup as error:
         if ctx.api_version < NOT_FOUND_SINCE:
             return {
@@ -274,7 +274,7 @@ def _described(group: DescribedGroup) -> dict[str, Any]:
 
 async def delete_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     allowed = dict.fromkeys(each for each in request.groups_names if may_group(ctx, each))
-    results = list(await ctx.broker.groups.delete_groups(allowed))
+    results = list(await ctx.services.groups.delete_groups(allowed))
     denied = dict.fromkeys(each for each in request.groups_names if each not in allowed)
     results += [(group_id, GroupDenied.code) for group_id in denied]
     return {"results": [{"group_id": group_id, "error_code": error} for group_id, error in results]}

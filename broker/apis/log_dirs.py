@@ -42,20 +42,20 @@ async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, A
         wanted = frozenset(
             (topic.topic, index) for topic in request.topics for index in topic.partitions
         )
-    await ctx.broker.partitions.settle()
+    await ctx.services.partitions.settle()
     logs: defaultdict[LogDirectory, list[PartitionLog]] = defaultdict(list)
-    for log in ctx.broker.logs.logs():
-        logs[ctx.broker.logs.directory_of(log)].append(log)
+    for log in ctx.services.logs.logs():
+        logs[ctx.services.logs.directory_of(log)].append(log)
     copies: defaultdict[Path, list[MoveStatus]] = defaultdict(list)
-    for move in ctx.broker.logs.mover.moves():
-        moved = ctx.broker.logs.registry.logs.get(move.topic_partition)
+    for move in ctx.services.logs.mover.moves():
+        moved = ctx.services.logs.registry.logs.get(move.topic_partition)
         # After the swap it is the replica, though its move has not quite ended: clients take a
         # directory's replica and copy of the same partition for one.
         if moved is None or moved.directory.parent != move.destination:
             copies[move.destination].append(move)
     results = [
         await _directory(directory, logs[directory], copies[directory.path], wanted, ctx)
-        for directory in ctx.broker.directories.all
+        for directory in ctx.services.directories.all
     ]
     return {"error_code": ErrorCode.none, "results": results}
 
@@ -72,8 +72,8 @@ async def _directory(
     if directory.failed:
         return failed
     try:
-        usage = await ctx.broker.seams.offload.run(directory.usage, lane=directory.lane)
-        in_thread = partial(ctx.broker.seams.offload.run, lane=directory.lane)
+        usage = await ctx.services.seams.offload.run(directory.usage, lane=directory.lane)
+        in_thread = partial(ctx.services.seams.offload.run, lane=directory.lane)
         topics = await _topics(logs, copies, wanted, in_thread)
     except OSError as error:
         directory.report(error)
@@ -88,8 +88,8 @@ async def _directory(
         "topics": topics,
         "total_bytes": min(usage.total_bytes, INT64_MAX),
         "usable_bytes": min(usage.free_bytes, INT64_MAX),
-        "is_cordoned": knows_cordoned(ctx.broker.metadata.image.features)
-        and directory.path in ctx.broker.logs.registry.cordoned,
+        "is_cordoned": knows_cordoned(ctx.services.metadata.image.features)
+        and directory.path in ctx.services.logs.registry.cordoned,
     }
 
 
@@ -170,9 +170,9 @@ async def _alter(name: TopicPartition, path: str, ctx: RequestContext) -> ErrorC
 
 async def _move(name: TopicPartition, destination: Path, ctx: RequestContext) -> None:
     """Where the replica is not here it is remembered where it is to go (J-03)."""
-    mover = ctx.broker.logs.mover
+    mover = ctx.services.logs.mover
     mover.check(name, destination)
-    if ctx.broker.logs.get(*name) is None:
+    if ctx.services.logs.get(*name) is None:
         mover.remember(name, destination)
         await _here(name, ctx)
     await mover.move(name, destination)
@@ -180,16 +180,16 @@ async def _move(name: TopicPartition, destination: Path, ctx: RequestContext) ->
 
 async def _cancel(name: TopicPartition, ctx: RequestContext) -> None:
     """KIP-113's "any" (J-02); in Kafka it is known to the tools only."""
-    ctx.broker.logs.mover.remember(name, None)
-    if ctx.broker.logs.get(*name) is None:
+    ctx.services.logs.mover.remember(name, None)
+    if ctx.services.logs.get(*name) is None:
         await _here(name, ctx)
-    await ctx.broker.logs.mover.cancel(name)
+    await ctx.services.logs.mover.cancel(name)
 
 
 async def _here(name: TopicPartition, ctx: RequestContext) -> None:
     """Open the replica, if it is one of ours. Raises ReplicaNotAvailable, UnknownPartition."""
     try:
-        await ctx.broker.partitions.get(name.topic, None, name.partition)
+        await ctx.services.partitions.get(name.topic, None, name.partition)
     except NotLeader as error:
         raise ReplicaNotAvailable(error.message) from error
 

@@ -83,7 +83,7 @@ def _cluster(request: Any, ctx: RequestContext) -> Values:
             }
             for broker, endpoint in view.brokers()
         ],
-        "cluster_id": ctx.broker.cluster_id,
+        "cluster_id": ctx.services.cluster_id,
         "controller_id": view.controller_id(),
         "cluster_authorized_operations": cluster_operations(ctx) if asked_operations else NOT_ASKED,
     }
@@ -138,12 +138,12 @@ async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
         return _topics_by_id(dict.fromkeys(ids), ctx)
     names = list(dict.fromkeys(topic.name for topic in request.topics))
     denied = {name for name in names if not may_topic(ctx, name)}
-    present = ctx.broker.metadata.image.topics_by_name
+    present = ctx.services.metadata.image.topics_by_name
     missing = [name for name in names if name not in present and name not in denied]
     if (
         missing
         and field(request, "allow_auto_topic_creation", True)
-        and ctx.broker.config.get_bool("auto.create.topics.enable")
+        and ctx.services.config.get_bool("auto.create.topics.enable")
     ):
         uncreatable = {name for name in missing if not _may_create(name, ctx)}
         denied |= uncreatable
@@ -232,7 +232,7 @@ async def _create(names: Iterable[str], ctx: RequestContext) -> None:
     from odradek.broker.replicas.topic_creation import request_topics
 
     wanted = [
-        _new_topic(name, ctx.broker.config)
+        _new_topic(name, ctx.services.config)
         for name in names
         if missing_topic_error(name) is ErrorCode.unknown_topic_or_partition
     ]

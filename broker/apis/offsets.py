@@ -79,7 +79,7 @@ async def _list_partition(
         since = SPECIAL_SINCE_VERSION.get(wanted.timestamp, 2**15)
         if wanted.timestamp < 0 and ctx.api_version < since:
             raise KafkaError(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp}")
-        partition = await ctx.broker.partitions.get(topic, None, index)
+        partition = await ctx.services.partitions.get(topic, None, index)
         epoch = field(wanted, "current_leader_epoch", -1)
         if request.replica_id == DEBUGGER:
             partition.check_epoch(epoch)
@@ -119,11 +119,11 @@ class _TieredSearch:
 
     async def run(self, request: Any, ctx: RequestContext) -> None:
         partition, index = self.partition, self.partition.index
-        assert ctx.broker.remote is not None
+        assert ctx.services.remote is not None
         timestamp = None if self.timestamp == MAX_TIMESTAMP else self.timestamp
         epoch = partition.leader_epoch
         try:
-            found = await ctx.broker.remote.reads.find_timestamp(partition.log, timestamp)
+            found = await ctx.services.remote.reads.find_timestamp(partition.log, timestamp)
             found = _if_fetchable(found, partition, epoch, request, ctx)
         except KafkaError as error:
             self.respond.update(_failed(index, error.code))
@@ -133,7 +133,7 @@ class _TieredSearch:
 
 def _is_in_tiers(log: PartitionLog, timestamp: int, ctx: RequestContext) -> bool:
     return (
-        ctx.broker.remote is not None
+        ctx.services.remote is not None
         and log.is_tiered
         and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)
         and log.log_start_offset < log.end_offset
@@ -146,7 +146,7 @@ async def _search_tiers(
     """All at once, and no longer than the request or the config allows; who is late has timed out."""
     seconds = field(request, "timeout", timedelta(0)).total_seconds()
     if seconds <= 0:
-        seconds = ctx.broker.config.get_int("remote.list.offsets.request.timeout.ms") / 1000
+        seconds = ctx.services.config.get_int("remote.list.offsets.request.timeout.ms") / 1000
     await ctx.flush()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
@@ -184,9 +184,9 @@ async def _find(
         return _with_epoch(log, _PLACES[timestamp](log))
     lane, epoch = str(log.directory.parent), partition.leader_epoch
     if timestamp == MAX_TIMESTAMP:
-        found = await ctx.broker.seams.offload.run(log.max_timestamp, lane=lane)
+        found = await ctx.services.seams.offload.run(log.max_timestamp, lane=lane)
     else:
-        found = await ctx.broker.seams.offload.run(log.find_timestamp, timestamp, lane=lane)
+        found = await ctx.services.seams.offload.run(log.find_timestamp, timestamp, lane=lane)
     return _if_fetchable(found, partition, epoch, request, ctx)
 
 
@@ -252,7 +252,7 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
     try:
         if not may_cluster(ctx, AclOperation.CLUSTER_ACTION):  # which followers have
             check_topic(ctx, topic)
-        partition = await ctx.broker.partitions.get(topic, None, wanted.partition)
+        partition = await ctx.services.partitions.get(topic, None, wanted.partition)
         partition.check_leader(field(wanted, "current_leader_epoch", -1))
         end = partition.log.epochs.end_offset_for(wanted.leader_epoch)
     except KafkaError as error:
@@ -333,11 +333,11 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Delet
     deletion = _Deletion(wanted.partition_index)
     try:
         check_topic(ctx, topic)
-        if ctx.broker.is_of_coordinators(topic):
+        if ctx.services.is_of_coordinators(topic):
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"
             )
-        partition = await ctx.broker.partitions.get(topic, None, wanted.partition_index)
+        partition = await ctx.services.partitions.get(topic, None, wanted.partition_index)
         partition.check_leader()
         deletion.offset = _advance_log_start(partition, wanted.offset)
         deletion.waits_in = partition

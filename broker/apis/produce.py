@@ -20,7 +20,7 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import LATER, Route
+from odradek.broker.requests.dispatch import WOULD_BLOCK, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.leaders import NodeEndpoint
@@ -88,22 +88,22 @@ class Response:
     throttle_time_ms: int = 0
 
 
-def produce_at_once(request: ProduceRequest, ctx: RequestContext) -> Any:
+def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
     """As `produce`, for what most requests are: one batch, to a partition that is open, that no other
-    replica, no coordinator and no flush is waited for. LATER for all others."""
+    replica, no coordinator and no flush is waited for. WOULD_BLOCK for all others."""
     topics, acks = request.topics, request.acks
     if len(topics) != 1 or len(topics[0].partitions) != 1 or request.transactional_id is not None:
-        return LATER
+        return WOULD_BLOCK
     topic = topics[0]
     ((index, records),) = topic.partitions
-    broker = ctx.broker
+    broker = ctx.services
     partition = broker.partitions.find(topic.name, topic.topic_id, index)
     if (
         partition is None
         or not (0 <= acks <= 1 or (acks == ACKS_ALL and partition.leading is None))
         or partition.log.config.flush_messages < INT64_MAX
     ):
-        return LATER
+        return WOULD_BLOCK
     try:
         if ctx.authorizer is not None:
             _check_allowed(topic, ctx)
@@ -114,8 +114,8 @@ def produce_at_once(request: ProduceRequest, ctx: RequestContext) -> Any:
         try:
             outcome = _append(partition, topic, records, None, acks, now_ms, ctx)
         except TakesLong:
-            ctx.takes_long = True
-            return LATER
+            ctx.nowait_failed = True
+            return WOULD_BLOCK
     topics_told = ((topic.name, topic.topic_id, (outcome,)),)
     return (
         _respond(topics_told, acks, ctx)
@@ -202,7 +202,7 @@ async def _append_all(
 ) -> Topics:
     """One partition after the other. Others get their turn where this takes long: a segment that is
     full costs a few files, and all partitions of a topic may be full at once."""
-    clock, partitions = ctx.broker.seams.clock, ctx.broker.partitions
+    clock, partitions = ctx.services.seams.clock, ctx.services.partitions
     now_ms = clock.wall_ms()
     turn_began = None  # not asked for before the second partition: most requests have one
     topics: list[tuple[str | None, UUID | None, list[Outcome]]] = []
@@ -225,7 +225,7 @@ async def _append_all(
             else:
                 asked = (partition, topic, records, verified, request.acks, now_ms, ctx)
                 try:
-                    outcome = None if ctx.takes_long else _append(*asked)
+                    outcome = None if ctx.nowait_failed else _append(*asked)
                 except TakesLong:
                     outcome = None
                 if outcome is None:
@@ -248,7 +248,7 @@ async def _check_and_append(
     assert records is not None
     await ctx.flush()
     try:
-        checked = await ctx.broker.seams.offload.run(
+        checked = await ctx.services.seams.offload.run(
             partial(check_produced, records, partition.log.config, now_ms, from_client=True),
             lane=RECORDS_LANE,
         )
@@ -270,7 +270,7 @@ def _append(
     """Append one batch; what is wrong with it is its answer. Raises TakesLong, with nothing done, unless
     it was `checked`."""
     try:
-        if ctx.broker.is_of_coordinators(partition.topic) and ctx.client_id != "__admin_client":
+        if ctx.services.is_of_coordinators(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"{partition.topic} is written by brokers alone"
             )
@@ -361,7 +361,7 @@ def _to_flush(topics: Topics) -> list[tuple[Outcome, PartitionLog]]:
 async def _flush(due: Iterable[tuple[Outcome, PartitionLog]], ctx: RequestContext) -> None:
     async def flush(outcome: Outcome, log: PartitionLog) -> None:
         try:
-            await ctx.broker.logs.flush(log, outcome.last_offset + 1)
+            await ctx.services.logs.flush(log, outcome.last_offset + 1)
         except KafkaError as error:
             outcome.fail(error)
 
@@ -414,5 +414,7 @@ def write(key: int, version: int, respond: Response) -> bytearray:
 
 
 HANDLERS = {
-    apis.PRODUCE: Route(produce, read=read, write=write, prompt=True, at_once=produce_at_once)
+    apis.PRODUCE: Route(
+        produce, read=read, write=write, batches_responses=True, handler_nowait=produce_nowait
+    )
 }

@@ -30,7 +30,7 @@ async def init_producer_id(request: Any, ctx: RequestContext) -> Mapping[str, An
             raise KafkaError(ErrorCode.invalid_request, "a producer id and its epoch go together")
         if request.transactional_id is not None:
             return await _transactional(request, ctx)
-        producer_id = await ctx.broker.producer_ids.next()
+        producer_id = await ctx.services.producer_ids.next()
     except KafkaError as error:
         return {
             "error_code": error.code,
@@ -46,7 +46,7 @@ async def _transactional(request: Any, ctx: RequestContext) -> Mapping[str, Any]
     expected = None
     if producer_id != NO_PRODUCER_ID:
         expected = Producer(producer_id, request.producer_epoch)
-    respond = await ctx.broker.transactions.init_producer_id(
+    respond = await ctx.services.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout // MILLISECOND, expected
     )
     error = respond.error

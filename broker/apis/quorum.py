@@ -78,7 +78,7 @@ def _unknown(request: Any) -> Values:
 
 
 def _described(ctx: RequestContext) -> Values:
-    quorum = ctx.broker.metadata.quorum
+    quorum = ctx.services.metadata.quorum
     if not quorum.replicas:
         return _respond(
             {
@@ -138,7 +138,7 @@ async def update(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         quorum_level = next((each.level for each in updates if each.name == KRAFT_VERSION), None)
         if quorum_level is not None:  # its voters write it down, once all else is sure
             await _update_features(ctx, updates, validate_only=True)
-            await ctx.broker.metadata.upgrade_quorum(quorum_level, validate_only=validate_only)
+            await ctx.services.metadata.upgrade_quorum(quorum_level, validate_only=validate_only)
         await _update_features(ctx, updates, validate_only=validate_only)
     except KafkaError as error:
         message = error.message
@@ -160,8 +160,8 @@ async def update(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 async def _update_features(
     ctx: RequestContext, updates: Sequence[FeatureUpdate], *, validate_only: bool
 ) -> None:
-    metadata = ctx.broker.metadata
-    other_voters = sorted(static_voters(ctx.broker.config).keys() - {ctx.broker.node_id})
+    metadata = ctx.services.metadata
+    other_voters = sorted(static_voters(ctx.services.config).keys() - {ctx.services.node_id})
     await metadata.perform(
         lambda image: update_features(
             image,
@@ -175,7 +175,7 @@ async def _update_features(
 
 
 def _static_min_isr(ctx: RequestContext) -> int:
-    return int(ctx.broker.config.layers.static.get(MIN_ISR, "1"))
+    return int(ctx.services.config.layers.static.get(MIN_ISR, "1"))
 
 
 # UnregisterBroker
@@ -184,10 +184,10 @@ def _static_min_isr(ctx: RequestContext) -> int:
 async def unregister(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Forget a broker that is gone for good (KIP-500). One that lives is told STALE_BROKER_EPOCH from then
     on, and registers when it is started again, as Kafka's."""
-    unclean = ctx.broker.config.get_bool("unclean.leader.election.enable")
+    unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
     try:
         check_cluster(ctx)
-        await ctx.broker.metadata.perform(
+        await ctx.services.metadata.perform(
             lambda image: unregister_broker(image, request.broker_id, unclean_election=unclean)
         )
     except KafkaError as error:

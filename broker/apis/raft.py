@@ -36,7 +36,7 @@ def responded_by_the_quorum(form: Form, needed: AclOperation) -> Handler:
         try:
             check_cluster(ctx, needed)
             request = read(entity)
-            respond = await ctx.broker.metadata.respond(request)
+            respond = await ctx.services.metadata.respond(request)
         except KafkaError as error:
             return refuse(entity, error)
         return write(respond, request, ctx.endpoint.name)

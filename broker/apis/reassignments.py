@@ -55,12 +55,12 @@ async def _elect(
         raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
     elected = await in_time(
         request.timeout,
-        lambda: ctx.broker.metadata.perform(
+        lambda: ctx.services.metadata.perform(
             lambda image: elect_leaders(image, ELECTIONS[kind], wanted)
         ),
     )
     # Asked for all, Kafka names every topic, also those with nothing to tell of.
-    names = ctx.broker.metadata.image.topics_by_name if asked is None else asked
+    names = ctx.services.metadata.image.topics_by_name if asked is None else asked
     results: dict[str, list[Values]] = {name: [] for name in names}
     for each in elected:
         results.setdefault(each.topic, []).append(_result(each.partition, each.error))
@@ -125,10 +125,10 @@ async def _alter(
 ) -> list[KafkaError | None]:
     if not request.topics:
         return []
-    unclean = ctx.broker.config.get_bool("unclean.leader.election.enable")
+    unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
     return await in_time(
         request.timeout,
-        lambda: ctx.broker.metadata.perform(
+        lambda: ctx.services.metadata.perform(
             lambda image: alter_reassignments(
                 image,
                 wanted,
@@ -173,7 +173,7 @@ async def list_partition_reassignments(request: Any, ctx: RequestContext) -> Map
                     for index, partition in partitions.items()
                 ],
             }
-            for topic, partitions in list_reassignments(ctx.broker.metadata.image, wanted)
+            for topic, partitions in list_reassignments(ctx.services.metadata.image, wanted)
         ],
     }
 

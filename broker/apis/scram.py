@@ -27,7 +27,7 @@ async def describe_user_scram_credentials(request: Any, ctx: RequestContext) -> 
         denied = ClusterDenied.code
         asked = [_not_described("", denied, None) for _ in request.users or ()]
         return {"error_code": denied, "error_message": None, "results": asked}
-    image = ctx.broker.metadata.image
+    image = ctx.services.metadata.image
     users = Counter(each.name for each in request.users or ())
     if not users:
         users = Counter({user: 1 for _, user in image.scram})
@@ -72,7 +72,7 @@ async def alter_user_scram_credentials(request: Any, ctx: RequestContext) -> Map
     ]
     try:
         check_cluster(ctx)
-        responses = await ctx.broker.metadata.perform(
+        responses = await ctx.services.metadata.perform(
             lambda image: alter_scram_credentials(image, deletions, upsertions)
         )
     except KafkaError as error:

@@ -30,7 +30,7 @@ async def describe_topic_partitions(request: Any, ctx: RequestContext) -> Mappin
     limit = max(
         1,
         min(
-            ctx.broker.config.get_int("max.request.partition.size.limit"),
+            ctx.services.config.get_int("max.request.partition.size.limit"),
             request.response_partition_limit,
         ),
     )

@@ -61,7 +61,7 @@ class TopicView:
     """One image, seen through one listener, for the length of one request."""
 
     def __init__(self, ctx: RequestContext) -> None:
-        broker = ctx.broker
+        broker = ctx.services
         self.image: MetadataImage = broker.metadata.image
         self.is_internal = broker.is_internal
         self._listener = ctx.endpoint.name

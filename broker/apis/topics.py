@@ -60,12 +60,12 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     denied = _uncreatable(request, ctx)
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in denied]
-    mutations = mutations_of(ctx, is_free=all(map(ctx.broker.is_internal, _names(request))))
+    mutations = mutations_of(ctx, is_free=all(map(ctx.services.is_internal, _names(request))))
     try:
         created = await in_time(
             request.timeout,
             lambda: create_as_controller(
-                ctx.broker, wanted, validate_only=request.validate_only, charge=mutations.charge
+                ctx.services, wanted, validate_only=request.validate_only, charge=mutations.charge
             ),
         )
     except KafkaError as error:
@@ -145,7 +145,7 @@ def _without_details(created: Values) -> Values:
 
 def _configs_of_created(set_on_topic: Mapping[str, str], ctx: RequestContext) -> Repeated:
     """Kept for the next topic that sets the same: one answer may describe a thousand."""
-    kept = ctx.broker.config.derived
+    kept = ctx.services.config.derived
     key = ("created topic", *sorted(set_on_topic.items()))
     found: Repeated | None = kept.get(key)
     if found is None:
@@ -159,7 +159,7 @@ def _configs_of_created(set_on_topic: Mapping[str, str], ctx: RequestContext) ->
                 "config_source": int(source),
                 "is_sensitive": False,
             }
-            for name, value, source in created_topic_configs(ctx.broker.config, set_on_topic)
+            for name, value, source in created_topic_configs(ctx.services.config, set_on_topic)
         )
     return found
 
@@ -172,7 +172,7 @@ async def delete_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         (name, None) for name in field(request, "topic_names", ())
     ]
     asked += [(topic.name, topic.topic_id) for topic in field(request, "topics", ())]
-    if not ctx.broker.config.get_bool("delete.topic.enable"):
+    if not ctx.services.config.get_bool("delete.topic.enable"):
         return {"responses": [_not_deleted(*each, _deletion_disabled(ctx)) for each in asked]}
     mutations = mutations_of(ctx)
     try:
@@ -221,7 +221,7 @@ async def _delete(
         plan = topic_operations.delete_topics(image, names, ids, charge=charge)
         return Plan(plan.records, [*denied, *(_deleted(topic) for topic in plan.result)])
 
-    return responses + await ctx.broker.metadata.perform(operation)
+    return responses + await ctx.services.metadata.perform(operation)
 
 
 def _undeletable(
@@ -309,12 +309,12 @@ async def _add(request: Any, ctx: RequestContext, charge: Charge) -> list[Partit
         return partition_operations.create_partitions(
             image,
             wanted,
-            entropy=ctx.broker.seams.entropy,
+            entropy=ctx.services.seams.entropy,
             validate_only=request.validate_only,
             charge=charge,
         )
 
-    return [*await ctx.broker.metadata.perform(operation), *denied]
+    return [*await ctx.services.metadata.perform(operation), *denied]
 
 
 HANDLERS = {

@@ -20,7 +20,7 @@ from odradek.broker.apis.authorized import (
     may_topic,
     may_transactional_id,
 )
-from odradek.broker.apis.long_responses import written
+from odradek.broker.apis.response_encoding import written
 from odradek.broker.coordination.expressions import compile_expression
 from odradek.broker.coordination.topics import offsets_topic
 from odradek.broker.requests.context import RequestContext
@@ -105,7 +105,7 @@ async def _add_partitions(
     if refused:
         not_attempted = ErrorCode.operation_not_attempted
         return {each: refused.get(each, not_attempted) for each in partitions}
-    errors = await ctx.broker.transactions.add_partitions(
+    errors = await ctx.services.transactions.add_partitions(
         transactional_id,
         *producer,
         partitions,
@@ -119,11 +119,11 @@ def _check_partition(
     partition: TopicPartition, ctx: RequestContext, *, is_client: bool
 ) -> ErrorCode:
     if is_client and (
-        ctx.broker.is_of_coordinators(partition.topic)  # AddOffsetsToTxn is for those
+        ctx.services.is_of_coordinators(partition.topic)  # AddOffsetsToTxn is for those
         or not may_topic(ctx, partition.topic)
     ):
         return TopicDenied.code
-    topic = ctx.broker.metadata.image.topics_by_name.get(partition.topic)
+    topic = ctx.services.metadata.image.topics_by_name.get(partition.topic)
     if topic is None or partition.partition not in topic.partitions:
         return ErrorCode.unknown_topic_or_partition
     return NO_ERROR
@@ -155,7 +155,7 @@ def _by_topic(errors: Errors) -> list[dict[str, Any]]:
 
 async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """The group's partition of `__consumer_offsets` takes part in the transaction (KIP-98)."""
-    broker = ctx.broker
+    broker = ctx.services
     try:
         check_transactional_id(ctx, request.transactional_id)
         check_group(ctx, request.group_id)
@@ -181,7 +181,7 @@ async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, 
 async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_transactional_id(ctx, request.transactional_id)
-        respond = await ctx.broker.transactions.end(
+        respond = await ctx.services.transactions.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             is_commit=request.committed,
@@ -207,7 +207,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, A
     unknown = [each for each in names if each not in by_name]
     states = None if not names else [by_name[each] for each in names if each in by_name]
     try:
-        found = ctx.broker.transactions.list_transactions(
+        found = ctx.services.transactions.list_transactions(
             Filter(request.producer_id_filters, states, field(request, "duration_filter", -1))
         )
         pattern = compile_expression(field(request, "transactional_id_pattern") or "(?s:.*)")
@@ -233,7 +233,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, A
                 for each in found
             ),
             response_item_writer(ctx.api.key, ctx.api_version, "transaction_states"),
-            ctx.broker.seams.clock,
+            ctx.services.seams.clock,
         ),
     }
 
@@ -258,7 +258,7 @@ def _describe(transactional_id: str, ctx: RequestContext) -> dict[str, Any]:
     if not transactional_id:
         return {**values, "error_code": ErrorCode.invalid_request}
     try:
-        stored = ctx.broker.transactions.describe(transactional_id)
+        stored = ctx.services.transactions.describe(transactional_id)
     except KafkaError as error:
         return {**values, "error_code": error.code}
     topics: dict[str, list[int]] = {}

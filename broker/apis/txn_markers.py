@@ -42,7 +42,7 @@ async def write_txn_markers(request: Any, ctx: RequestContext) -> Mapping[str, A
         for each in request.markers
     ]
     if may_cluster(ctx) or may_cluster(ctx, AclOperation.CLUSTER_ACTION):
-        responses = await ctx.broker.markers.write(markers)
+        responses = await ctx.services.markers.write(markers)
     else:
         denied = ClusterDenied.code
         responses = [dict.fromkeys(marker.partitions, denied) for marker in markers]
@@ -84,7 +84,7 @@ async def _describe(topic: str, index: int, ctx: RequestContext) -> Values:
     try:
         check_topic_name(topic)
         check_topic(ctx, topic)
-        partition = await ctx.broker.partitions.get(topic, None, index)
+        partition = await ctx.services.partitions.get(topic, None, index)
         partition.check_epoch(-1)
         partition.log.check_online()
     except KafkaError as error:

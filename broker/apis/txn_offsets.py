@@ -31,7 +31,7 @@ Values = dict[str, Any]
 
 async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Commit what names a partition that exists; the rest is refused one by one."""
-    image = ctx.broker.metadata.image
+    image = ctx.services.metadata.image
     denied = _denied(request, ctx)
     topics: list[Values] = []
     offsets: list[OffsetToCommit] = []
@@ -79,7 +79,7 @@ async def _commit(
         field(request, "generation_id", NO_GENERATION),
         offsets,
     )
-    broker = ctx.broker
+    broker = ctx.services
     transaction = InTransaction(
         request.transactional_id,
         request.producer_id,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from odradek.broker.lifecycle.broker_registration import told_values
+from odradek.broker.lifecycle.broker_registration import registration_fields
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import CONTROLLER_REGISTRATION, metadata_version
@@ -99,5 +99,5 @@ def _values(controller: ControllerImage) -> Mapping[str, Any]:
         "controller_id": controller.id,
         "incarnation_id": controller.incarnation_id,
         "zk_migration_ready": False,
-        **told_values(controller.endpoints, controller.features),
+        **registration_fields(controller.endpoints, controller.features),
     }

@@ -14,7 +14,7 @@ from odradek.broker.controller.quorum_settings import (
     static_voters,
 )
 from odradek.broker.lifecycle import storage_settings
-from odradek.broker.lifecycle.broker_registration import told_of
+from odradek.broker.lifecycle.broker_registration import advertised_endpoints
 from odradek.broker.network.server import Endpoint
 from odradek.replication.raft.metadata import Metadata
 from odradek.seams import Seams
@@ -58,7 +58,7 @@ def new_metadata(
         node_id=config.node_id,
         cluster_id=directories.cluster_id,
         directory_id=directory.id,
-        controller_listeners=told_of(listening),
+        controller_listeners=advertised_endpoints(listening),
         controller_listener=config.controller_listener,
         voters=static_voters(config),
         bootstrap_servers=bootstrap_servers(config),

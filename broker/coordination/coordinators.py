@@ -20,8 +20,8 @@ from odradek.replication.partition.partition import Partition
 if TYPE_CHECKING:
     from odradek.broker.groups.consumer.settings import ConsumerSettings
     from odradek.broker.groups.coordinator import GroupCoordinator
-    from odradek.broker.network.broker_connections import Peers
-    from odradek.broker.node import Broker
+    from odradek.broker.network.broker_connections import BrokerConnections
+    from odradek.broker.node import Node
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 class Coordinators:
     """See the module. `start` comes before anything else is asked for."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Node) -> None:
         self._broker = broker
         self._nursery: trio.Nursery | None = None
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
         self._markers: MarkerWriter | None = None
         self._transaction_partitions: TransactionPartitions | None = None
-        self._peers: list[Peers] = []
+        self._peers: list[BrokerConnections] = []
 
     def start(self, nursery: trio.Nursery) -> None:
         """Have `nursery` own whatever runs for a coordinator."""
@@ -122,13 +122,13 @@ class Coordinators:
             )
         return self._transaction_partitions
 
-    def _new_peers(self, purpose: str) -> Peers:
+    def _new_peers(self, purpose: str) -> BrokerConnections:
         """The other brokers, to ask one kind of question: those of a connection are answered one
         after the other, and a marker's answer waits for the replicas."""
-        from odradek.broker.network.broker_connections import Peers
+        from odradek.broker.network.broker_connections import BrokerConnections
 
         broker = self._broker
-        peers = Peers(
+        peers = BrokerConnections(
             broker.seams.network,
             lambda: broker.metadata.image,
             lambda: broker.config.inter_broker_listener,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from odradek.broker.requests.context import Asker
+from odradek.broker.requests.context import RequestConnection
 from odradek.broker.timers import Timers
 from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
@@ -37,7 +37,7 @@ class DueFetches:
         self._clock = clock
         self._offered_again_at = 0.0
         self.waits: dict[_Wait, None] = {}
-        self.is_attended = False
+        self.has_active_connection = False
         """Whether who is at work calls `respond` when done: no task has to be woken before."""
 
     def add(self, wait: _Wait) -> None:
@@ -48,7 +48,7 @@ class DueFetches:
 
     def respond(self) -> None:
         """Answer the first of them. Raises nothing: what goes wrong is left to their own tasks."""
-        self.is_attended = False
+        self.has_active_connection = False
         if not self.waits:
             return
         tried = 0
@@ -83,15 +83,15 @@ class _Wait:
         self,
         due: DueFetches,
         timers: Timers[_Wait],
-        asker: Asker | None,
-        respond_at_once: Callable[[], bool],
+        connection: RequestConnection | None,
+        respond_nowait: Callable[[], bool],
     ) -> None:
-        """`respond_at_once` says whether it did answer; it needs an `asker`."""
+        """`respond_nowait` says whether it did answer; it needs an `connection`."""
         self._enough = trio.Event()
         self._due = due
         self._timers = timers
-        self._asker = asker
-        self._respond_at_once = respond_at_once
+        self._connection = connection
+        self._respond_nowait = respond_nowait
         self._failure: Exception | None = None
         self._is_alone = True
         """No follower has to hear of what is watched before it is visible."""
@@ -110,21 +110,21 @@ class _Wait:
     def resume(self) -> None:
         """Have its task go on."""
         self._enough.set()
-        if self._asker is not None:
-            self._asker.wake()
+        if self._connection is not None:
+            self._connection.wake()
 
     def _wake(self) -> None:
         if self._enough.is_set():
             return
-        if self._asker is not None:
+        if self._connection is not None:
             self._due.add(self)
-        if self._asker is None or not self._due.is_attended:
+        if self._connection is None or not self._due.has_active_connection:
             self.resume()
 
     def respond(self) -> None:
         """Answer, if that can be done at once; for `DueFetches`, and once in its life."""
         try:
-            self.is_responded = self._respond_at_once()
+            self.is_responded = self._respond_nowait()
         except Exception as failure:
             self._failure = failure
         if self.is_responded:
@@ -152,8 +152,8 @@ class _Wait:
         """Return when woken, or at that time of the monotonic clock; where it is answered meanwhile, that
         may be as late as the client asks on. Raises what went wrong where it was answered."""
         self._timers.arm(self, until_ms)
-        if self._asker is not None and self._is_alone and not self._enough.is_set():
-            await self._asker.until_next_request()
+        if self._connection is not None and self._is_alone and not self._enough.is_set():
+            await self._connection.wait_for_next_request()
         if not self._enough.is_set():
             await self._enough.wait()
         if self._failure is not None:
@@ -174,10 +174,10 @@ class FetchWait(_Wait):
         missing_bytes: int,
         due: DueFetches,
         timers: Timers[_Wait],
-        asker: Asker | None,
-        respond_at_once: Callable[[], bool],
+        connection: RequestConnection | None,
+        respond_nowait: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, asker, respond_at_once)
+        super().__init__(due, timers, connection, respond_nowait)
         self._missing_bytes = missing_bytes
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -195,10 +195,10 @@ class StableWait(_Wait):
         stable_offsets: Mapping[Partition, int],
         due: DueFetches,
         timers: Timers[_Wait],
-        asker: Asker | None,
-        respond_at_once: Callable[[], bool],
+        connection: RequestConnection | None,
+        respond_nowait: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, asker, respond_at_once)
+        super().__init__(due, timers, connection, respond_nowait)
         self._stable_offsets = stable_offsets
 
     def visible(self, partition: Partition, size_bytes: int) -> None:

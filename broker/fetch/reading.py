@@ -232,7 +232,9 @@ async def _read_partition(
         if partition is None:
             if ctx.authorizer is not None:
                 _check_allowed(wanted, ctx, limits)
-            partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
+            partition = await ctx.services.partitions.get(
+                wanted.topic, wanted.topic_id, wanted.index
+            )
         limits.check_role(partition, wanted.current_leader_epoch)
         if limits.is_follower:
             return await _read_for_follower(partition, wanted, ctx, limits, size_bytes, again=again)
@@ -248,10 +250,10 @@ async def _read_partition(
             return await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
     except InRemoteTier:
         assert partition is not None
-        if ctx.broker.remote is not None and not limits.is_follower:
+        if ctx.services.remote is not None and not limits.is_follower:
             from odradek.broker.tiered.remote_fetch import leave_for_later
 
-            reads = ctx.broker.remote.reads
+            reads = ctx.services.remote.reads
             return leave_for_later(wanted, partition, limits, size_bytes, reads)
         respond = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:
@@ -298,7 +300,7 @@ def _go_to(replica: int, partition: Partition) -> FetchedPartition:
 async def _read_from_disk(
     partition: Partition, wanted: Wanted, ctx: RequestContext, limits: Limits, size_bytes: int
 ) -> Read:
-    return await ctx.broker.seams.offload.run(
+    return await ctx.services.seams.offload.run(
         read_log,
         partition,
         wanted,
@@ -429,10 +431,10 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
                     each.respond.records = (await _bytes_of(part, ctx),)
                     part.file.unpin()
                 elif not part.is_in_memory():
-                    await ctx.broker.seams.offload.run(read_through, part, lane=_lane(part))
+                    await ctx.services.seams.offload.run(read_through, part, lane=_lane(part))
             except OSError as error:
                 assert each.partition is not None
-                ctx.broker.logs.report(each.partition.log, error)
+                ctx.services.logs.report(each.partition.log, error)
                 let_go([each])
                 each.respond = FetchedPartition(
                     index=each.wanted.index, error_code=_told(ErrorCode.kafka_storage_error, ctx)
@@ -443,7 +445,7 @@ async def _bytes_of(part: FileSlice, ctx: RequestContext) -> Buffer:
     try:
         return part.file.read_at(part.position, part.size, nowait=True)
     except WouldBlock:
-        return await ctx.broker.seams.offload.run(part.read, lane=_lane(part))
+        return await ctx.services.seams.offload.run(part.read, lane=_lane(part))
 
 
 def _lane(part: FileSlice) -> str:

@@ -42,7 +42,7 @@ def _candidates(leading: Leading, offset: int, ctx: RequestContext) -> Iterator[
 
 def _reachable(ctx: RequestContext, node_id: int) -> BrokerImage | None:
     """The broker, if it is up and at the listener that the client came by."""
-    broker = ctx.broker.metadata.image.brokers.get(node_id)
+    broker = ctx.services.metadata.image.brokers.get(node_id)
     if broker is None or broker.fenced or broker.endpoint(ctx.endpoint.name) is None:
         return None
     return broker

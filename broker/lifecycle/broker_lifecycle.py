@@ -32,7 +32,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.controller.periodic_tasks import QuorumMetadata, is_alone
-from odradek.broker.lifecycle.broker_registration import told_values
+from odradek.broker.lifecycle.broker_registration import registration_fields
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
@@ -359,7 +359,7 @@ def _registration_values(registration: BrokerRegistration, cluster_id: str) -> M
         "broker_id": registration.id,
         "cluster_id": cluster_id,
         "incarnation_id": registration.incarnation_id,
-        **told_values(registration.endpoints, registration.features),
+        **registration_fields(registration.endpoints, registration.features),
         "rack": registration.rack,
         "is_migrating_zk_broker": False,
         "log_dirs": sorted(registration.directories),

@@ -10,17 +10,17 @@ from odradek.replication.controller.brokers import BrokerRegistration
 
 if TYPE_CHECKING:
     from odradek.broker.network.server import Endpoint
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
 
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
-def registration_of(broker: Broker) -> BrokerRegistration:
+def broker_registration_request(broker: Node) -> BrokerRegistration:
     """Of this run of the broker: every call is another incarnation."""
     return BrokerRegistration(
         id=broker.node_id,
         incarnation_id=broker.seams.entropy.uuid(),
-        endpoints=told_of(broker.endpoints),
+        endpoints=advertised_endpoints(broker.endpoints),
         directories=[each.id for each in broker.directories.live if each.id is not None],
         features=images.SUPPORTED_FEATURES,
         rack=broker.config.optional_str("broker.rack"),
@@ -28,7 +28,7 @@ def registration_of(broker: Broker) -> BrokerRegistration:
     )
 
 
-def told_of(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
+def advertised_endpoints(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
     """Those of the listeners that others are told of."""
     return [
         images.Endpoint(
@@ -42,7 +42,7 @@ def told_of(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
     ]
 
 
-def told_values(
+def registration_fields(
     endpoints: Iterable[images.Endpoint], features: Mapping[str, tuple[int, int]]
 ) -> dict[str, Any]:
     """What the requests by which brokers and controllers register have in common."""

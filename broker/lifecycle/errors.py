@@ -28,7 +28,7 @@ def is_cancellation(error: BaseException) -> bool:
     return isinstance(error, (trio.Cancelled, KeyboardInterrupt, Stopped))
 
 
-def said_plainly(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def unwrap_node_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """What kept a node from starting, or stopped it, without the nurseries that it went through."""
     expected = group.subgroup((CannotStart, StorageLost))
     while expected is not None:

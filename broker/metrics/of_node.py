@@ -21,7 +21,7 @@ from odradek.replication.partition.traffic import Traffic
 from odradek.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.replication.partition.partition import Partition
     from odradek.storage.log.partition_log import PartitionLog
@@ -65,7 +65,7 @@ STATES = {
 """Kafka's numbers of a broker's states."""
 
 
-def register(broker: Broker) -> None:
+def register(broker: Node) -> None:
     """Have all of it told: once, when the node's logs are loaded, before its partitions are opened."""
     _quorum(broker)
     if broker.config.is_controller:
@@ -79,7 +79,7 @@ def register(broker: Broker) -> None:
         _logs(broker)
 
 
-def _quorum(broker: Broker) -> None:
+def _quorum(broker: Node) -> None:
     metrics, metadata = broker.metrics, broker.metadata
     metrics.gauge("current-leader", lambda: metadata.leader_id)
     metrics.gauge("current-epoch", lambda: metadata.leader_epoch)
@@ -88,7 +88,7 @@ def _quorum(broker: Broker) -> None:
     metrics.gauge("number-of-voters", lambda: len(metadata.quorum.voters))
 
 
-def _controller(broker: Broker) -> None:
+def _controller(broker: Node) -> None:
     metrics, metadata = broker.metrics, broker.metadata
     counts: Counter[str] = Counter()
 
@@ -123,7 +123,7 @@ def _fenced(image: images.MetadataImage) -> int:
     return sum(each.fenced for each in image.brokers.values())
 
 
-def _directories(broker: Broker) -> None:
+def _directories(broker: Node) -> None:
     """Of a LogManager's gauges the name has the directory in it, behind a comma."""
     metrics, logs = broker.metrics, broker.logs
     for told in logs.gauges():
@@ -137,7 +137,7 @@ def _told(logs: LogManager, name: str) -> int:
     return logs.gauges()[name]
 
 
-def _logs(broker: Broker) -> None:
+def _logs(broker: Node) -> None:
     """Of every replica here."""
     table, metrics = broker.partitions, broker.metrics
 
@@ -187,7 +187,7 @@ def _copy(past: Mapping[str, Traffic]) -> dict[str, Traffic]:
 class _Replicas:
     """The counts of the replicas here, and of what went through them."""
 
-    def __init__(self, table: PartitionTable, broker: Broker) -> None:
+    def __init__(self, table: PartitionTable, broker: Node) -> None:
         self._table = table
         self._metadata = broker.metadata
         self._counts: Counter[str] = Counter()

@@ -12,11 +12,11 @@ from odradek.broker.metrics.of_node import register
 if TYPE_CHECKING:
     import trio
 
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.seams.network import Address
 
 
-async def serve_metrics(broker: Broker, listener: str, house: trio.Nursery) -> Address:
+async def serve_metrics(broker: Node, listener: str, house: trio.Nursery) -> Address:
     """Answer at `listener` (host:port) from now on, in `house`; where that came to be.
 
     Raises CannotStart if it can't listen there.

@@ -5,7 +5,7 @@ is fenced, gone, or registered anew at another address is not waited for: its co
 once, so that whoever asked it hears of it and can ask who took over. (A broker that was paused answers
 nothing, and its time-outs are long.)
 
-Nothing is sent twice here. What an error means, and whether to ask again, is the asker's to know.
+Nothing is sent twice here. What an error means, and whether to retry, the caller decides.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Peer:
             connection.abort(Unreachable(why))
 
 
-class Peers:
+class BrokerConnections:
     """See the module. `start` comes before the first request."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Peers:
         """Ask a broker; kio's entity of the newest version both speak, which is `at_least` that.
 
         `timeout_s` is for the answer. Raises Unreachable (nothing is known of what became of the
-        request), TimedOut or Unsupported; error codes in the answer are the asker's to read.
+        request), TimedOut or Unsupported; the caller checks the response's error codes.
         """
         address = self._address(broker_id)
         peer = self._peers.get(broker_id)

@@ -2,8 +2,8 @@
 
 Requests are handled one at a time, as Kafka does: while one waits (a long poll, a rebalance) the
 next stays in the socket, which is the back-pressure. What has been received is handled before the
-next wait for bytes, and the answers of `prompt` handlers are sent together; after a budget of
-requests or bytes the loop is given to others, and large requests take turns (turnstile.py). Fetches
+next wait for bytes, and the answers of `batches_responses` handlers are sent together; after a budget of
+requests or bytes the loop is given to others, and large requests take turns (large_requests.py). Fetches
 that were woken meanwhile are answered before these answers are sent (fetch_wait.py).
 
 A request whose handler has it done at once needs no task: where the last one was such, the connection
@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from odradek.broker.apis.api_versions import unsupported_version_response
+from odradek.broker.network.large_requests import LARGE_BYTES
 from odradek.broker.network.receive_buffer import ReceiveBuffer
-from odradek.broker.network.turnstile import LARGE_BYTES
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import LATER, find_controller_route, find_route
+from odradek.broker.requests.dispatch import WOULD_BLOCK, find_controller_route, find_route
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import parts_bytes, read_request_header, respond_head
@@ -35,7 +35,7 @@ from odradek.seams.network import Address, Connection, ConnectionLost, Selector
 
 if TYPE_CHECKING:
     from odradek.broker.network.server import Endpoint
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.broker.quotas.client_quotas import ClientQuotas
     from odradek.broker.requests.dispatch import Route
 
@@ -54,7 +54,7 @@ Parts = Sequence[Buffer | FileSlice]
 
 class ClientConnection:
     def __init__(
-        self, connection: Connection, endpoint: Endpoint, broker: Broker, selector: Selector
+        self, connection: Connection, endpoint: Endpoint, broker: Node, selector: Selector
     ) -> None:
         self._connection = connection
         self.endpoint = endpoint
@@ -136,7 +136,7 @@ class ClientConnection:
         self.waiting_since = None
         self._is_over = size_bytes == 0
         self._buffer.received(size_bytes)
-        self._due_fetches.is_attended = True
+        self._due_fetches.has_active_connection = True
         goes_on = False
         try:
             self._rest = self._respond_received()
@@ -170,7 +170,7 @@ class ClientConnection:
         return self._let_others_run()
 
     async def _respond_large(self, frame_view: memoryview) -> None:
-        await self._broker.turnstile.pass_through()
+        await self._broker.large_requests.wait_turn()
         self._turn_requests, self._turn_bytes = 1, len(frame_view)
         rest = self._respond(frame_view)
         if rest is not None:
@@ -200,16 +200,16 @@ class ClientConnection:
             self._connection.peer,
             self.flush,
             broker.authorizer,
-            asker=self,
+            connection=self,
         )
         request = route.read(api.key, version, frame_view, header.body)
         quotas = broker.client_quotas
         if quotas is not None and not self.endpoint.of_controller:
             return self._respond_within_quotas(quotas, route, request, len(frame_view), ctx)
-        if route.at_once is None:
+        if route.handler_nowait is None:
             return self._respond_later(route, request, ctx)
-        values = route.at_once(request, ctx)
-        if values is LATER:
+        values = route.handler_nowait(request, ctx)
+        if values is WOULD_BLOCK:
             return self._respond_later(route, request, ctx)
         if values is not None:
             self._add(api, version, header.correlation_id, route.write(api.key, version, values))
@@ -218,7 +218,7 @@ class ClientConnection:
         return None
 
     async def _respond_later(self, route: Route, request: Any, ctx: RequestContext) -> None:
-        if not route.prompt:
+        if not route.batches_responses:
             await self.flush()
         values = await route.handler(request, ctx)
         if values is None:
@@ -239,7 +239,7 @@ class ClientConnection:
         """Within the quotas of when the request came; there may be none any more when its turn comes."""
         from odradek.broker.quotas.request_throttling import respond_within
 
-        if not route.prompt:
+        if not route.batches_responses:
             await self.flush()
         body, wait_ms = await respond_within(quotas, route, request, request_bytes, ctx)
         if body is not None:
@@ -261,8 +261,8 @@ class ClientConnection:
 
     # For the fetches of this connection that wait
 
-    def respond_at_once(self, ctx: RequestContext, values: Any) -> None:
-        """See `Asker`. What the socket does not take at once, the next flush sends."""
+    def respond_nowait(self, ctx: RequestContext, values: Any) -> None:
+        """See `RequestConnection`. What the socket does not take at once, the next flush sends."""
         route = self._find_route(ctx.api.key)
         assert route is not None
         assert not self._unsent, "a handler flushes before it waits"
@@ -282,7 +282,7 @@ class ClientConnection:
         elif self._is_asleep:
             self.waiting_since = self._broker.seams.clock.monotonic()
 
-    async def until_next_request(self) -> None:
+    async def wait_for_next_request(self) -> None:
         if self._buffer.holds_bytes:
             return
         self._is_asleep = True
@@ -350,7 +350,7 @@ class ClientConnection:
         finally:
             self._sending = False
             self._stalled_since = None
-            unpin(parts)
+            release_files(parts)
 
     def _blame_file(self, error: OSError, parts: Parts) -> None:
         """A file could not be read while it was sent: that is its directory's affair too."""
@@ -362,7 +362,7 @@ class ClientConnection:
 
     def _drop_unsent(self) -> None:
         parts, self._unsent = self._unsent, []
-        unpin(parts)
+        release_files(parts)
 
     # For the server that owns the connection
 
@@ -412,7 +412,7 @@ def _is_slice(part: Buffer | FileSlice) -> bool:
     return isinstance(part, FileSlice)
 
 
-def unpin(parts: Parts) -> None:
+def release_files(parts: Parts) -> None:
     """Let go of the files whose slices were sent or given up."""
     for part in parts:
         if isinstance(part, FileSlice):

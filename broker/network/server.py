@@ -25,7 +25,7 @@ from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
 
 log = logging.getLogger("odradek.server")
 
@@ -118,7 +118,7 @@ async def close_listeners(opened: Opened) -> None:
 class Server:
     """Accepts clients on one or more listeners until cancelled; then they are cut off."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Node) -> None:
         self._broker = broker
         self._selector: Selector
         self._connections: set[ClientConnection] = set()

@@ -67,7 +67,7 @@ class Mutations:
 def mutations_of(ctx: RequestContext, *, is_free: bool = False) -> Mutations:
     """What a request may do by its client's quota, of which there may be none. Free is what brokers make
     for all their clients."""
-    quotas, clock = ctx.broker.client_quotas, ctx.broker.seams.clock
+    quotas, clock = ctx.services.client_quotas, ctx.services.seams.clock
     bucket = None
     if quotas is not None and not is_free:
         user = ctx.principal.partition(":")[2]

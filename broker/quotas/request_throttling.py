@@ -48,8 +48,8 @@ async def respond_within(
     quotas: ClientQuotas, route: Route, request: Any, request_bytes: int, ctx: RequestContext
 ) -> tuple[Any, int]:
     """The body of the answer (None if there is none), and for how many ms its client is throttled."""
-    clock = ctx.broker.seams.clock
-    ctx.asker = None  # what is sent is to be counted
+    clock = ctx.services.seams.clock
+    ctx.connection = None  # what is sent is to be counted
     user, client_id = ctx.principal.partition(":")[2], ctx.client_id or ""
     meter = _Meter(clock)
     handled = cast("Coroutine[Any, Any, Any]", route.handler(request, ctx))
@@ -80,7 +80,7 @@ async def respond_within(
 def fetch_bytes_max(ctx: RequestContext) -> float:
     """The most that a fetch brings: more than a client may have in all the windows of its quota would
     silence it for longer than it can wait."""
-    quotas = ctx.broker.client_quotas
+    quotas = ctx.services.client_quotas
     if quotas is None:
         return float("inf")
     user = ctx.principal.partition(":")[2]

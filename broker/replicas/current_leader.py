@@ -15,10 +15,10 @@ def current_leader(
     ctx: RequestContext, topic: str | None, topic_id: UUID | None, index: int
 ) -> tuple[int, int]:
     """(leader id, leader epoch) as the replica here has it, or else the image; (-1, -1)."""
-    partition = ctx.broker.partitions.find(topic, topic_id, index)
+    partition = ctx.services.partitions.find(topic, topic_id, index)
     if partition is not None:
         return partition.leader, partition.leader_epoch
-    image = ctx.broker.metadata.image
+    image = ctx.services.metadata.image
     found = image.topics_by_name.get(topic or "")
     if topic_id is not None:
         found = image.topics_by_id.get(topic_id)
@@ -28,7 +28,7 @@ def current_leader(
 
 def endpoints_of(ctx: RequestContext, brokers: Iterable[int]) -> list[NodeEndpoint]:
     """Of those that are up, at the listener that the client came by; each once."""
-    known = ctx.broker.metadata.image.brokers
+    known = ctx.services.metadata.image.brokers
     endpoints = []
     for node_id in dict.fromkeys(brokers):
         broker = known.get(node_id)

@@ -14,7 +14,7 @@ from odradek.storage.log_manager.log_manager import LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.replication.fetching.followers import Followers
     from odradek.replication.fetching.settings import FetchingSettings
 
@@ -23,7 +23,7 @@ class ReplicaFetching:
     """`run` must be running. All else is synchronous, on the loop."""
 
     def __init__(
-        self, broker: Broker, logs: LogManager, on_role: Callable[[Partition], None]
+        self, broker: Node, logs: LogManager, on_role: Callable[[Partition], None]
     ) -> None:
         """`on_role` hears of a partition whose role had to wait for a change of its log."""
         self._broker = broker

@@ -36,7 +36,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.broker.replicas.alter_partition_sender import InSyncChanges
     from odradek.broker.replicas.leader_throttle import LeaderThrottle
 
@@ -49,7 +49,7 @@ LOOK_SECONDS = 1.0
 class Replicas:
     """See the module. `load` comes first, `start` once the broker is registered."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Node) -> None:
         self._broker = broker
         self.logs = self._new_log_manager()
         self.partitions: PartitionTable | None = None

@@ -19,7 +19,7 @@ from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import Charge, Plan, for_free
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.broker.requests.context import RequestContext
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
     from odradek.replication.raft.metadata import Metadata
@@ -30,7 +30,7 @@ KNOWN_SECONDS: Final = 5.0
 
 
 async def create_topics(
-    broker: Broker,
+    broker: Node,
     topics: Sequence[NewTopic],
     *,
     validate_only: bool,
@@ -66,16 +66,16 @@ async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> lis
     """
     api = apis.CREATE_TOPICS
     ctx = replace(ctx, api=api, api_version=api.max_version)
-    if ctx.broker.metadata.is_active:
-        is_free = all(ctx.broker.is_internal(topic.name) for topic in topics)
+    if ctx.services.metadata.is_active:
+        is_free = all(ctx.services.is_internal(topic.name) for topic in topics)
         charge = mutations_of(ctx, is_free=is_free).charge
-        return await create_topics(ctx.broker, topics, validate_only=False, charge=charge)
+        return await create_topics(ctx.services, topics, validate_only=False, charge=charge)
     respond = None
     with trio.move_on_after(CREATE_SECONDS):
         respond = await _forward(topics, ctx)
     if respond is None:
         raise KafkaError(ErrorCode.request_timed_out, "no active controller has created them")
-    return await _once_known(ctx.broker, respond)
+    return await _once_known(ctx.services, respond)
 
 
 async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
@@ -87,7 +87,7 @@ async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
         raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
 
 
-async def _request_as_broker(broker: Broker, topic: NewTopic) -> list[CreatedTopic]:
+async def _request_as_broker(broker: Node, topic: NewTopic) -> list[CreatedTopic]:
     if broker.metadata.is_active:
         return await create_topics(broker, [topic], validate_only=False)
     request = _request([topic])
@@ -95,7 +95,7 @@ async def _request_as_broker(broker: Broker, topic: NewTopic) -> list[CreatedTop
     return await _once_known(broker, respond)
 
 
-async def _once_known(broker: Broker, respond: Any) -> list[CreatedTopic]:
+async def _once_known(broker: Node, respond: Any) -> list[CreatedTopic]:
     created = [_created(each) for each in respond.topics]
     await _known(broker.metadata, [each.name for each in created if not each.error_code])
     return created
@@ -153,7 +153,7 @@ async def _known(metadata: Metadata, names: Collection[str]) -> None:
 
 
 async def ensure_topic(
-    broker: Broker,
+    broker: Node,
     name: str,
     partitions: int = -1,
     replication_factor: int = -1,

@@ -11,31 +11,31 @@ from odradek.seams.values import state_class
 
 if TYPE_CHECKING:
     from odradek.broker.network.server import Endpoint
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.broker.security.authorizer import Authorizer
 
 
-class Asker(Protocol):
+class RequestConnection(Protocol):
     """The connection that a request came on, for a handler that waits."""
 
-    def respond_at_once(self, ctx: RequestContext, values: Any) -> None:
+    def respond_nowait(self, ctx: RequestContext, values: Any) -> None:
         """Answer, in the step of whoever ended the wait; the handler returns None then. The values hold
         no slices of files."""
         ...
 
-    async def until_next_request(self) -> None:
+    async def wait_for_next_request(self) -> None:
         """Return when the client sends its next request, or at `wake`; at once where it has sent it, or
         where the connection's task has something to do by then."""
         ...
 
     def wake(self) -> None:
-        """End `until_next_request`; nothing if nobody is in it."""
+        """End `wait_for_next_request`; nothing if nobody is in it."""
         ...
 
 
 @state_class
 class RequestContext:
-    broker: Broker
+    services: Node
     api: Api
     api_version: int
     correlation_id: int
@@ -49,9 +49,9 @@ class RequestContext:
     """Who decides what the client may do; None lets everybody do everything."""
     principal: str = "User:ANONYMOUS"
     """Who the listener says the client is."""
-    asker: Asker | None = None
+    connection: RequestConnection | None = None
     """None where answers go through their tasks alone."""
     is_forwarded: bool = False
     """It came in an envelope, from a broker that has looked at what is its own business."""
-    takes_long: bool = False
+    nowait_failed: bool = False
     """Found out when it was to be done at once: the handler needs not try that again."""

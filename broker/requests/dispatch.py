@@ -28,7 +28,7 @@ Reader = Callable[[int, int, memoryview, int], Any]
 Parts = Sequence[Buffer | FileSlice]
 Writer = Callable[[int, int, Any], Buffer | Parts]
 
-LATER: Final = object()
+WOULD_BLOCK: Final = object()
 """What an `at_once` says where it would have to wait."""
 
 
@@ -36,16 +36,16 @@ LATER: Final = object()
 class Route:
     """How one API is read, handled and written.
 
-    `prompt` handlers wait for nothing but the disk, or flush before they do: the answers to
+    `batches_responses` handlers wait for nothing but the disk, or flush before they do: the answers to
     pipelined requests before them may be held back and sent together.
     """
 
     handler: Handler
     read: Reader = messages.read_request
     write: Writer = messages.write_response
-    prompt: bool = False
-    at_once: Callable[[Any, RequestContext], Any] | None = None
-    """What the handler does, where there is nothing to wait for. Else LATER, with nothing done: the
+    batches_responses: bool = False
+    handler_nowait: Callable[[Any, RequestContext], Any] | None = None
+    """What the handler does, where there is nothing to wait for. Else WOULD_BLOCK, with nothing done: the
     handler does it."""
 
 

@@ -53,7 +53,7 @@ def forwarded(route: Route) -> Route:
         return Received(frame, route.read(api_key, version, frame, offset))
 
     async def handle(received: Received, ctx: RequestContext) -> Any:
-        if not ctx.broker.metadata.is_active:
+        if not ctx.services.metadata.is_active:
             body = await forward(bytes(received.frame), ctx)
             if body is not None:
                 return Responded(body)
@@ -64,7 +64,7 @@ def forwarded(route: Route) -> Route:
             return values.body
         return route.write(api_key, version, values)
 
-    return Route(handle, read, write, route.prompt)
+    return Route(handle, read, write, route.batches_responses)
 
 
 async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
@@ -79,7 +79,7 @@ async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
         "client_host_address": _packed(ctx.peer.host),
     }
     try:
-        respond = await ctx.broker.controller.request(
+        respond = await ctx.services.controller.request(
             apis.ENVELOPE, values, timeout_s=FORWARD_SECONDS
         )
     except KafkaError as error:

@@ -14,13 +14,13 @@ from odradek.seams.files import Buffer
 from odradek.seams.network import Address
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
 
 HERE: Final = Address("localhost", 0)
 IN_PROCESS: Final = Endpoint("", "PLAINTEXT", HERE, None, of_controller=True)
 
 
-async def respond_here(broker: Broker, api: Api, values: Mapping[str, Any]) -> Any:
+async def handle_locally(broker: Node, api: Api, values: Mapping[str, Any]) -> Any:
     """What the handler of this node's controller answers, as kio's entity of the newest version.
 
     Through the codec in both directions, so that it is what another node would be answered. A node

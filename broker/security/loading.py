@@ -67,12 +67,12 @@ def once_loaded(route: Route) -> Route:
     """The same API on a controller's listener, where it may be asked for too soon."""
 
     async def handle(request: Any, ctx: RequestContext) -> Any:
-        authorizer, loaded = ctx.authorizer, ctx.broker.acls_loaded
+        authorizer, loaded = ctx.authorizer, ctx.services.acls_loaded
         if not (authorizer is None or loaded.is_set() or authorizer.is_super_user(ctx.principal)):
             await _wait_until(loaded, ctx)
         return await route.handler(request, ctx)
 
-    return Route(handle, route.read, route.write, route.prompt)
+    return Route(handle, route.read, route.write, route.batches_responses)
 
 
 async def _wait_until(loaded: trio.Event, ctx: RequestContext) -> None:

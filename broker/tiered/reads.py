@@ -26,7 +26,7 @@ from odradek.storage.tiered.response_spill import SpilledResponses
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
     from odradek.storage.tiered.remote_storage import RemoteStorageManager
 
@@ -41,7 +41,7 @@ class TieredReads:
     """See the module. `run` comes first; all is called on the loop."""
 
     def __init__(
-        self, broker: Broker, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager
+        self, broker: Node, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager
     ) -> None:
         seams, config = broker.seams, broker.config
         self._config = config
@@ -87,7 +87,7 @@ class TieredReads:
         metadata.on_segment(self._segment_changed)
         self._show(broker)
 
-    def _show(self, broker: Broker) -> None:
+    def _show(self, broker: Node) -> None:
         gauge = broker.metrics.gauge
         gauge("RemoteLogReaderTaskQueueSize", lambda: self.pieces.pending)
         gauge("RemoteLogReaderAvgIdlePercent", lambda: self.pieces.idle_share)

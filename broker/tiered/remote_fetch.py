@@ -105,7 +105,7 @@ def leave_for_later(
 
 async def read_remote(found: Sequence[Read], ctx: RequestContext) -> None:
     """Read what was left for later. It stays in `found`, pinned."""
-    tiering = ctx.broker.remote
+    tiering = ctx.services.remote
     assert tiering is not None
     pending = [each for each in found if isinstance(each, Pending) and each.reserved_bytes]
     await ctx.flush()
@@ -117,9 +117,9 @@ class _Reading:
 
     def __init__(self, pending: Sequence[Pending], ctx: RequestContext, reads: TieredReads) -> None:
         self._pending = pending
-        self._clock = ctx.broker.seams.clock
-        self._offload = ctx.broker.seams.offload
-        self._meter = ctx.broker.metrics.meter
+        self._clock = ctx.services.seams.clock
+        self._offload = ctx.services.seams.offload
+        self._meter = ctx.services.metrics.meter
         self._reads = reads
         self._left = len(pending)
         """Of which nothing is known yet: neither done nor failed."""

@@ -37,7 +37,7 @@ from odradek.storage.tiered.opening import open_remote_storage
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Broker
+    from odradek.broker.node import Node
     from odradek.storage.tiered.remote_storage import RemoteStorageManager
 
 METADATA_MANAGER = "remote.log.metadata.manager.class.name"
@@ -50,7 +50,7 @@ METADATA_PREFIX = "remote.log.metadata."
 METADATA_IMPL_PREFIX = "remote.log.metadata.manager.impl.prefix"
 
 
-async def open_tiering(broker: Broker) -> Tiering:
+async def open_tiering(broker: Node) -> Tiering:
     """Once the broker's listeners are bound. Nothing is asked of the store, or of anybody, yet. Raises
     WrongConfig for a config that makes no sense."""
     config, seams = broker.config, broker.seams
@@ -86,7 +86,7 @@ def metadata_properties(config: ServerConfig) -> dict[str, str]:
     return {**named, **own}
 
 
-def _own_address(broker: Broker) -> str:
+def _own_address(broker: Node) -> str:
     """Where the listener is that the metadata manager's clients go to (T-06)."""
     wanted = broker.config.get_str(LISTENER).upper()
     return next(str(each.address) for each in broker.endpoints if each.name == wanted)
@@ -107,7 +107,7 @@ class Tiering:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Node,
         storage: RemoteStorageManager,
         metadata: TopicBasedRemoteLogMetadataManager,
     ) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import trio
 
-from odradek.broker.network.request_batching import Gathering
+from odradek.broker.network.request_batcher import RequestBatcher
 from odradek.broker.transactions.actions import Outcome
 from odradek.broker.transactions.markers import MarkerErrors, MarkerWriter, TransactionMarker
 from odradek.client.errors import ClientError
@@ -47,7 +47,7 @@ class Markers(Protocol):
 
 
 class AskPeer(Protocol):
-    """`Peers.request`."""
+    """`BrokerConnections.request`."""
 
     async def __call__(
         self, broker_id: int, api: Api, values: Mapping[str, Any], *, timeout_s: float
@@ -74,7 +74,7 @@ class MarkerSender:
         self._writer = writer
         self._ask = ask
         self._timeout_s = timeout_s
-        self._others = Gathering[TransactionMarker, MarkerErrors](self._write_at, nursery)
+        self._others = RequestBatcher[TransactionMarker, MarkerErrors](self._write_at, nursery)
 
     async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
         """See `Markers`. A partition that is not in the metadata was deleted: it needs no marker."""

@@ -59,7 +59,7 @@ async def verify(request: ProduceRequest, transactional_id: str, ctx: RequestCon
             key = (topic.topic_id or topic.name, index)
             try:
                 check_topic_called(ctx, topic.name, topic.topic_id)
-                partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
+                partition = await ctx.services.partitions.get(topic.name, topic.topic_id, index)
             except (
                 KafkaError
             ) as error:  # it may be there in a moment, and nobody was asked about it
@@ -72,12 +72,12 @@ async def verify(request: ProduceRequest, transactional_id: str, ctx: RequestCon
     if len(producers) > 1:
         told = _all(batches, ErrorCode.invalid_producer_id_mapping, "several producers at once")
         return {**told, **refused}
-    is_enabled = ctx.broker.config.get_bool("transaction.partition.verification.enable")
+    is_enabled = ctx.services.config.get_bool("transaction.partition.verification.enable")
     support = Support.of_produce(ctx.api_version)
     unguarded = {each.key: UNGUARDED for each in batches}
     if not is_enabled and not support.adds_partitions:
         return {**unguarded, **refused}
-    coordinator = ctx.broker.transaction_partitions
+    coordinator = ctx.services.transaction_partitions
     ((producer_id, epoch),) = producers
     asking = _Asking(coordinator, transactional_id, producer_id, epoch, support)
     found = await _until_decided(asking, batches, ctx)
@@ -142,7 +142,7 @@ async def _until_decided(
 ) -> Verified:
     """Ask, and once more for a while if the producer's last transaction is still being ended: it
     is over soon, and whoever has partitions added by producing would have to send it all again."""
-    config, clock = ctx.broker.config, ctx.broker.seams.clock
+    config, clock = ctx.services.config, ctx.services.seams.clock
     max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
     give_up_at = clock.monotonic() + max_ms / 1000
     while True:

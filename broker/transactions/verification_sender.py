@@ -15,7 +15,7 @@ import trio
 
 from odradek.broker.coordination.log import partition_for
 from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
-from odradek.broker.network.request_batching import Gathering
+from odradek.broker.network.request_batcher import RequestBatcher
 from odradek.broker.transactions.verification import TransactionPartitions
 from odradek.client.errors import ClientError, Unsupported
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, Api
@@ -34,7 +34,7 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 
 class AskPeer(Protocol):
-    """`Peers.request`."""
+    """`BrokerConnections.request`."""
 
     async def __call__(
         self,
@@ -93,7 +93,7 @@ class CoordinatorsOfTransactions:
         self._local = local
         self._ask = ask
         self._timeout_s = timeout_s
-        self._others = Gathering[Question, Errors](self._ask_about, nursery)
+        self._others = RequestBatcher[Question, Errors](self._ask_about, nursery)
 
     async def add_partitions(
         self,

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.image import MetadataImage, PartitionImage
@@ -75,20 +75,20 @@ class Checkers:
                 self._check_rise(node, partition, partition.log.high_watermark)
                 self._check_committed(node, partition)
 
-    def _watch(self, node: SimulatedNode, broker: Broker) -> None:
+    def _watch(self, node: SimulatedNode, broker: Node) -> None:
         """Roles are looked at whenever one may have changed: some last for less than a step."""
         if broker.metadata not in self._watched:
             self._watched.add(broker.metadata)
             broker.metadata.on_leader(lambda: self._check_quorum(node, broker))
             broker.metadata.subscribe(lambda delta: self._check_roles(node, broker))
 
-    def _check_roles(self, node: SimulatedNode, broker: Broker) -> None:
+    def _check_roles(self, node: SimulatedNode, broker: Node) -> None:
         self._check_quorum(node, broker)
         self._check_image(node, broker.metadata.image)
         for partition in broker.partitions:
             self._check_leader(node, partition)
 
-    def _check_quorum(self, node: SimulatedNode, broker: Broker) -> None:
+    def _check_quorum(self, node: SimulatedNode, broker: Node) -> None:
         epoch, leader = broker.metadata.leader_epoch, broker.metadata.leader_id
         if leader >= 0:
             known = self._quorum_leaders.setdefault(epoch, leader)
@@ -105,7 +105,7 @@ class Checkers:
             if known != node.number:
                 self._found("two leaders", f"of {partition!r}: {known} and {node.number}")
 
-    def _check_metadata_log(self, node: SimulatedNode, broker: Broker) -> None:
+    def _check_metadata_log(self, node: SimulatedNode, broker: Node) -> None:
         high_watermark = broker.metadata.high_watermark
         replica = Replica(
             who=broker.metadata,

@@ -17,7 +17,7 @@ import trio
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.lifecycle.errors import CannotStart, Stopped, StorageLost
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.replication.controller.releases import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterEndpoint
@@ -123,7 +123,7 @@ class SimulatedNode:
     clock: SkewedClock
     disk: VirtualDisk
     doors: VirtualNode | None = None
-    broker: Broker | None = None
+    broker: Node | None = None
     """While it is up, or on its way up."""
     serves: bool = False
     lives: int = 0
@@ -218,7 +218,7 @@ class SimulatedCluster:
     def __iter__(self) -> Iterator[SimulatedNode]:
         return iter(self.nodes.values())
 
-    def running(self) -> list[tuple[SimulatedNode, Broker]]:
+    def running(self) -> list[tuple[SimulatedNode, Node]]:
         """Those that serve, with their brokers."""
         return [(node, node.broker) for node in self if node.broker is not None and node.serves]
 
@@ -250,7 +250,7 @@ class SimulatedCluster:
             node.directory_id = meta_properties.parse(properties).directory_id or NO_DIRECTORY
         node.is_formatted, node.lost = True, ""
         node.life = NodeLife(host(number), node.doors, self.world.bucket, node.disk.refused)
-        node.broker = Broker(node.doors.seams, config)
+        node.broker = Node(node.doors.seams, config)
         node.scope = trio.CancelScope()
         node.down = trio.Event()
         self.trace.add(f"{host(number)} starts")
@@ -266,7 +266,7 @@ class SimulatedCluster:
             for number in self.nodes
         )
 
-    async def _live(self, node: SimulatedNode, broker: Broker, life: NodeLife) -> None:
+    async def _live(self, node: SimulatedNode, broker: Node, life: NodeLife) -> None:
         LIFE.set(life)
         name, end = life.name, "is gone"
         try:

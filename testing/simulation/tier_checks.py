@@ -11,7 +11,7 @@ from typing import Protocol
 
 import trio
 
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.broker.tiered.segment_work import DANGLING_MS
 from odradek.replication.partition.partition import Partition
 from odradek.storage.tiered.audit import Audit, KnownSegments
@@ -42,7 +42,7 @@ DELETED_S = 5.0
 """In which the segments of a deleted topic are deleted."""
 MAX_MS = 1 << 62
 
-Tiered = tuple[Broker, Partition, RemoteLogMetadataManager, TopicIdPartition]
+Tiered = tuple[Node, Partition, RemoteLogMetadataManager, TopicIdPartition]
 
 
 class Clients(Administrator, Protocol):

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.network.broker_connections import Peers
+from odradek.broker.network.broker_connections import BrokerConnections
 from odradek.replication.controller.image import (
     BrokerImage,
     Endpoint,
@@ -56,7 +56,9 @@ class World:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.image = MetadataImage()
         self.nursery = nursery
-        self.peers = Peers(TcpNetwork(), lambda: self.image, lambda: LISTENER, client_id="test")
+        self.peers = BrokerConnections(
+            TcpNetwork(), lambda: self.image, lambda: LISTENER, client_id="test"
+        )
         self.peers.start(nursery)
 
     def knows(self, *brokers: BrokerImage) -> None:

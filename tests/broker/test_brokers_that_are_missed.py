@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.node import Broker, StorageLost
+from odradek.broker.node import Node, StorageLost
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
@@ -100,7 +100,7 @@ def test_leaders_are_balanced_in_time() -> None:
 def test_a_leader_that_shuts_down_hands_over_before_it_goes() -> None:
     async def main(nodes: Nodes) -> None:
         active, leader, last = await started(nodes)
-        broker: Broker = nodes.brokers[leader]
+        broker: Node = nodes.brokers[leader]
         seen: list[tuple[int, bool]] = []
 
         def look(delta: Any) -> None:

@@ -55,12 +55,12 @@ class Fetches:
         self.failure: Exception | None = None
         self.asks_on = trio.Event()
 
-    def respond_at_once(self, ctx: RequestContext, respond: Any) -> None:
+    def respond_nowait(self, ctx: RequestContext, respond: Any) -> None:
         if self.failure is not None:
             raise self.failure
         self.at_once.append(respond)
 
-    async def until_next_request(self) -> None:
+    async def wait_for_next_request(self) -> None:
         await self.asks_on.wait()
 
     def wake(self) -> None:
@@ -98,7 +98,7 @@ class Fetches:
             endpoint,
             endpoint.address,
             trio.lowlevel.checkpoint,
-            asker=self,
+            connection=self,
         )
 
     async def partition(self) -> Partition:
@@ -179,7 +179,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
             fetches.asks_on.set()
             await trio.testing.wait_all_tasks_blocked()
         for _ in range(2):
-            due.is_attended = True
+            due.has_active_connection = True
             append(partition, batch())
             due.respond()
         await trio.testing.wait_all_tasks_blocked()
@@ -224,15 +224,17 @@ async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to
         nursery.start_soon(fetches.ask_as_follower, first.session_id, 1, [])
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
-            node.due_fetches.is_attended = True
+            node.due_fetches.has_active_connection = True
             append(partition, batch())
             node.due_fetches.respond()
         assert len(fetches.at_once) == 1
         fetches.asks_on.set()
 
 
-@pytest.mark.parametrize("is_attended", [False, True])
-async def test_those_too_many_for_one_step_are_answered_by_their_tasks(is_attended: bool) -> None:
+@pytest.mark.parametrize("has_active_connection", [False, True])
+async def test_those_too_many_for_one_step_are_answered_by_their_tasks(
+    has_active_connection: bool,
+) -> None:
     count = RESPONDED_AT_ONCE + 3
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
@@ -241,7 +243,7 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks(is_attend
             for _ in range(count):
                 nursery.start_soon(fetches.fetch)
             await trio.testing.wait_all_tasks_blocked()
-            fetches.node.due_fetches.is_attended = is_attended
+            fetches.node.due_fetches.has_active_connection = has_active_connection
             append(partition, batch())
             fetches.node.due_fetches.respond()
             assert len(fetches.at_once) == RESPONDED_AT_ONCE
@@ -282,9 +284,9 @@ async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
             fetches.node.due_fetches.respond()
 
 
-@pytest.mark.parametrize("is_attended", [False, True])
+@pytest.mark.parametrize("has_active_connection", [False, True])
 @pytest.mark.parametrize("what", ["too much", "changed hands", "too little after all"])
-async def test_what_takes_more_is_left_to_the_task(what: str, is_attended: bool) -> None:
+async def test_what_takes_more_is_left_to_the_task(what: str, has_active_connection: bool) -> None:
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -293,7 +295,7 @@ async def test_what_takes_more_is_left_to_the_task(what: str, is_attended: bool)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetches.fetch, min_bytes)
             await trio.testing.wait_all_tasks_blocked()
-            fetches.node.due_fetches.is_attended = is_attended
+            fetches.node.due_fetches.has_active_connection = has_active_connection
             append(partition, batch(200_000) if what == "too much" else small)
             if what == "changed hands":
                 partition.retire(NotLeader("it went to another node"))
@@ -477,7 +479,7 @@ async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
         await trio.testing.wait_all_tasks_blocked()
         now = node.seams.clock.monotonic()
         assert client.idle_seconds(now + 60) == 0, "it waits for us"
-        node.due_fetches.is_attended = True
+        node.due_fetches.has_active_connection = True
         append(partition, batch())
         node.due_fetches.respond()
         assert connection.sent
@@ -485,9 +487,11 @@ async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
         connection.interrupt()
 
 
-@pytest.mark.parametrize("is_attended", [False, True])
+@pytest.mark.parametrize("has_active_connection", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 50, 100_000])
-async def test_what_the_socket_does_not_take_follows(room: int, is_attended: bool) -> None:
+async def test_what_the_socket_does_not_take_follows(
+    room: int, has_active_connection: bool
+) -> None:
     connection = SlowReader(room, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
@@ -498,7 +502,7 @@ async def test_what_the_socket_does_not_take_follows(room: int, is_attended: boo
                     ClientConnection(connection, node.endpoints[0], node, EachAlone()).talk
                 )
                 await trio.testing.wait_all_tasks_blocked()
-                node.due_fetches.is_attended = is_attended
+                node.due_fetches.has_active_connection = has_active_connection
                 append(partition, batch())
                 node.due_fetches.respond()
                 assert bool(connection.sent) == bool(room)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from odradek.broker.network.request_batching import QUESTIONS_MAX, Gathering
+from odradek.broker.network.request_batcher import QUESTIONS_MAX, RequestBatcher
 from odradek.client.errors import ClientError, Unreachable
 
 
@@ -31,14 +31,16 @@ async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str
     """(broker, key, question) each, one after the other; who was refused has the error's text."""
     responses: dict[str, str] = {}
 
-    async def one(gathering: Gathering[str, str], broker: int, key: str, question: str) -> None:
+    async def one(
+        gathering: RequestBatcher[str, str], broker: int, key: str, question: str
+    ) -> None:
         try:
             responses[question] = await gathering.ask(broker, key, question)
         except ClientError as error:
             responses[question] = str(error)
 
     async with trio.open_nursery() as house:
-        gathering = Gathering[str, str](peer.ask, house)
+        gathering = RequestBatcher[str, str](peer.ask, house)
         async with trio.open_nursery() as nursery:
             for each in questions:
                 nursery.start_soon(one, gathering, *each)
@@ -71,7 +73,7 @@ async def test_a_request_has_a_limit() -> None:
     peer = Peer()
     peer.may_response.set()
     async with trio.open_nursery() as house:
-        gathering = Gathering[str, str](peer.ask, house)
+        gathering = RequestBatcher[str, str](peer.ask, house)
         async with trio.open_nursery() as nursery:
             for number in range(2 * QUESTIONS_MAX + 1):
                 nursery.start_soon(gathering.ask, 2, number, str(number))
@@ -96,7 +98,7 @@ async def test_a_request_that_fails_fails_those_in_it(
 async def test_who_stops_waiting_costs_nobody_else_anything() -> None:
     peer = Peer()
     async with trio.open_nursery() as house:
-        gathering = Gathering[str, str](peer.ask, house)
+        gathering = RequestBatcher[str, str](peer.ask, house)
         with trio.move_on_after(0) as impatient:
             await gathering.ask(2, "k", "a")
         assert impatient.cancelled_caught

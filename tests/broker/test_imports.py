@@ -42,14 +42,14 @@ sys.addaudithook(heard)
 import trio
 from odradek.cli import main, serve
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.seams.real import real_seams
 
 async def start():
     config = ServerConfig.from_properties(
         {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}, test_node=True
     )
-    broker = Broker(real_seams(), config)
+    broker = Node(real_seams(), config)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         address = broker.endpoints[0].address

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.apis.long_responses import written
+from odradek.broker.apis.response_encoding import written
 from odradek.protocol import apis
 from odradek.protocol.messages import Encoded, response_item_writer, write_response
 from odradek.replication.controller.acls import Acl, AclFilter, find_acls

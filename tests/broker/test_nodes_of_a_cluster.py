@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.node import Broker, CannotStart, Stopped
+from odradek.broker.node import CannotStart, Node, Stopped
 from odradek.client.connection import open_connection
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ class Nodes:
         self.roles = roles
         self.configs = configs
         self.doors: dict[int, VirtualNode] = {}
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, Node] = {}
         self.nursery: Any = None
 
     def format(self, number: int) -> None:
@@ -76,7 +76,7 @@ class Nodes:
         async with trio.open_nursery() as starting:
             for number in numbers:
                 config = config_of(number, self.roles, **self.configs)
-                broker = Broker(self.doors[number].seams, config)
+                broker = Node(self.doors[number].seams, config)
                 self.brokers[number] = broker
                 starting.start_soon(self.nursery.start, broker.run)
 

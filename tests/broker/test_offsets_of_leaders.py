@@ -71,8 +71,8 @@ async def test_what_is_newest_is_not_told_before_the_high_watermark_is_in_the_ep
 async def test_followers_are_told_the_log_s_end() -> None:
     async with stage() as on:
         await elected_again(on)
-        for asker in (OTHER, DEBUGGER):
-            assert (await ask(on, LATEST, replica_id=asker))["offset"] == 2
+        for replica_id in (OTHER, DEBUGGER):
+            assert (await ask(on, LATEST, replica_id=replica_id))["offset"] == 2
         on.partition.update(replace(on.image, leader=OTHER, leader_epoch=11, partition_epoch=7))
         not_leader = ErrorCode.not_leader_or_follower
         assert (await ask(on, LATEST, replica_id=OTHER))["error_code"] == not_leader

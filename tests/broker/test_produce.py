@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from odradek.broker.apis.produce import produce as handle_produce
-from odradek.broker.apis.produce import produce_at_once
+from odradek.broker.apis.produce import produce_nowait
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import LATER
+from odradek.broker.requests.dispatch import WOULD_BLOCK
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
@@ -336,7 +336,7 @@ def test_a_batch_with_much_in_it_leaves_the_loop_to_others(broker: Broker, topic
                 count += 1
 
         context = context_of(broker)
-        assert produce_at_once(asked, context) is LATER
+        assert produce_nowait(asked, context) is WOULD_BLOCK
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
             respond = await handle_produce(asked, context)
@@ -373,7 +373,7 @@ def test_what_is_for_a_thread_is_not_checked_again_and_again_on_the_loop(
 
     async def ask_for_it() -> None:
         context = context_of(broker)
-        assert produce_at_once(asked, context) is LATER
+        assert produce_nowait(asked, context) is WOULD_BLOCK
         assert await handle_produce(asked, context) is not None
 
     monkeypatch.setattr(Batch, "check", counted)

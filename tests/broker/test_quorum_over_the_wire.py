@@ -9,7 +9,7 @@ from uuid import UUID
 import trio
 import trio.lowlevel
 
-from odradek.broker.node import Broker as Node
+from odradek.broker.node import Node
 from odradek.client.connection import open_connection
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode

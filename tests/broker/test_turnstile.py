@@ -6,16 +6,16 @@ import itertools
 
 import trio
 
-from odradek.broker.network.turnstile import Turnstile
+from odradek.broker.network.large_requests import LargeRequestQueue
 
 
 async def test_large_requests_leave_a_pass_of_the_loop_between_them() -> None:
-    turnstile = Turnstile()
+    large_requests = LargeRequestQueue()
     story: list[str] = []
 
     async def large(name: str) -> None:
         for _ in range(3):
-            await turnstile.pass_through()
+            await large_requests.wait_turn()
             story.append(name)
 
     async def small() -> None:
@@ -32,11 +32,11 @@ async def test_large_requests_leave_a_pass_of_the_loop_between_them() -> None:
 
 
 async def test_turns_are_taken_in_the_order_of_asking() -> None:
-    turnstile = Turnstile()
+    large_requests = LargeRequestQueue()
     order: list[int] = []
 
     async def large(number: int) -> None:
-        await turnstile.pass_through()
+        await large_requests.wait_turn()
         order.append(number)
 
     async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ import trio.testing
 
 from odradek.broker.apis.fetch import Response, fetch
 from odradek.broker.fetch.reading import READ_AT_ONCE_BYTES
-from odradek.broker.network.connection import unpin
+from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
@@ -238,4 +238,4 @@ async def test_few_bytes_are_read_and_many_are_left_in_their_file() -> None:
         pins = [(await on.partition(index)).log.tip.segment.file.pins for index in range(3)]
         assert pins == [1, 0, 0], "what was read holds no file"
         for _, respond in on.respond.chosen:
-            unpin(respond.records)
+            release_files(respond.records)

@@ -13,7 +13,7 @@ import trio
 
 from odradek.broker.apis.fetch import fetch
 from odradek.broker.apis.offsets import list_offsets
-from odradek.broker.network.connection import unpin
+from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.tiered.reads import TieredReads
 from odradek.protocol import apis
@@ -147,7 +147,7 @@ class TieredStage:
         found = []
         for _, each in responded.chosen:
             found.append(Found(each, b"".join(as_bytes(part) for part in each.records)))
-            unpin([part for part in each.records if isinstance(part, FileSlice)])
+            release_files([part for part in each.records if isinstance(part, FileSlice)])
         return found
 
     async def list_offsets(self, timestamp: int, *, version: int = 11, **more: Any) -> Any:

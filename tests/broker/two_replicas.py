@@ -11,7 +11,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.apis.fetch import Response, fetch
-from odradek.broker.network.connection import unpin
+from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.fetch import FetchedPartition
@@ -94,7 +94,7 @@ class Stage:
         with trio.fail_after(PATIENCE_SECONDS):
             found = await fetch(request, self.context(version))
         assert found is not None
-        unpin(
+        release_files(
             part for _, each in found.chosen for part in each.records if isinstance(part, FileSlice)
         )
         return found

@@ -13,7 +13,7 @@ import random
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.consumer import (
     Isolation,
@@ -120,7 +120,7 @@ class TransactionalWorld:
             node = self._world.node(BROKER, node.disk)
 
     async def _serve(self, node: VirtualNode) -> None:
-        broker = Broker(node.seams, ServerConfig.from_properties(CONFIG, test_node=True))
+        broker = Node(node.seams, ServerConfig.from_properties(CONFIG, test_node=True))
         try:
             await broker.run()
         except* NodeCrashed:

@@ -17,7 +17,7 @@ import trio
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.network.server import Endpoint
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_route
@@ -76,8 +76,8 @@ class FakeBroker:
     cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
     client_quotas: ClientQuotas | None = None
     authorizer: Authorizer | None = None
-    is_internal = staticmethod(Broker.is_internal)
-    is_of_coordinators = staticmethod(Broker.is_of_coordinators)
+    is_internal = staticmethod(Node.is_internal)
+    is_of_coordinators = staticmethod(Node.is_of_coordinators)
 
     def __init__(self, configs: Mapping[str, str]) -> None:
         self.config = ServerConfig.from_properties(configs, test_node=True)
@@ -106,7 +106,7 @@ class FakeBroker:
         )
 
     def validate_config(self, *args: Any) -> None:
-        Broker.validate_config(self, *args)  # type: ignore[arg-type]
+        Node.validate_config(self, *args)  # type: ignore[arg-type]
 
 
 class Client:

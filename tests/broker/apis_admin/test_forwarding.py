@@ -13,7 +13,7 @@ from odradek.broker.network.server import Endpoint
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route, find_route
-from odradek.broker.requests.local_requests import IN_PROCESS, respond_here
+from odradek.broker.requests.local_requests import IN_PROCESS, handle_locally
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
@@ -72,7 +72,7 @@ class Channel:
         if self.controller is None:
             raise KafkaError(ErrorCode.request_timed_out, "nobody")
         self.envelopes.append(values)
-        return await respond_here(self.controller, api, values)  # type: ignore[arg-type]
+        return await handle_locally(self.controller, api, values)  # type: ignore[arg-type]
 
 
 class Following(FakeMetadata):
@@ -258,7 +258,7 @@ async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> 
     async def ask_controller(operation: int, value: str) -> str:
         request = values(operation, value)
         active: Any = nodes.active
-        return code(await respond_here(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
+        return code(await handle_locally(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
 
     for operation in (AlterOperation.SET, AlterOperation.APPEND):
         assert await ask_controller(operation, "/elsewhere") == "invalid_config"
@@ -289,7 +289,7 @@ async def envelope(broker: FakeBroker, **changes: Any) -> ErrorCode:
         "client_host_address": bytes(4),
         **changes,
     }
-    respond = await respond_here(broker, apis.ENVELOPE, values)  # type: ignore[arg-type]
+    respond = await handle_locally(broker, apis.ENVELOPE, values)  # type: ignore[arg-type]
     code: ErrorCode = respond.error_code
     return code
 

@@ -10,7 +10,7 @@ import trio
 
 from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
 from odradek.broker.lifecycle.errors import CannotStart, StorageLost
-from odradek.broker.node import Broker
+from odradek.broker.node import Node
 from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown
 from odradek.testing.simulation.cluster import config_of, host
@@ -20,7 +20,7 @@ from odradek.testing.virtual_world import VirtualWorld
 LOGS, METADATA = Path("/logs"), Path("/metadata")
 
 
-class Node:
+class SingleNode:
     """All of its cluster, with one log directory, and the metadata log in another."""
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Node:
         for path in (LOGS, METADATA):
             self.disk.mount(path)
 
-    def lives(self, meanwhile: Callable[[Broker], None] = Broker.stop) -> None:
+    def lives(self, meanwhile: Callable[[Node], None] = Node.stop) -> None:
         """Until it ends by itself, or serves."""
         doors = self.world.node(host(1), self.disk)
         paths = {"log.dirs": str(LOGS), "metadata.log.dir": str(METADATA)}
-        broker = Broker(doors.seams, config_of(1, 1, more=paths))
+        broker = Node(doors.seams, config_of(1, 1, more=paths))
 
         async def live() -> None:
             self.world.clock.jumping = True
@@ -50,9 +50,9 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Node:
+def node() -> SingleNode:
     """Which has run before."""
-    node = Node()
+    node = SingleNode()
     node.lives()
     return node
 
@@ -63,7 +63,7 @@ def ending(group: BaseException) -> BaseException:
     return group
 
 
-def test_there_are_too_few_descriptors_to_load_logs(node: Node) -> None:
+def test_there_are_too_few_descriptors_to_load_logs(node: SingleNode) -> None:
     node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EMFILE)
     with pytest.raises(ExceptionGroup) as ended:
         node.lives()
@@ -71,7 +71,7 @@ def test_there_are_too_few_descriptors_to_load_logs(node: Node) -> None:
     assert "ulimit -n" in str(ending(ended.value))
 
 
-def test_the_last_directory_fails_while_its_logs_are_loaded(node: Node) -> None:
+def test_the_last_directory_fails_while_its_logs_are_loaded(node: SingleNode) -> None:
     node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EIO)
     with pytest.raises(ExceptionGroup) as ended:
         node.lives()
@@ -80,14 +80,14 @@ def test_the_last_directory_fails_while_its_logs_are_loaded(node: Node) -> None:
 
 
 def test_the_last_directory_fails_before_clients_are_served(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: SingleNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the node waits for the controller, say."""
 
     async def register(*_: object) -> None:
         pass
 
-    def fail(broker: Broker) -> None:
+    def fail(broker: Node) -> None:
         broker.logs.homes()[0].directory.fail(OSError(errno.EIO, "gone"))
 
     monkeypatch.setattr(BrokerLifecycle, "register", register)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.node import Broker as Node
+from odradek.broker.node import Node
 from odradek.broker.security.configured import ALLOW_EVERYONE, STANDARD_AUTHORIZER
 from odradek.broker.security.loading import PATIENCE_SECONDS
 from odradek.client.connection import BrokerConnection, open_connection

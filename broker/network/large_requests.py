@@ -13,11 +13,11 @@ from odradek.seams.locks import PromptLock
 LARGE_BYTES = 64 * 1024
 
 
-class Turnstile:
+class LargeRequestQueue:
     def __init__(self) -> None:
         self._gate = PromptLock()
 
-    async def pass_through(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait for one's turn, first come first served; handle the large request right after."""
         async with self._gate:
             await trio.lowlevel.checkpoint()  # whoever else is ready runs before this one

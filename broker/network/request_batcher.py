@@ -34,7 +34,7 @@ class _Asked(Generic[Q, A]):
     waiter: ClientWaiter[A | ClientError]
 
 
-class Gathering(Generic[Q, A]):
+class RequestBatcher(Generic[Q, A]):
     """See the module."""
 
     def __init__(
