@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from odradek.broker.config.listeners import ListenerEndpoint
-    from odradek.broker.fetch.sessions import FetchSessions
+    from odradek.broker.fetch.session_cache import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.quotas.client_quotas import ClientQuotas
     from odradek.broker.quotas.connection_quotas import ConnectionQuotas
-    from odradek.broker.replicas.directory_assignments import DirectoryReports
+    from odradek.broker.replicas.log_directory_reports import DirectoryReports
     from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.broker.tiered.tiering import Tiering
     from odradek.broker.transactions.coordinator import TransactionCoordinator
@@ -152,7 +152,7 @@ class Node:
 
     @cached_property
     def fetch_sessions(self) -> FetchSessions:
-        from odradek.broker.fetch.sessions import FetchSessions
+        from odradek.broker.fetch.session_cache import FetchSessions
 
         slots = self.config.get_int("max.incremental.fetch.session.cache.slots")
         return FetchSessions(slots, self.seams.entropy)

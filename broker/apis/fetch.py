@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from odradek.broker.fetch.purgatory import FetchWait, StableWait
-from odradek.broker.fetch.reading import (
+from odradek.broker.fetch.log_reading import (
     READ_COMMITTED,
     Limits,
     Read,
@@ -24,7 +23,8 @@ from odradek.broker.fetch.reading import (
     read_all,
     size_of,
 )
-from odradek.broker.fetch.sessions import FetchPlan, PartitionKey, Wanted
+from odradek.broker.fetch.purgatory import FetchWait, StableWait
+from odradek.broker.fetch.session_cache import FetchPlan, PartitionKey, Wanted
 from odradek.broker.replicas.current_leader import current_leader, endpoints_of
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import Route

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 
+from odradek.broker.fetch.log_reading import Read
 from odradek.broker.fetch.purgatory import FetchWait
-from odradek.broker.fetch.reading import Read
-from odradek.broker.fetch.sessions import PartitionKey, Wanted
+from odradek.broker.fetch.session_cache import PartitionKey, Wanted
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.partition.partition import Partition
 

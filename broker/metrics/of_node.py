@@ -17,7 +17,7 @@ import trio
 from odradek.broker.lifecycle.broker_lifecycle import LifeState
 from odradek.broker.metrics.registry import Labels, Metrics, Numbers
 from odradek.replication.controller import image as images
-from odradek.replication.partition.traffic import Traffic
+from odradek.replication.partition.partition import Traffic
 from odradek.storage.errors import StorageError
 
 if TYPE_CHECKING:

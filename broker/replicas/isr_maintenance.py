@@ -18,8 +18,8 @@ from odradek.replication.controller.image import BrokerImage
 from odradek.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
-    from odradek.broker.replicas.alter_partition_sender import InSyncChanges
-    from odradek.replication.partition.leading import Leading, Surroundings
+    from odradek.broker.replicas.alter_partition_manager import InSyncChanges
+    from odradek.replication.partition.leader_role import Leading, Surroundings
     from odradek.storage.errors import DiskFull
     from odradek.storage.log.partition_log import PartitionLog
 
@@ -53,7 +53,7 @@ class InSyncUpkeep:
 
     @cached_property
     def _surroundings(self) -> Surroundings:
-        from odradek.replication.partition.leading import Surroundings
+        from odradek.replication.partition.leader_role import Surroundings
 
         changes = self._changes
         return Surroundings(

@@ -27,9 +27,8 @@ from odradek.replication.controller.image import (
     TopicImage,
 )
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
-from odradek.replication.partition.creation import decide_creation
-from odradek.replication.partition.partition import Partition
-from odradek.replication.partition.traffic import Traffic
+from odradek.replication.partition.partition import Partition, Traffic
+from odradek.replication.partition.replica_creation import decide_creation
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
@@ -37,7 +36,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from odradek.replication.partition.leading import Surroundings
+    from odradek.replication.partition.leader_role import Surroundings
 
 log = logging.getLogger("odradek.partitions")
 

@@ -20,10 +20,10 @@ import trio
 
 from odradek.broker.lifecycle import storage_settings
 from odradek.broker.lifecycle.errors import CannotStart
-from odradek.broker.replicas.directory_assignments import DirectoryReports
 from odradek.broker.replicas.isr_maintenance import InSyncUpkeep
+from odradek.broker.replicas.lazy_replica_fetchers import ReplicaFetching
+from odradek.broker.replicas.log_directory_reports import DirectoryReports
 from odradek.broker.replicas.partition_table import PartitionTable
-from odradek.broker.replicas.replica_fetching import ReplicaFetching
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
 from odradek.replication.partition.partition import Partition
@@ -37,7 +37,7 @@ from odradek.storage.log_manager.log_manager import LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.node import Node
-    from odradek.broker.replicas.alter_partition_sender import InSyncChanges
+    from odradek.broker.replicas.alter_partition_manager import InSyncChanges
     from odradek.broker.replicas.leader_throttle import LeaderThrottle
 
 log = logging.getLogger("odradek.node")
@@ -85,7 +85,7 @@ class Replicas:
         )
 
     def _new_in_sync_changes(self) -> InSyncChanges:
-        from odradek.broker.replicas.alter_partition_sender import InSyncChanges
+        from odradek.broker.replicas.alter_partition_manager import InSyncChanges
 
         broker = self._broker
         return InSyncChanges(

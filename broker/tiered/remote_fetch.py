@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.fetch.reading import READ_COMMITTED, Limits, Read, read_log
+from odradek.broker.fetch.log_reading import READ_COMMITTED, Limits, Read, read_log
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.fetch import FetchedPartition
 from odradek.storage.errors import InRemoteTier
@@ -24,7 +24,7 @@ from odradek.storage.tiered.pieces import OverQuota
 from odradek.storage.tiered.remote_reads import ReadLimits, RemoteRead
 
 if TYPE_CHECKING:
-    from odradek.broker.fetch.sessions import Wanted
+    from odradek.broker.fetch.session_cache import Wanted
     from odradek.broker.requests.context import RequestContext
     from odradek.broker.tiered.reads import TieredReads
     from odradek.replication.partition.partition import Partition

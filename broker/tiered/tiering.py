@@ -21,7 +21,7 @@ from odradek.broker.tiered.remote_log_manager import RemoteLogManager
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta
-from odradek.replication.partition.following import RemoteTier
+from odradek.replication.partition.follower_role import RemoteTier
 from odradek.replication.partition.partition import Partition
 from odradek.replication.remote.auxiliary_state import AuxiliaryState
 from odradek.replication.remote.deleted_topics import DeletedTopics, Verdict

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
+PARTS_MAX = 64
+PLENTY_BYTES = 1 << 31
+UNKNOWN = -1
+
 
 def decide_high_watermark(
     current: int, leader: int, end_offsets: Mapping[int, int], in_sync: Set[int]
@@ -17,3 +21,31 @@ def decide_high_watermark(
         return max(current, end_offsets[leader])
     known = [end_offsets.get(replica, current) for replica in in_sync | {leader}]
     return max(current, min(known))
+
+
+class Unseen:
+    def __init__(self, high_watermark: int, end_offset: int) -> None:
+        """The log ends at `end_offset` so far."""
+        self._plenty_to = end_offset if end_offset > high_watermark else UNKNOWN
+        self._parts: list[tuple[int, int]] = []
+        """(end offset, bytes), the end offsets growing."""
+
+    def appended(self, end_offset: int, size_bytes: int) -> None:
+        """The log ends at `end_offset` after `size_bytes` more."""
+        parts = self._parts
+        while parts and parts[-1][0] >= end_offset:
+            parts.pop()  # it was cut off since
+        if len(parts) >= PARTS_MAX:
+            size_bytes += parts.pop()[1]
+        parts.append((end_offset, size_bytes))
+
+    def seen_to(self, high_watermark: int) -> int:
+        """All below is visible now: how many bytes that adds."""
+        parts, size_bytes = self._parts, 0
+        if self._plenty_to != UNKNOWN:
+            size_bytes = PLENTY_BYTES
+            if high_watermark >= self._plenty_to:
+                self._plenty_to = UNKNOWN
+        while parts and parts[0][0] <= high_watermark:
+            size_bytes += parts.pop(0)[1]
+        return size_bytes

@@ -32,21 +32,73 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.unseen import PLENTY_BYTES, Unseen
+from odradek.replication.partition.high_watermark import PLENTY_BYTES, Unseen
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
 from odradek.storage.log.read import Tip
 from odradek.storage.log.verifications import Guard
 
 if TYPE_CHECKING:
-    from odradek.replication.partition.leading import Leading, Surroundings
-    from odradek.replication.partition.refusals import Refusals
-    from odradek.replication.partition.traffic import Traffic
+    from odradek.replication.partition.leader_role import Leading, Surroundings
+    from odradek.replication.partition.refused_batches import Refusals
 
 ACKS_ALL = -1
 NEWEST_BYTES_MAX = 4096
 """So large a batch is kept in memory for whoever waits for it: most of those that are waited for are
 smaller, and reading one from its file costs more than the copy."""
+
+
+COUNTED = (
+    "messages_in",
+    "bytes_in",
+    "bytes_out",
+    "bytes_rejected",
+    "produces",
+    "failed_produces",
+    "fetches",
+    "failed_fetches",
+    "replicated_bytes_in",
+    "replicated_bytes_out",
+)
+
+
+class Traffic:
+    """Of one partition since it was opened, or of many.
+
+    Bytes are those of batches. `produces` and `fetches` count partitions, not requests, as Kafka has
+    it; what followers fetch is in neither `fetches` nor `bytes_out`.
+    """
+
+    __slots__ = COUNTED
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.bytes_rejected = 0
+        self.produces = 0
+        self.failed_produces = 0
+        self.fetches = 0
+        self.failed_fetches = 0
+        self.replicated_bytes_in = 0
+        self.replicated_bytes_out = 0
+
+    def appended(self, messages: int, size_bytes: int) -> None:
+        """A batch was."""
+        self.produces += 1
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+
+    def refused(self, rejected_bytes: int) -> None:
+        """A batch was; `rejected_bytes` of it, if it was too large."""
+        self.produces += 1
+        self.failed_produces += 1
+        self.bytes_rejected += rejected_bytes
+
+    def add(self, other: Traffic) -> None:
+        """Count what `other` has counted, too."""
+        for name in COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Watcher(Protocol):
@@ -199,7 +251,7 @@ class Partition:
         self._advance()
 
     def _begin_leading(self, surroundings: Surroundings) -> Leading:
-        from odradek.replication.partition.leading import Leading
+        from odradek.replication.partition.leader_role import Leading
 
         return Leading(self.log, self._node_id, self.topic_id, surroundings, self._announce)
 
@@ -300,7 +352,7 @@ class Partition:
         """What the client that sent `records` is told where `append` raised `error`: that, or why a batch
         was refused that they come behind (see `refusals`)."""
         if self._refusals is None:
-            from odradek.replication.partition.refusals import Refusals
+            from odradek.replication.partition.refused_batches import Refusals
 
             self._refusals = Refusals()
         return self._refusals.told(records, error)

@@ -18,7 +18,7 @@ from itertools import pairwise
 import trio
 
 from odradek.protocol.errors import KafkaError
-from odradek.replication.partition.follower import BuildRemoteAux
+from odradek.replication.partition.follower_state import BuildRemoteAux
 from odradek.seams.files import Buffer
 from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint

@@ -12,8 +12,8 @@ import trio.testing
 
 from odradek.broker.apis.fetch import Response, fetch
 from odradek.broker.fetch import purgatory as fetch_wait
+from odradek.broker.fetch.log_reading import PARTITIONS_A_TURN
 from odradek.broker.fetch.purgatory import RESPONDED_AT_ONCE, DueFetches
-from odradek.broker.fetch.reading import PARTITIONS_A_TURN
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.fetch.sessions import (
+from odradek.broker.fetch.session_cache import (
     FetchPlan,
     FetchSessions,
     InvalidSessionEpoch,

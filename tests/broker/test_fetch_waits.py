@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from odradek.broker.apis.fetch import fetch
-from odradek.broker.fetch.reading import (
+from odradek.broker.fetch.log_reading import (
     PARTITIONS_A_TURN,
     WARMED_AT_ONCE_BYTES,
     read_through,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import trio
 
-from odradek.broker.fetch.sessions import Session
+from odradek.broker.fetch.session_cache import Session
 from odradek.broker.fetch.unchanged_partitions import ALL_SECONDS_MAX, QuietPartitions
 from odradek.protocol.fetch import FetchedPartition
 from tests.broker.test_follower_fetches import size, waits_for

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from odradek.broker.apis.fetch import Response, fetch
-from odradek.broker.fetch.reading import READ_AT_ONCE_BYTES
+from odradek.broker.fetch.log_reading import READ_AT_ONCE_BYTES
 from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.security.authorizer import Authorizer

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.fetch import reading as fetch_reading
+from odradek.broker.fetch import log_reading as fetch_reading
 from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.broker.replicas.replica_manager import Replicas
 from odradek.replication.controller.image import PartitionImage, TopicImage
 from odradek.replication.controller.partition_change import _Target
-from odradek.replication.partition import follower, leader
-from odradek.replication.partition.leader import Leader
+from odradek.replication.partition import follower_state as follower
+from odradek.replication.partition import leader_state as leader
+from odradek.replication.partition.leader_state import Leader
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Truncation
 from odradek.replication.raft import request_handling as responding

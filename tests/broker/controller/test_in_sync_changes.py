@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from odradek.broker.metrics.registry import Metrics
-from odradek.broker.replicas.alter_partition_sender import PARTITIONS_AT_ONCE, InSyncChanges
+from odradek.broker.replicas.alter_partition_manager import PARTITIONS_AT_ONCE, InSyncChanges
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
-from odradek.replication.partition.in_sync import Altered, Proposal
-from odradek.replication.partition.leader import AlterPartition
+from odradek.replication.partition.isr_state import Altered, Proposal
+from odradek.replication.partition.leader_state import AlterPartition
 from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
 from tests.replication.controller.clusters import cluster, create, partition
 

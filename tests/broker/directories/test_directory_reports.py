@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from odradek.broker.replicas.directory_assignments import (
+from odradek.broker.replicas.log_directory_reports import (
     ASSIGNMENTS_MAX,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,

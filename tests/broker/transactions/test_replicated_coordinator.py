@@ -25,7 +25,7 @@ from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage, TopicImage
-from odradek.replication.partition.leading import Surroundings
+from odradek.replication.partition.leader_role import Surroundings
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock

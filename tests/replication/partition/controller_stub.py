@@ -8,8 +8,8 @@ from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import BrokerImage, PartitionImage
-from odradek.replication.partition.in_sync import Altered
-from odradek.replication.partition.leader import AlterPartition
+from odradek.replication.partition.isr_state import Altered
+from odradek.replication.partition.leader_state import AlterPartition
 from odradek.seams.values import value_class
 
 NODES = (1, 2, 3)

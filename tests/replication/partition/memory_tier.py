@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from odradek.replication.partition.follower import BuildRemoteAux
+from odradek.replication.partition.follower_state import BuildRemoteAux
 from odradek.replication.remote.auxiliary_state import history
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochStart, format_checkpoint

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.replication.partition.follower import Follower
-from odradek.replication.partition.in_sync import InSyncSet, Replicas
-from odradek.replication.partition.leader import UNTOLD, Leader
+from odradek.replication.partition.follower_state import Follower
+from odradek.replication.partition.isr_state import InSyncSet, Replicas
+from odradek.replication.partition.leader_state import UNTOLD, Leader
 
 
 def shrink_without_the_controller(patch: pytest.MonkeyPatch) -> None:

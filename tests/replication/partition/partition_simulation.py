@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from odradek.replication.partition.follower import Fetch
+from odradek.replication.partition.follower_state import Fetch
 from tests.replication.partition.controller_stub import NODES, Image
 from tests.replication.partition.world import (
     CONTROLLER,

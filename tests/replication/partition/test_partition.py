@@ -18,11 +18,11 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownPartition,
 )
-from odradek.replication.partition.in_sync import Altered
-from odradek.replication.partition.leader import AlterPartition
-from odradek.replication.partition.leading import Responded, Surroundings
+from odradek.replication.partition.high_watermark import PLENTY_BYTES
+from odradek.replication.partition.isr_state import Altered
+from odradek.replication.partition.leader_role import Responded, Surroundings
+from odradek.replication.partition.leader_state import AlterPartition
 from odradek.replication.partition.partition import ACKS_ALL, Partition
-from odradek.replication.partition.unseen import PLENTY_BYTES
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import Appended, PartitionLog

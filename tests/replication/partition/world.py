@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import BrokerImage
-from odradek.replication.partition.follower import (
+from odradek.replication.partition.follower_state import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
@@ -26,8 +26,8 @@ from odradek.replication.partition.follower import (
     Take,
     TruncateTo,
 )
-from odradek.replication.partition.in_sync import Altered
-from odradek.replication.partition.leader import (
+from odradek.replication.partition.isr_state import Altered
+from odradek.replication.partition.leader_state import (
     Action,
     AdvanceHighWatermark,
     AlterPartition,

@@ -12,7 +12,7 @@ import trio
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
-from odradek.replication.partition.follower import BuildRemoteAux
+from odradek.replication.partition.follower_state import BuildRemoteAux
 from odradek.replication.remote.auxiliary_state import READING_S, AuxiliaryState, history
 from odradek.seams import Seams
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
@@ -25,7 +25,7 @@ from odradek.storage.tiered.errors import (
     RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.remote_storage import IndexType
-from tests.replication.fetching.stand import FOLLOWER, SMALL, Led, Stand, is_same
+from tests.replication.fetching.fetching_world import FOLLOWER, SMALL, Led, Stand, is_same
 from tests.replication.remote.tier import Tier, leave_the_disk, partition_of
 from tests.storage.log.log_world import idempotent
 from tests.storage.tiered.remote_segments import segment

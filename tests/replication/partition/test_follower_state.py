@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.partition.follower import (
+from odradek.replication.partition.follower_state import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,

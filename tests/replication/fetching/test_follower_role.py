@@ -8,15 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.fetch.sessions import Wanted
+from odradek.broker.fetch.session_cache import Wanted
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch import FetchedPartition
-from odradek.replication.partition.follower import State
-from odradek.replication.partition.following import PIECE_BATCHES, first_piece
+from odradek.replication.partition.follower_role import PIECE_BATCHES, first_piece
+from odradek.replication.partition.follower_state import State
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
-from tests.replication.fetching.stand import SMALL, Led, Stand, is_same
+from tests.replication.fetching.fetching_world import SMALL, Led, Stand, is_same
 from tests.storage.log.log_world import batch
 
 A = (UUID(int=1), 0)

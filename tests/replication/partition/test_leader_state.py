@@ -15,8 +15,8 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.in_sync import Altered, Proposal
-from odradek.replication.partition.leader import (
+from odradek.replication.partition.isr_state import Altered, Proposal
+from odradek.replication.partition.leader_state import (
     Action,
     AdvanceHighWatermark,
     AlterPartition,

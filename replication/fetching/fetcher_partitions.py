@@ -20,8 +20,9 @@ from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode, error_code
 from odradek.protocol.fetch_response import PartitionData
-from odradek.replication.fetching.session import FetchSession, Key
-from odradek.replication.partition.follower import (
+from odradek.replication.fetching.fetch_session_handler import FetchSession, Key
+from odradek.replication.partition.follower_role import Following
+from odradek.replication.partition.follower_state import (
     AskEpochEnd,
     AskOffset,
     Fetch,
@@ -30,7 +31,6 @@ from odradek.replication.partition.follower import (
     LogChange,
     Want,
 )
-from odradek.replication.partition.following import Following
 from odradek.replication.quota import ReplicationQuota, is_throttled
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class

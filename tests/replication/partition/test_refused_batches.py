@@ -6,7 +6,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.errors import NotEnoughReplicas, NotLeader
-from odradek.replication.partition.refusals import IN_FLIGHT_MAX, PRODUCERS_MAX, Refusals
+from odradek.replication.partition.refused_batches import IN_FLIGHT_MAX, PRODUCERS_MAX, Refusals
 from odradek.storage.errors import DiskFull, OutOfOrderSequence
 from tests.storage.log.log_world import batch, idempotent
 

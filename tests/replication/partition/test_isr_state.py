@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.partition.in_sync import Altered, InSyncSet, Outcome, Proposal
+from odradek.replication.partition.isr_state import Altered, InSyncSet, Outcome, Proposal
 
 TWO, THREE = frozenset({1, 2}), frozenset({1, 2, 3})
 

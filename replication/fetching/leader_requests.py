@@ -13,8 +13,8 @@ from typing import Any
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, error_code
-from odradek.replication.fetching.session import FetchPlan, Key
-from odradek.replication.partition.follower import AskEpochEnd, AskOffset, Located
+from odradek.replication.fetching.fetch_session_handler import FetchPlan, Key
+from odradek.replication.partition.follower_state import AskEpochEnd, AskOffset, Located
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochEnd
 

@@ -14,7 +14,7 @@ from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage
 from odradek.storage.log.partition_log import PartitionLog
-from tests.replication.fetching.stand import (
+from tests.replication.fetching.fetching_world import (
     FOLLOWER,
     SMALL,
     LeadingBroker,

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from odradek.replication.controller.image import LOST, MIGRATING, UNASSIGNED
-from odradek.replication.partition.creation import Creation, decide_creation
+from odradek.replication.partition.replica_creation import Creation, decide_creation
 
 HERE, ELSEWHERE = UUID(int=1000), UUID(int=2000)
 NOWHERE = (UNASSIGNED, MIGRATING, LOST)

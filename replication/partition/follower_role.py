@@ -21,7 +21,7 @@ from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
-from odradek.replication.partition.follower import (
+from odradek.replication.partition.follower_state import (
     AskEpochEnd,
     AskOffset,
     BuildRemoteAux,

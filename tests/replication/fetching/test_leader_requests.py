@@ -12,14 +12,14 @@ from odradek.protocol.apis import FETCH, LIST_OFFSETS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request import read_fetch
 from odradek.protocol.fetch_response import OLDEST_VERSION
-from odradek.replication.fetching.requests import (
+from odradek.replication.fetching.fetch_session_handler import FetchPlan
+from odradek.replication.fetching.leader_requests import (
     FetchLimits,
     offsets_request,
     read_offsets,
     write_fetch,
 )
-from odradek.replication.fetching.session import FetchPlan
-from odradek.replication.partition.follower import EARLIEST_LOCAL, AskOffset, Fetch, Located
+from odradek.replication.partition.follower_state import EARLIEST_LOCAL, AskOffset, Fetch, Located
 
 TOPIC, OTHER = UUID(int=5), UUID(int=6)
 LIMITS = FetchLimits(max_bytes=1000, partition_max_bytes=100, min_bytes=1, max_wait_ms=500)

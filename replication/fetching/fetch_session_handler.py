@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import islice
 from uuid import UUID
 
-from odradek.replication.partition.follower import Fetch
+from odradek.replication.partition.follower_state import Fetch
 from odradek.seams.values import value_class
 
 Key = tuple[UUID, int]

@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.apis import fetch as fetch_api
-from odradek.broker.fetch.sessions import FetchSessions, Wanted
+from odradek.broker.fetch.session_cache import FetchSessions, Wanted
 from odradek.protocol import messages
 from odradek.protocol.apis import (
     API_VERSIONS,
@@ -35,10 +35,10 @@ from odradek.replication.controller.image import (
     PartitionImage,
 )
 from odradek.replication.errors import FencedLeaderEpoch, UnknownLeaderEpoch, UnknownTopicId
-from odradek.replication.fetching.followers import Followers
-from odradek.replication.fetching.settings import FetchingSettings
-from odradek.replication.partition.follower import EARLIEST, EARLIEST_LOCAL, LATEST
-from odradek.replication.partition.following import RemoteTier
+from odradek.replication.fetching.replica_fetcher import FetchingSettings
+from odradek.replication.fetching.replica_fetcher_manager import Followers
+from odradek.replication.partition.follower_role import RemoteTier
+from odradek.replication.partition.follower_state import EARLIEST, EARLIEST_LOCAL, LATEST
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import find_divergence
 from odradek.replication.quota import ReplicationQuota

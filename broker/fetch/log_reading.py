@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import trio
 
 from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_cluster
-from odradek.broker.fetch.sessions import Wanted
+from odradek.broker.fetch.session_cache import Wanted
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition

@@ -13,15 +13,15 @@ from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import BrokerImage, PartitionImage
-from odradek.replication.partition.in_sync import Altered, Proposal
-from odradek.replication.partition.leader import (
+from odradek.replication.partition.high_watermark import Unseen
+from odradek.replication.partition.isr_state import Altered, Proposal
+from odradek.replication.partition.leader_state import (
     Action,
     AdvanceHighWatermark,
     AlterPartition,
     BeginEpoch,
     Leader,
 )
-from odradek.replication.partition.unseen import Unseen
 from odradek.seams.values import value_class
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.partition_log import PartitionLog

@@ -26,8 +26,9 @@ from odradek.client.incoming import MAX_RESPONSE_BYTES
 from odradek.protocol.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.fetch_response import OLDEST_VERSION, FetchResponse, read_fetch_response
-from odradek.replication.fetching.questions import LogChanges, LostPlace, Questions
-from odradek.replication.fetching.requests import (
+from odradek.replication.fetching.fetch_session_handler import FetchPlan, Key
+from odradek.replication.fetching.fetcher_partitions import LogChanges, LostPlace, Questions
+from odradek.replication.fetching.leader_requests import (
     Asked,
     AskedEpoch,
     FetchLimits,
@@ -37,13 +38,12 @@ from odradek.replication.fetching.requests import (
     read_offsets,
     write_fetch,
 )
-from odradek.replication.fetching.session import FetchPlan, Key
-from odradek.replication.fetching.settings import FetchingSettings
-from odradek.replication.partition.follower import AskOffset, Located
-from odradek.replication.partition.following import Following
+from odradek.replication.partition.follower_role import Following
+from odradek.replication.partition.follower_state import AskOffset, Located
 from odradek.replication.quota import ReplicationQuota
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address, Network
+from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochEnd
 
 log = logging.getLogger("odradek.fetching")
@@ -56,6 +56,26 @@ GIVE_UP_INTERVAL_SECONDS = 1.0
 TURN_BYTES = 256 << 10
 TURN_PARTITIONS = 50
 """What is dealt with between two turns of others: half a millisecond or so."""
+
+
+@value_class
+class FetchingSettings:
+    """The names are Kafka's configs, so are the defaults; times in ms, sizes in bytes."""
+
+    fetchers: int = 1
+    """num.replica.fetchers: for each leader's broker"""
+    fetch_max_bytes: int = 1 << 20
+    """replica.fetch.max.bytes, of a partition"""
+    response_max_bytes: int = 10 << 20
+    """replica.fetch.response.max.bytes"""
+    min_bytes: int = 1
+    """replica.fetch.min.bytes"""
+    wait_max_ms: int = 500
+    """replica.fetch.wait.max.ms"""
+    back_off_ms: int = 1000
+    """replica.fetch.backoff.ms"""
+    socket_timeout_ms: int = 30_000
+    """replica.socket.timeout.ms"""
 
 
 class Surroundings(LogChanges, Protocol):

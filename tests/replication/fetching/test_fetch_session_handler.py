@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from odradek.replication.fetching.session import TOLD_AT_ONCE, FetchSession, Key
-from odradek.replication.partition.follower import Fetch
+from odradek.replication.fetching.fetch_session_handler import TOLD_AT_ONCE, FetchSession, Key
+from odradek.replication.partition.follower_state import Fetch
 
 A, B, C = ((UUID(int=number), 0) for number in (1, 2, 3))
 

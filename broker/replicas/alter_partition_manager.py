@@ -19,13 +19,13 @@ import trio
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.partition.in_sync import Altered
+from odradek.replication.partition.isr_state import Altered
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.broker.controller.controller_channel import ActiveController
     from odradek.broker.metrics.registry import Metrics
-    from odradek.replication.partition.leader import AlterPartition
+    from odradek.replication.partition.leader_state import AlterPartition
 
 log = logging.getLogger("odradek.replication")
 

@@ -15,8 +15,8 @@ from odradek.storage.log_manager.log_manager import LogManager
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.node import Node
-    from odradek.replication.fetching.followers import Followers
-    from odradek.replication.fetching.settings import FetchingSettings
+    from odradek.replication.fetching.replica_fetcher import FetchingSettings
+    from odradek.replication.fetching.replica_fetcher_manager import Followers
 
 
 class ReplicaFetching:
@@ -33,7 +33,7 @@ class ReplicaFetching:
 
     @cached_property
     def _followers(self) -> Followers:
-        from odradek.replication.fetching.followers import Followers
+        from odradek.replication.fetching.replica_fetcher_manager import Followers
         from odradek.replication.quota import ReplicationQuota
 
         broker, config = self._broker, self._broker.config
@@ -89,7 +89,7 @@ class ReplicaFetching:
 
 def fetching_settings(config: ServerConfig) -> FetchingSettings:
     """Worked out once for the values that hold: each fetch asks."""
-    from odradek.replication.fetching.settings import FetchingSettings
+    from odradek.replication.fetching.replica_fetcher import FetchingSettings
 
     kept: FetchingSettings | None = config.derived.get(FetchingSettings)
     if kept is None:

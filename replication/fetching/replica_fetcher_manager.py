@@ -13,16 +13,15 @@ from uuid import UUID
 import trio
 
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.fetching.fetcher import Fetcher
-from odradek.replication.fetching.session import Key
-from odradek.replication.fetching.settings import FetchingSettings
-from odradek.replication.partition.follower import LogChange
-from odradek.replication.partition.following import (
+from odradek.replication.fetching.fetch_session_handler import Key
+from odradek.replication.fetching.replica_fetcher import Fetcher, FetchingSettings
+from odradek.replication.partition.follower_role import (
     Following,
     LogChanger,
     NoRemoteTier,
     RemoteTier,
 )
+from odradek.replication.partition.follower_state import LogChange
 from odradek.replication.partition.partition import Partition
 from odradek.replication.quota import ReplicationQuota
 from odradek.seams.clock import Clock
