@@ -21,9 +21,9 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller.controller_channel import ControllerChannel
 from odradek.broker.controller.controller_registration import ControllerRegistration
-from odradek.broker.controller.periodic_tasks import ControllerDuties
-from odradek.broker.controller.quorum_availability import QuorumPresence
-from odradek.broker.controller.quorum_member import new_metadata, new_transport
+from odradek.broker.controller.metadata_factory import new_metadata, new_network_channel
+from odradek.broker.controller.quorum_availability import QuorumAvailability
+from odradek.broker.controller.quorum_controller import QuorumController
 from odradek.broker.coordination.coordinators import Coordinators
 from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
 from odradek.broker.fetch.purgatory import DueFetches, fetch_timers
@@ -49,7 +49,7 @@ from odradek.replication.controller import image as images
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
-from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.seams import Seams
 from odradek.storage.log_manager.housekeeping import watch_room
 
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
     from odradek.protocol.apis import Api
-    from odradek.replication.raft.wire_transport import WireTransport
+    from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
     from odradek.seams.network import Address
     from odradek.storage.directories.opening import Directories
     from odradek.storage.log_manager.log_manager import LogManager
@@ -89,10 +89,10 @@ class Node:
     handlers use are its attributes, which are there from before the first request on."""
 
     directories: Directories
-    metadata: Metadata
+    metadata: MetadataManager
     logs: LogManager
     directory_reports: DirectoryReports
-    controller_duties: ControllerDuties
+    controller_duties: QuorumController
     lifecycle: BrokerLifecycle
     endpoints: Sequence[Endpoint]
     """Where clients are served."""
@@ -218,7 +218,7 @@ class Node:
         )
         try:
             self.controller_endpoints = [endpoint for endpoint, _ in controllers]
-            transport = new_transport(self.seams, config, self.controller_endpoints)
+            transport = new_network_channel(self.seams, config, self.controller_endpoints)
             await self._start_metadata(transport)
             try:
                 await self._run_on_metadata(controllers, transport, task_status)
@@ -249,7 +249,7 @@ class Node:
             hint = "; free it, or choose another (--listen, listeners)" if is_taken else ""
             raise CannotStart(f"can't listen on {addresses}: {reason}{hint}") from None
 
-    async def _start_metadata(self, transport: WireTransport | None) -> None:
+    async def _start_metadata(self, transport: KafkaNetworkChannel | None) -> None:
         self.metadata = new_metadata(
             self.seams, self.config, self.directories, self.controller_endpoints, transport
         )
@@ -263,11 +263,11 @@ class Node:
     async def _run_on_metadata(
         self,
         controllers: Opened,
-        transport: WireTransport | None,
+        transport: KafkaNetworkChannel | None,
         task_status: trio.TaskStatus[None],
     ) -> None:
         """The house: what a node is to the others of its cluster."""
-        self._presence = QuorumPresence(self.metadata, self.seams.network)
+        self._presence = QuorumAvailability(self.metadata, self.seams.network)
         async with trio.open_nursery() as house:
             self.controller.start(house)
             house.start_soon(self._stop_when, self.metadata.failed)
@@ -275,7 +275,7 @@ class Node:
                 await house.start(transport.run)
             await house.start(self.metadata.run)
             if self.config.is_controller:
-                self.controller_duties = ControllerDuties(
+                self.controller_duties = QuorumController(
                     self.metadata, self.seams.clock, self.config
                 )
                 await house.start(self.controller_duties.run)

@@ -9,18 +9,18 @@ from odradek.cli.output import print_lines
 from odradek.cli.storage_info import storage_info
 from odradek.protocol.uuids import uuid_to_text
 from odradek.replication.controller.features import METADATA_VERSION
-from odradek.replication.controller.releases import (
-    BEGINNING_AT,
-    RELEASES,
-    UnknownRelease,
+from odradek.replication.controller.release_versions import (
+    DEFAULT_SINCE,
+    RELEASE_VERSIONS,
+    UnknownReleaseVersion,
     default_level,
     dependencies,
     parse_level,
-    release_level,
+    release_version_level,
 )
 from odradek.seams.real import real_seams
 
-OLDEST, NEWEST = min(RELEASES), max(RELEASES)
+OLDEST, NEWEST = min(RELEASE_VERSIONS), max(RELEASE_VERSIONS)
 
 EPILOG = """\
 examples:
@@ -94,7 +94,7 @@ def _add_feature(parser: argparse.ArgumentParser, *, required: bool = False) -> 
 
 
 def _release_help() -> str:
-    return f"from {RELEASES[OLDEST]} to {RELEASES[NEWEST]} (default: {RELEASES[NEWEST]})"
+    return f"from {RELEASE_VERSIONS[OLDEST]} to {RELEASE_VERSIONS[NEWEST]} (default: {RELEASE_VERSIONS[NEWEST]})"
 
 
 def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage("odradek storage what? See `odradek storage --help`")
     try:
         code: int = args.action(args)
-    except UnknownRelease as error:
+    except UnknownReleaseVersion as error:
         raise CommandFailed(str(error)) from None
     return code
 
@@ -156,10 +156,10 @@ def _format(args: argparse.Namespace) -> int:
 
 
 def _mapping(args: argparse.Namespace) -> int:
-    name = args.release_version or RELEASES[NEWEST]
-    level = release_level(name)
+    name = args.release_version or RELEASE_VERSIONS[NEWEST]
+    level = release_version_level(name)
     print_lines([f"{METADATA_VERSION}={level} ({name})"])
-    print_lines(f"{feature}={default_level(feature, level)}" for feature in BEGINNING_AT)
+    print_lines(f"{feature}={default_level(feature, level)}" for feature in DEFAULT_SINCE)
     return 0
 
 
@@ -176,8 +176,8 @@ def _needs(args: argparse.Namespace) -> int:
 
 
 def _shown(feature: str, level: int) -> str:
-    if feature == METADATA_VERSION and level in RELEASES:
-        return f"{feature}={level} ({RELEASES[level]})"
+    if feature == METADATA_VERSION and level in RELEASE_VERSIONS:
+        return f"{feature}={level} ({RELEASE_VERSIONS[level]})"
     return f"{feature}={level}"
 
 

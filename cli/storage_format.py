@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.controller.voter_argument import WrongVoter, parse_voters
+from odradek.broker.controller.voter_argument import InvalidVoter, parse_voters
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.output import print_now
 from odradek.cli.scram_argument import WrongCredential, scram_record
 from odradek.cli.storage_info import every_directory, load_config
 from odradek.replication.controller.features import METADATA_VERSION
-from odradek.replication.controller.releases import SCRAM_SUPPORT, initial_levels, parse_level
+from odradek.replication.controller.release_versions import (
+    SCRAM_SUPPORT,
+    initial_levels,
+    parse_level,
+)
 from odradek.replication.raft.formatting import CannotFormat, NodeFormat, format_node
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.seams.entropy import Entropy
@@ -76,7 +80,7 @@ def _voters(args: argparse.Namespace, config: ServerConfig, entropy: Entropy) ->
     if args.initial_controllers is not None:
         try:
             return parse_voters(args.initial_controllers, listener)
-        except WrongVoter as error:
+        except InvalidVoter as error:
             raise WrongUsage(f"--initial-controllers: {error}") from None
     is_controller = "controller" in config.process_roles
     if args.standalone:

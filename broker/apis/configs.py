@@ -37,8 +37,8 @@ from odradek.replication.controller.configs import (
     AlterOperation,
     Resource,
 )
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import Plan
 
 Values = dict[str, Any]
 
@@ -187,7 +187,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Replace all of a resource's configs by those given (KIP-133)."""
     responses, wanted = _preprocess(request, ctx, _check_replacement)
 
-    def operation(image: MetadataImage) -> Plan[list[AlteredResource]]:
+    def operation(image: MetadataImage) -> ControllerResult[list[AlteredResource]]:
         return operations.alter_configs(
             image,
             [
@@ -209,7 +209,7 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
         request, ctx, lambda resource, ctx: _check_alteration(resource, ctx, validate_only)
     )
 
-    def operation(image: MetadataImage) -> Plan[list[AlteredResource]]:
+    def operation(image: MetadataImage) -> ControllerResult[list[AlteredResource]]:
         return operations.incremental_alter_configs(
             image,
             [(_key(resource), _alterations(resource)) for resource in wanted],
@@ -228,7 +228,7 @@ def _is_past_brokers(ctx: RequestContext) -> bool:
 
 
 async def _perform(
-    operation: Callable[[MetadataImage], Plan[list[AlteredResource]]],
+    operation: Callable[[MetadataImage], ControllerResult[list[AlteredResource]]],
     request: Any,
     wanted: Sequence[Any],
     ctx: RequestContext,

@@ -22,11 +22,14 @@ from odradek.replication.controller.alter_partition import (
     ProposedIsr,
     alter_partitions,
 )
-from odradek.replication.controller.brokers import BrokerRegistration, register_controller
+from odradek.replication.controller.broker_heartbeats import BrokerHeartbeat
+from odradek.replication.controller.broker_registration import (
+    BrokerRegistration,
+    register_controller,
+)
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import CONTROLLER_REGISTRATION, metadata_version
-from odradek.replication.controller.heartbeats import Heartbeat
 from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
-from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.partitions import assign_directories
 from odradek.replication.controller.producer_ids import allocate_producer_ids
 
@@ -76,7 +79,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_cluster(ctx)
         respond = await ctx.services.controller_duties.heartbeat(
-            Heartbeat(
+            BrokerHeartbeat(
                 request.broker_id,
                 request.broker_epoch,
                 request.current_metadata_offset,
@@ -129,7 +132,7 @@ async def register_this_controller(request: Any, ctx: RequestContext) -> Mapping
         zk_migration_ready=False,
     )
 
-    def registered(image: MetadataImage) -> Plan[None]:
+    def registered(image: MetadataImage) -> ControllerResult[None]:
         if metadata_version(image.features) < CONTROLLER_REGISTRATION:
             raise KafkaError(
                 ErrorCode.unsupported_version,

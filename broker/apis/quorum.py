@@ -15,17 +15,17 @@ from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
-from odradek.replication.controller.brokers import unregister_broker
+from odradek.replication.controller.broker_registration import unregister_broker
 from odradek.replication.controller.feature_updates import (
     UPGRADE,
     FeatureUpdate,
     update_features,
 )
 from odradek.replication.controller.features import KRAFT_VERSION
-from odradek.replication.controller.leadership import MIN_ISR
+from odradek.replication.controller.leader_and_isr import MIN_ISR
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.replication.raft.rpc_codec import write_endpoints
 from odradek.replication.raft.voters import ReplicaInfo
-from odradek.replication.raft.wire_form import write_endpoints
 
 Values = dict[str, Any]
 

@@ -18,14 +18,16 @@ from odradek.protocol import apis
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.fetch import write_fetch_response
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.raft import wire_elections, wire_log, wire_voters
-from odradek.replication.raft.wire_form import Form
+from odradek.replication.raft import election_rpcs as wire_elections
+from odradek.replication.raft import fetch_rpcs as wire_log
+from odradek.replication.raft import voter_rpcs as wire_voters
+from odradek.replication.raft.rpc_codec import RpcCodec
 from odradek.seams.files import Buffer, FileSlice
 
 CLUSTER_ACTION = AclOperation.CLUSTER_ACTION
 
 
-def responded_by_the_quorum(form: Form, needed: AclOperation) -> Handler:
+def responded_by_the_quorum(form: RpcCodec, needed: AclOperation) -> Handler:
     """For requests of this form, from whoever may do `needed` with the cluster."""
     read, write, refuse = form.read_request, form.encode_response, form.refuse
     assert read is not None

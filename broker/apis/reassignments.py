@@ -11,7 +11,7 @@ from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
-from odradek.replication.controller.elections import ELECTIONS, elect_leaders
+from odradek.replication.controller.leader_election import ELECTIONS, elect_leaders
 from odradek.replication.controller.reassignments import (
     Reassignment,
     alter_reassignments,

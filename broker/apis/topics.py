@@ -26,9 +26,9 @@ from odradek.protocol.messages import Repeated, field
 from odradek.replication.controller import partitions as partition_operations
 from odradek.replication.controller import topics as topic_operations
 from odradek.replication.controller.acls import AclOperation
+from odradek.replication.controller.controller_result import ControllerResult, MutationCharge
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import Charge, Plan
-from odradek.replication.controller.partitions import MorePartitions, PartitionsResult
+from odradek.replication.controller.partitions import NewPartitions, PartitionsResult
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
 from odradek.replication.errors import RequestTimedOut
@@ -203,7 +203,7 @@ def _deleted(topic: DeletedTopic) -> Values:
 
 
 async def _delete(
-    asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: Charge
+    asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: MutationCharge
 ) -> list[Values]:
     responses = [
         _not_deleted(name, topic_id, KafkaError(ErrorCode.invalid_request, reason))
@@ -216,10 +216,12 @@ async def _delete(
         return responses
     is_free = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)
 
-    def operation(image: MetadataImage) -> Plan[list[Values]]:
+    def operation(image: MetadataImage) -> ControllerResult[list[Values]]:
         denied = [] if is_free else _undeletable(names, ids, image, ctx)
         plan = topic_operations.delete_topics(image, names, ids, charge=charge)
-        return Plan(plan.records, [*denied, *(_deleted(topic) for topic in plan.result)])
+        return ControllerResult(
+            plan.records, [*denied, *(_deleted(topic) for topic in plan.result)]
+        )
 
     return responses + await ctx.services.metadata.perform(operation)
 
@@ -286,7 +288,7 @@ async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, A
     }
 
 
-async def _add(request: Any, ctx: RequestContext, charge: Charge) -> list[PartitionsResult]:
+async def _add(request: Any, ctx: RequestContext, charge: MutationCharge) -> list[PartitionsResult]:
     named = Counter(topic.name for topic in request.topics)
     denied = [
         PartitionsResult(name, ErrorCode.topic_authorization_failed)
@@ -294,7 +296,7 @@ async def _add(request: Any, ctx: RequestContext, charge: Charge) -> list[Partit
         if times == 1 and not may_topic(ctx, name)
     ]
     wanted = [
-        MorePartitions(
+        NewPartitions(
             topic.name,
             topic.count,
             None
@@ -305,7 +307,7 @@ async def _add(request: Any, ctx: RequestContext, charge: Charge) -> list[Partit
         if named[topic.name] > 1 or may_topic(ctx, topic.name)
     ]
 
-    def operation(image: MetadataImage) -> Plan[list[PartitionsResult]]:
+    def operation(image: MetadataImage) -> ControllerResult[list[PartitionsResult]]:
         return partition_operations.create_partitions(
             image,
             wanted,

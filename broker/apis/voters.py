@@ -9,7 +9,7 @@ from __future__ import annotations
 from odradek.broker.apis.raft import responded_by_the_quorum
 from odradek.protocol import apis
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.raft import wire_voters
+from odradek.replication.raft import voter_rpcs as wire_voters
 
 HANDLERS = {
     apis.ADD_RAFT_VOTER: responded_by_the_quorum(wire_voters.ADD_VOTER, AclOperation.ALTER),

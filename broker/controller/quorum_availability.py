@@ -19,7 +19,7 @@ import trio
 from odradek.seams.network import ConnectionLost, ConnectionRefused, Network
 
 if TYPE_CHECKING:
-    from odradek.replication.raft.metadata import Metadata
+    from odradek.replication.raft.metadata_manager import MetadataManager
     from odradek.replication.raft.voters import Voter
 
 log = logging.getLogger("odradek.node")
@@ -31,10 +31,10 @@ GONE_SECONDS = 2.0
 """So long every look must find too few: one that restarts is back by then, mostly."""
 
 
-class QuorumPresence:
+class QuorumAvailability:
     """See the module. Of one node; what it has found holds for all that it waits for."""
 
-    def __init__(self, metadata: Metadata, network: Network) -> None:
+    def __init__(self, metadata: MetadataManager, network: Network) -> None:
         self._metadata = metadata
         self._network = network
         self._gone_since = float("inf")

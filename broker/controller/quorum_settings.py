@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.broker.config.listeners import EVERY_ADDRESS, parse_bootstrap_servers
 from odradek.broker.config.server_config import ServerConfig
-from odradek.replication.raft.roles import QuorumSettings
+from odradek.replication.raft.quorum_state import QuorumSettings
 
 Address = tuple[str, int]
 

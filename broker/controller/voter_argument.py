@@ -13,36 +13,36 @@ _VOTER = re.compile(
 )
 
 
-class WrongVoter(ValueError):
+class InvalidVoter(ValueError):
     """The text names no voters; the message says what is wrong with it."""
 
 
 def parse_voters(text: str, listener: str) -> tuple[Voter, ...]:
-    """The voters, by id; each is reached at `listener`. Raises WrongVoter."""
+    """The voters, by id; each is reached at `listener`. Raises InvalidVoter."""
     voters: dict[int, Voter] = {}
     for entry in filter(None, text.strip().split(",")):
         voter = parse_voter(entry, listener)
         if voter.id in voters:
-            raise WrongVoter(f"Node id {voter.id} was specified more than once.")
+            raise InvalidVoter(f"Node id {voter.id} was specified more than once.")
         voters[voter.id] = voter
     if not voters:
-        raise WrongVoter("No voters given.")
+        raise InvalidVoter("No voters given.")
     return tuple(voters[voter_id] for voter_id in sorted(voters))
 
 
 def parse_voter(text: str, listener: str) -> Voter:
-    """Raises WrongVoter."""
+    """Raises InvalidVoter."""
     match = _VOTER.fullmatch(text.strip())
     if match is None:
-        raise WrongVoter(f"a voter is ID@HOST:PORT:DIRECTORY (IPv6 in brackets), not {text!r}")
+        raise InvalidVoter(f"a voter is ID@HOST:PORT:DIRECTORY (IPv6 in brackets), not {text!r}")
     number, port = int(match["id"]), int(match["port"])
     if not 0 <= number < 1 << 31:
-        raise WrongVoter(f"Invalid node id {number} in {text!r}")
+        raise InvalidVoter(f"Invalid node id {number} in {text!r}")
     if port > 65535:
-        raise WrongVoter(f"Invalid port {port} in {text!r}")
+        raise InvalidVoter(f"Invalid port {port} in {text!r}")
     try:
         directory_id = uuid_from_text(match["directory"])
     except ValueError as error:
-        raise WrongVoter(f"Failed to parse directory ID in {text!r}: {error}") from None
+        raise InvalidVoter(f"Failed to parse directory ID in {text!r}: {error}") from None
     host = match["bracketed"] if match["host"] is None else match["host"]
     return Voter(number, directory_id, (VoterEndpoint(listener, host, port),))

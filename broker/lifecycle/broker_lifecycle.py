@@ -31,7 +31,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.controller.periodic_tasks import QuorumMetadata, is_alone
+from odradek.broker.controller.quorum_controller import ControllerMetadataManager, is_alone
 from odradek.broker.lifecycle.broker_registration import registration_fields
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -42,7 +42,7 @@ from odradek.seams.locks import PromptLock
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.controller.controller_channel import ActiveController
-    from odradek.replication.controller.brokers import BrokerRegistration
+    from odradek.replication.controller.broker_registration import BrokerRegistration
     from odradek.seams.clock import Clock
 
 log = logging.getLogger("odradek.lifecycle")
@@ -143,7 +143,7 @@ class BrokerLifecycle:
 
     def __init__(
         self,
-        metadata: QuorumMetadata,
+        metadata: ControllerMetadataManager,
         controller: ActiveController,
         clock: Clock,
         config: ServerConfig,
@@ -204,7 +204,7 @@ class BrokerLifecycle:
         self._wake.set()
 
     async def _serve_alone(self, registration: BrokerRegistration) -> None:
-        from odradek.replication.controller.brokers import start_broker
+        from odradek.replication.controller.broker_registration import start_broker
 
         epoch = await self._metadata.perform(
             lambda image: start_broker(

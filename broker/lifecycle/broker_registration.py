@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.replication.controller import image as images
-from odradek.replication.controller.brokers import BrokerRegistration
+from odradek.replication.controller.broker_registration import BrokerRegistration
 
 if TYPE_CHECKING:
     from odradek.broker.network.server import Endpoint

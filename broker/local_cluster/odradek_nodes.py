@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from odradek.broker.controller.voter_argument import parse_voters
 from odradek.broker.local_cluster.plan import CONTROLLER_LISTENER, ClusterPlan, NodePlan
-from odradek.replication.controller.releases import initial_levels
+from odradek.replication.controller.release_versions import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.seams import Seams
 from odradek.seams.files import Path

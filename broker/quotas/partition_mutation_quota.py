@@ -15,7 +15,7 @@ from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.operations import ItemRefused
+from odradek.replication.controller.controller_result import ItemRefused
 from odradek.seams.clock import Clock
 
 if TYPE_CHECKING:

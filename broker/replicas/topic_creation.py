@@ -15,14 +15,18 @@ import trio
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.replication.controller.controller_result import (
+    ControllerResult,
+    MutationCharge,
+    no_mutation_quota,
+)
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import Charge, Plan, for_free
 
 if TYPE_CHECKING:
     from odradek.broker.node import Node
     from odradek.broker.requests.context import RequestContext
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
-    from odradek.replication.raft.metadata import Metadata
+    from odradek.replication.raft.metadata_manager import MetadataManager
 
 CREATE_SECONDS: Final = 30.0
 KNOWN_SECONDS: Final = 5.0
@@ -34,7 +38,7 @@ async def create_topics(
     topics: Sequence[NewTopic],
     *,
     validate_only: bool,
-    charge: Charge = for_free,
+    charge: MutationCharge = no_mutation_quota,
 ) -> list[CreatedTopic]:
     """Create topics as the active controller; one answer each. Raises NotController if it is not."""
     from odradek.replication.controller.topics import TopicDefaults, create_topics
@@ -44,7 +48,7 @@ async def create_topics(
         broker.config.get_int("default.replication.factor"),
     )
 
-    def operation(image: MetadataImage) -> Plan[list[CreatedTopic]]:
+    def operation(image: MetadataImage) -> ControllerResult[list[CreatedTopic]]:
         return create_topics(
             image,
             topics,
@@ -135,7 +139,7 @@ def _created(respond: Any) -> CreatedTopic:
     )
 
 
-async def _known(metadata: Metadata, names: Collection[str]) -> None:
+async def _known(metadata: MetadataManager, names: Collection[str]) -> None:
     """Until this node's image has all of them, or for as long as that may take."""
     changed = trio.Event()
 

@@ -23,7 +23,7 @@ from odradek.seams.network import ConnectionLost
 if TYPE_CHECKING:
     from odradek.broker.requests.context import RequestContext
     from odradek.broker.security.authorizer import Authorizer
-    from odradek.replication.raft.metadata import Metadata
+    from odradek.replication.raft.metadata_manager import MetadataManager
 
 _log = logging.getLogger("odradek.connection")
 
@@ -43,7 +43,7 @@ RESPONDED_BEFORE: Final = frozenset(
 """What a quorum is made by."""
 
 
-def follow_acls(authorizer: Authorizer, metadata: Metadata) -> None:
+def follow_acls(authorizer: Authorizer, metadata: MetadataManager) -> None:
     """Go by the image's ACLs from now on."""
     authorizer.load(acl_of(record) for record in metadata.image.acls.values())
 

@@ -17,8 +17,13 @@ from odradek.protocol.acls import AclResource as AclResource
 from odradek.protocol.acls import PatternType as PatternType
 from odradek.protocol.acls import Permission as Permission
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.controller_result import (
+    MAX_RECORDS,
+    ControllerResult,
+    ItemRefused,
+    check_size,
+)
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import MAX_RECORDS, ItemRefused, Plan, check_size
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import value_class
 
@@ -141,7 +146,7 @@ class _Index:
 
 def create_acls(
     image: MetadataImage, wanted: Sequence[Acl], *, entropy: Entropy
-) -> Plan[list[KafkaError | None]]:
+) -> ControllerResult[list[KafkaError | None]]:
     """One answer for each ACL, None where it is there now; one that was there stays as it is."""
     from odradek.protocol.schemas.security_records import AccessControlEntryRecord
 
@@ -172,7 +177,7 @@ def create_acls(
             )
         )
     check_size(records)
-    return Plan(records, responses)
+    return ControllerResult(records, responses)
 
 
 @value_class
@@ -194,7 +199,9 @@ class TooManyAcls(KafkaError):
         )
 
 
-def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Plan[list[DeletedAcls]]:
+def delete_acls(
+    image: MetadataImage, filters: Sequence[AclFilter]
+) -> ControllerResult[list[DeletedAcls]]:
     """One answer for each filter; an ACL that several of them find is named by each.
 
     Raises TooManyAcls.
@@ -213,7 +220,9 @@ def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Plan[list
         if len(doomed) > MAX_RECORDS:
             raise TooManyAcls
         responses.append(DeletedAcls([acl for _, acl in found]))
-    return Plan([RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed], responses)
+    return ControllerResult(
+        [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed], responses
+    )
 
 
 def check_new(acl: Acl) -> None:

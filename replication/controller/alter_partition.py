@@ -4,7 +4,7 @@ The leader proposes, the controller checks and decides: the leader must be the o
 the partition as it is (the partition epoch), and propose none who must not be in sync now. A broker that
 is fenced, shutting down, or registered anew since it last fetched may not join, for it may not hold
 what the leader thinks it does. What follows from a new in-sync set (a reassignment completes, the ELR
-grows or is forgotten) is `decide_change`'s.
+grows or is forgotten) is `build_partition_change`'s.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.brokers import check_broker_epoch
+from odradek.replication.controller.broker_registration import check_broker_epoch
+from odradek.replication.controller.controller_result import ControllerResult, ItemRefused
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
-from odradek.replication.controller.leadership import (
+from odradek.replication.controller.leader_and_isr import (
     allows_unclean_election,
-    surroundings,
+    partition_change_context,
 )
-from odradek.replication.controller.operations import ItemRefused, Plan
-from odradek.replication.controller.partition_change import (
+from odradek.replication.controller.partition_change_builder import (
     RECOVERING,
-    Election,
-    Wanted,
-    decide_change,
+    ElectionType,
+    PartitionTarget,
+    build_partition_change,
 )
-from odradek.replication.controller.partition_state import NO_LEADER_CHANGE, changed_partition
+from odradek.replication.controller.partition_registration import (
+    NO_LEADER_CHANGE,
+    merge_partition_change,
+)
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ def alter_partitions(
     proposed: Sequence[ProposedIsr],
     *,
     unclean_election: bool = False,
-) -> Plan[list[AlteredPartition]]:
+) -> ControllerResult[list[AlteredPartition]]:
     """One answer for each partition, in the order asked. Raises StaleBrokerEpoch.
 
     `unclean_election` is what holds for topics that set nothing. NEW_LEADER_ELECTED is an answer
@@ -89,13 +92,13 @@ def alter_partitions(
         record = _decided(image, topic, now, each, unclean_election)
         if record is not None:
             records.append(record)
-            now = states[each.topic_id, each.index] = changed_partition(now, record)
+            now = states[each.topic_id, each.index] = merge_partition_change(now, record)
         if record is not None and record.leader not in (NO_LEADER_CHANGE, broker_id):
             error = ErrorCode.new_leader_elected
             responses.append(AlteredPartition(each.topic_id, each.index, error))
         else:
             responses.append(AlteredPartition(each.topic_id, each.index, state=now))
-    return Plan(records, responses, atomic=False)
+    return ControllerResult(records, responses, atomic=False)
 
 
 def _find(image: MetadataImage, proposed: ProposedIsr) -> tuple[TopicImage, PartitionImage]:
@@ -152,14 +155,14 @@ def _decided(
     unclean_election: bool,
 ) -> PartitionChangeRecord | None:
     unclean = allows_unclean_election(image, topic.name, default=unclean_election)
-    return decide_change(
+    return build_partition_change(
         topic.id,
         proposed.index,
         now,
-        Wanted(
+        PartitionTarget(
             isr=tuple(replica for replica, _ in proposed.isr),
             recovery_state=proposed.recovery_state,
-            election=Election.UNCLEAN if unclean else Election.ONLINE,
+            election=ElectionType.UNCLEAN if unclean else ElectionType.ONLINE,
         ),
-        surroundings(image, topic, now),
+        partition_change_context(image, topic, now),
     )

@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from odradek.protocol.codec.primitives import MAX_STRING_BYTES
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.features import elr_enabled, knows_cordoned
-from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
-from odradek.replication.controller.leadership import MIN_ISR
-from odradek.replication.controller.operations import (
+from odradek.replication.controller.controller_result import (
     ConfigValidator,
+    ControllerResult,
     ItemRefused,
-    Plan,
     check_size,
 )
+from odradek.replication.controller.features import elr_enabled, knows_cordoned
+from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
+from odradek.replication.controller.leader_and_isr import MIN_ISR
 from odradek.seams.values import value_class
 
 __all__ = [
@@ -70,7 +70,7 @@ def incremental_alter_configs(
     list_configs: Mapping[int, Mapping[str, str]],
     past_brokers: bool = False,
     validate_only: bool = False,
-) -> Plan[list[AlteredResource]]:
+) -> ControllerResult[list[AlteredResource]]:
     """One answer for each resource, in the order asked.
 
     `list_configs`: of each resource type, the configs of type LIST and the text of their defaults
@@ -98,7 +98,7 @@ def alter_configs(
     validate_config: ConfigValidator,
     past_brokers: bool = False,
     validate_only: bool = False,
-) -> Plan[list[AlteredResource]]:
+) -> ControllerResult[list[AlteredResource]]:
     """Replace all configs of each resource by those given (AlterConfigs); `past_brokers` as above."""
 
     def decide(resource: Resource, configs: Mapping[str, str | None]) -> list[Any]:
@@ -128,7 +128,7 @@ def _each_resource(
     wanted: Sequence[tuple[Resource, Any]],
     decide: Callable[[Resource, Any], list[Any]],
     validate_only: bool,
-) -> Plan[list[AlteredResource]]:
+) -> ControllerResult[list[AlteredResource]]:
     counts = Counter(resource for resource, _ in wanted)
     records: list[Any] = []
     responses: dict[Resource, AlteredResource] = {}
@@ -146,7 +146,7 @@ def _each_resource(
         records += [each for each in decided if type(each).__name__ != "ClearElrRecord"]
     records += clear
     check_size(records)
-    return Plan([] if validate_only else records, list(responses.values()))
+    return ControllerResult([] if validate_only else records, list(responses.values()))
 
 
 def _altered(now: str | None, wanted: Alteration, lists: Mapping[str, str]) -> str | None:

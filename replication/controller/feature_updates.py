@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.controller_result import ControllerResult, ItemRefused
 from odradek.replication.controller.features import (
     CONTROLLER_REGISTRATION,
     CORDONED_DIRECTORIES,
@@ -25,8 +26,7 @@ from odradek.replication.controller.features import (
     metadata_version,
 )
 from odradek.replication.controller.image import BROKER, MetadataImage
-from odradek.replication.controller.leadership import MIN_ISR
-from odradek.replication.controller.operations import ItemRefused, Plan
+from odradek.replication.controller.leader_and_isr import MIN_ISR
 from odradek.seams.values import value_class
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -64,7 +64,7 @@ def update_features(
     min_insync_replicas: int,
     other_voters: Collection[int],
     validate_only: bool = False,
-) -> Plan[None]:
+) -> ControllerResult[None]:
     """Raises KafkaError (invalid_update_version) with the first update that cannot be.
 
     `kraft_version` is the quorum's; `min_insync_replicas` the static config, which becomes the
@@ -82,7 +82,7 @@ def update_features(
         records += _update(image, each, proposed, kraft_version, other_voters)
     if ELIGIBLE_LEADER_REPLICAS in latest and latest[ELIGIBLE_LEADER_REPLICAS].level > 0:
         records = [*_min_isr_of_cluster(image, min_insync_replicas), *records]
-    return Plan([] if validate_only else records, None)
+    return ControllerResult([] if validate_only else records, None)
 
 
 def _update(

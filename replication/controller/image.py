@@ -197,7 +197,7 @@ class MetadataImage:
 
     def records(self) -> Iterator[Any]:
         """The records of a snapshot: applied to nothing, they give this image."""
-        from odradek.replication.controller.snapshot_records import snapshot_records
+        from odradek.replication.controller.image_records import snapshot_records
 
         return snapshot_records(self)
 

@@ -11,7 +11,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def difference(before: MetadataImage, image: MetadataImage) -> MetadataDelta:
+def image_delta(before: MetadataImage, image: MetadataImage) -> MetadataDelta:
     """As if all that happened in between were one step; its records are not known."""
     created = {
         id: topic for id, topic in image.topics_by_id.items() if id not in before.topics_by_id

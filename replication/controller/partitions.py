@@ -8,15 +8,16 @@ from typing import Any
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.assignments import (
-    ALL_FENCED,
-    cannot_replicate,
-    check_manual_assignment,
-    first_state,
-    nobody_serves,
+from odradek.replication.controller.broker_registration import check_broker_epoch
+from odradek.replication.controller.controller_result import (
+    MAX_RECORDS,
+    ControllerResult,
+    ItemRefused,
+    MutationCharge,
+    TooManyRecords,
+    check_size,
+    no_mutation_quota,
 )
-from odradek.replication.controller.brokers import check_broker_epoch
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
 from odradek.replication.controller.image import (
     BrokerImage,
@@ -24,29 +25,31 @@ from odradek.replication.controller.image import (
     PartitionImage,
     TopicImage,
 )
-from odradek.replication.controller.leadership import (
-    Place,
+from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.leader_and_isr import (
+    PartitionRef,
     leader_and_isr_updates,
-    surroundings,
+    partition_change_context,
 )
-from odradek.replication.controller.operations import (
-    MAX_RECORDS,
-    Charge,
-    ItemRefused,
-    Plan,
-    TooManyRecords,
-    check_size,
-    for_free,
+from odradek.replication.controller.partition_change_builder import (
+    PartitionTarget,
+    build_partition_change,
 )
-from odradek.replication.controller.partition_change import Wanted, decide_change
-from odradek.replication.controller.partition_state import partition_record
-from odradek.replication.controller.placement import Placer
+from odradek.replication.controller.partition_registration import partition_record
+from odradek.replication.controller.replica_assignment import (
+    ALL_FENCED,
+    cannot_replicate,
+    check_manual_assignment,
+    initial_partition,
+    no_active_replica,
+)
+from odradek.replication.controller.striped_replica_placer import StripedReplicaPlacer
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import value_class
 
 
 @value_class
-class MorePartitions:
+class NewPartitions:
     """`count` is the new total; `assignments` the replicas of each new one, or None."""
 
     topic: str
@@ -63,12 +66,12 @@ class PartitionsResult:
 
 def create_partitions(
     image: MetadataImage,
-    wanted: Sequence[MorePartitions],
+    wanted: Sequence[NewPartitions],
     *,
     entropy: Entropy,
     validate_only: bool = False,
-    charge: Charge = for_free,
-) -> Plan[list[PartitionsResult]]:
+    charge: MutationCharge = no_mutation_quota,
+) -> ControllerResult[list[PartitionsResult]]:
     """One answer for each topic, in the order asked (KIP-195)."""
     counts: dict[str, int] = {}
     for each in wanted:
@@ -90,10 +93,10 @@ def create_partitions(
         else:
             records += added
             responses[each.topic] = PartitionsResult(each.topic)
-    return Plan([] if validate_only else records, list(responses.values()))
+    return ControllerResult([] if validate_only else records, list(responses.values()))
 
 
-def _added_partitions(image: MetadataImage, wanted: MorePartitions, entropy: Entropy) -> list[Any]:
+def _added_partitions(image: MetadataImage, wanted: NewPartitions, entropy: Entropy) -> list[Any]:
     topic = image.topics_by_name.get(wanted.topic)
     if topic is None:
         raise ItemRefused(ErrorCode.unknown_topic_or_partition)
@@ -111,7 +114,7 @@ def _added_partitions(image: MetadataImage, wanted: MorePartitions, entropy: Ent
     ]
 
 
-def _how_many_more(wanted: MorePartitions, present: int) -> int:
+def _how_many_more(wanted: NewPartitions, present: int) -> int:
     if wanted.count == present:
         raise ItemRefused(
             ErrorCode.invalid_partitions, f"Topic already has {present} partition(s)."
@@ -140,11 +143,11 @@ def _placed(
     image: MetadataImage, topic: TopicImage, count: int, entropy: Entropy
 ) -> list[PartitionImage]:
     factor = _replication_factor(topic)
-    placer = Placer(image, entropy)
+    placer = StripedReplicaPlacer(image, entropy)
     placer.check(factor)
     partitions = []
     for _ in range(count):
-        partition = first_state(image, placer.place(factor))
+        partition = initial_partition(image, placer.place(factor))
         if partition is None:
             raise cannot_replicate(factor, ALL_FENCED)
         partitions.append(partition)
@@ -158,9 +161,9 @@ def _assigned(
     partitions = []
     for index, replicas in enumerate(assignments, start=len(topic.partitions)):
         check_manual_assignment(image, replicas, factor)
-        partition = first_state(image, replicas)
+        partition = initial_partition(image, replicas)
         if partition is None:
-            raise nobody_serves(index)
+            raise no_active_replica(index)
         partitions.append(partition)
     return partitions
 
@@ -172,7 +175,7 @@ def assign_directories(
     assignments: Mapping[tuple[UUID, int], UUID],
     *,
     unclean_election: bool = False,
-) -> Plan[Mapping[tuple[UUID, int], ErrorCode]]:
+) -> ControllerResult[Mapping[tuple[UUID, int], ErrorCode]]:
     """In which of its log directories a broker keeps its replicas (AssignReplicasToDirs, KIP-858).
 
     `assignments`: (topic id, partition) to directory id. What is assigned to a directory that is
@@ -195,15 +198,15 @@ def assign_directories(
             continue
         topic, _, partition = found
         responses[topic_id, index] = ErrorCode.none
-        record = decide_change(
+        record = build_partition_change(
             topic_id,
             index,
             partition,
-            Wanted(
+            PartitionTarget(
                 directories={broker_id: directory},
                 unclean_shutdown=_lacks_records(partition, broker, directory),
             ),
-            surroundings(image, topic, _moved(partition, broker_id, directory)),
+            partition_change_context(image, topic, _moved(partition, broker_id, directory)),
         )
         if record is not None:
             records.append(record)
@@ -211,7 +214,7 @@ def assign_directories(
             offline.append((topic_id, index))
     if offline:
         records += _leave_offline(image, records, broker_id, offline, unclean_election)
-    return Plan(records, responses)
+    return ControllerResult(records, responses)
 
 
 def _lacks_records(
@@ -252,7 +255,9 @@ def _leave_offline(
     )
 
 
-def _replica(image: MetadataImage, broker_id: int, topic_id: UUID, index: int) -> Place | ErrorCode:
+def _replica(
+    image: MetadataImage, broker_id: int, topic_id: UUID, index: int
+) -> PartitionRef | ErrorCode:
     topic = image.topics_by_id.get(topic_id)
     if topic is None:
         return ErrorCode.unknown_topic_id

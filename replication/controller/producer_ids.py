@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.brokers import check_broker_epoch
+from odradek.replication.controller.broker_registration import check_broker_epoch
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import Plan
 from odradek.seams.values import value_class
 
 BLOCK_SIZE = 1000
@@ -20,7 +20,7 @@ class ProducerIdBlock:
 
 def allocate_producer_ids(
     image: MetadataImage, broker_id: int, broker_epoch: int
-) -> Plan[ProducerIdBlock]:
+) -> ControllerResult[ProducerIdBlock]:
     """The next block, for this broker alone.
 
     Raises KafkaError(stale_broker_epoch), or unknown_server_error once 2^63 ids are used up.
@@ -38,4 +38,4 @@ def allocate_producer_ids(
     record = ProducerIdsRecord(
         broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + BLOCK_SIZE
     )
-    return Plan([record], ProducerIdBlock(first))
+    return ControllerResult([record], ProducerIdBlock(first))

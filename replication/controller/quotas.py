@@ -11,8 +11,12 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.controller_result import (
+    ControllerResult,
+    ItemRefused,
+    check_size,
+)
 from odradek.replication.controller.image import MetadataImage, QuotaEntity
-from odradek.replication.controller.operations import ItemRefused, Plan, check_size
 from odradek.seams.values import value_class
 
 USER: Final = "user"
@@ -67,7 +71,7 @@ class AlteredQuotas:
 
 def alter_quotas(
     image: MetadataImage, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
-) -> Plan[list[AlteredQuotas]]:
+) -> ControllerResult[list[AlteredQuotas]]:
     """One answer for each entity, in the order asked. An entity that is named again is refused by
     then; what was asked of it first is done, as in Kafka."""
     records: list[Any] = []
@@ -83,7 +87,7 @@ def alter_quotas(
         else:
             responses[entity] = AlteredQuotas(entity)
     check_size(records)
-    return Plan([] if validate_only else records, list(responses.values()))
+    return ControllerResult([] if validate_only else records, list(responses.values()))
 
 
 def _altered(

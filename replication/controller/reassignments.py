@@ -1,7 +1,7 @@
 """Moving partitions to other brokers: begun, cancelled and listed (KIP-455, KIP-860).
 
 A reassignment is a state of the partition: `adding_replicas` are to join, `removing_replicas` go once
-all that are added are in sync. It completes with the change that fulfils it, which `decide_change`
+all that are added are in sync. It completes with the change that fulfils it, which `build_partition_change`
 sees to; where there is nothing to add, that is at once.
 
 A reassignment takes the place of the one before. Who was being added and is not wanted any more is both,
@@ -15,19 +15,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.assignments import check_manual_assignment
+from odradek.replication.controller.controller_result import (
+    ControllerResult,
+    ItemRefused,
+    check_size,
+)
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
-from odradek.replication.controller.leadership import (
+from odradek.replication.controller.leader_and_isr import (
     allows_unclean_election,
-    surroundings,
+    partition_change_context,
 )
-from odradek.replication.controller.operations import ItemRefused, Plan, check_size
-from odradek.replication.controller.partition_change import (
-    Election,
-    Wanted,
-    decide_change,
-    without,
+from odradek.replication.controller.partition_change_builder import (
+    ElectionType,
+    PartitionTarget,
+    build_partition_change,
+    without_replicas,
 )
+from odradek.replication.controller.replica_assignment import check_manual_assignment
 from odradek.seams.values import value_class
 
 
@@ -46,7 +50,7 @@ def alter_reassignments(
     *,
     allow_replication_factor_change: bool = True,
     unclean_election: bool = False,
-) -> Plan[list[KafkaError | None]]:
+) -> ControllerResult[list[KafkaError | None]]:
     """One answer for each partition, None where it is under way or done.
 
     `unclean_election` is what holds for topics that set nothing.
@@ -70,7 +74,7 @@ def alter_reassignments(
         if changed is not None:
             records.append(changed)
     check_size(records)
-    return Plan(records, responses)
+    return ControllerResult(records, responses)
 
 
 def _find(image: MetadataImage, wanted: Reassignment) -> tuple[TopicImage, PartitionImage]:
@@ -97,18 +101,18 @@ def _begun(
 ) -> Any:
     """What is not in the target goes, also what an earlier reassignment was adding: that stays among
     the added ones, too, so that cancelling still knows what there was at first."""
-    removing = without(partition.replicas, target)
-    adding = without(target, partition.replicas)
-    return decide_change(
+    removing = without_replicas(partition.replicas, target)
+    adding = without_replicas(target, partition.replicas)
+    return build_partition_change(
         topic.id,
         index,
         partition,
-        Wanted(
+        PartitionTarget(
             replicas=(*target, *sorted(removing)),
             removing=tuple(sorted(removing)),
             adding=tuple(sorted((*partition.adding_replicas, *adding))),
         ),
-        surroundings(image, topic, partition),
+        partition_change_context(image, topic, partition),
     )
 
 
@@ -132,8 +136,8 @@ def _cancelled(
     """Back to the replicas there were. Raises ItemRefused."""
     if not partition.is_reassigning:
         raise ItemRefused(ErrorCode.no_reassignment_in_progress)
-    replicas = without(partition.replicas, partition.adding_replicas)
-    isr = without(partition.isr, partition.adding_replicas)
+    replicas = without_replicas(partition.replicas, partition.adding_replicas)
+    isr = without_replicas(partition.isr, partition.adding_replicas)
     unclean = allows_unclean_election(image, topic.name, default=unclean_election)
     if not isr:
         if not unclean:
@@ -143,18 +147,18 @@ def _cancelled(
                 "require an unclean leader election.",
             )
         isr = replicas[:1]
-    return decide_change(
+    return build_partition_change(
         topic.id,
         index,
         partition,
-        Wanted(
+        PartitionTarget(
             isr=isr,
             replicas=replicas,
             removing=(),
             adding=(),
-            election=Election.UNCLEAN if unclean else Election.ONLINE,
+            election=ElectionType.UNCLEAN if unclean else ElectionType.ONLINE,
         ),
-        surroundings(image, topic, partition),
+        partition_change_context(image, topic, partition),
     )
 
 

@@ -14,8 +14,12 @@ from dataclasses import field
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.controller_result import (
+    ControllerResult,
+    ItemRefused,
+    check_size,
+)
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import ItemRefused, Plan, check_size
 from odradek.seams.values import value_class
 
 HASHES: Final = {1: "sha256", 2: "sha512"}
@@ -45,7 +49,7 @@ def alter_scram_credentials(
     image: MetadataImage,
     deletions: Sequence[ScramDeletion],
     upsertions: Sequence[ScramUpsertion],
-) -> Plan[list[tuple[str, KafkaError | None]]]:
+) -> ControllerResult[list[tuple[str, KafkaError | None]]]:
     """One answer for each user, None for done; a user is altered once in a request or not at all."""
     changes: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
     wanted: dict[str, ScramDeletion | ScramUpsertion] = {}
@@ -67,7 +71,7 @@ def alter_scram_credentials(
             wanted[each.user] = each
     records = [_record(each) for each in wanted.values()]
     check_size(records)
-    return Plan(records, [*((user, None) for user in wanted), *refused.items()])
+    return ControllerResult(records, [*((user, None) for user in wanted), *refused.items()])
 
 
 def _check(image: MetadataImage, wanted: ScramDeletion | ScramUpsertion) -> None:

@@ -13,26 +13,29 @@ from typing import Any
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.assignments import (
+from odradek.replication.controller.configs import config_records
+from odradek.replication.controller.controller_result import (
+    MAX_RECORDS,
+    ConfigValidator,
+    ControllerResult,
+    ItemRefused,
+    MutationCharge,
+    check_size,
+    no_mutation_quota,
+)
+from odradek.replication.controller.image import TOPIC, MetadataImage, PartitionImage
+from odradek.replication.controller.partition_registration import partition_record
+from odradek.replication.controller.replica_assignment import (
     ALL_FENCED,
     cannot_replicate,
     check_manual_assignment,
-    first_state,
-    nobody_serves,
+    initial_partition,
+    no_active_replica,
 )
-from odradek.replication.controller.configs import config_records
-from odradek.replication.controller.image import TOPIC, MetadataImage, PartitionImage
-from odradek.replication.controller.operations import (
-    MAX_RECORDS,
-    Charge,
-    ConfigValidator,
-    ItemRefused,
-    Plan,
-    check_size,
-    for_free,
+from odradek.replication.controller.striped_replica_placer import (
+    InvalidReplicationFactor,
+    StripedReplicaPlacer,
 )
-from odradek.replication.controller.partition_state import partition_record
-from odradek.replication.controller.placement import InvalidReplicationFactor, Placer
 from odradek.replication.controller.topic_names import CLUSTER_METADATA, collision_key, name_error
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import value_class
@@ -95,8 +98,8 @@ def create_topics(
     defaults: TopicDefaults,
     validate_config: ConfigValidator,
     validate_only: bool = False,
-    charge: Charge = for_free,
-) -> Plan[list[CreatedTopic]]:
+    charge: MutationCharge = no_mutation_quota,
+) -> ControllerResult[list[CreatedTopic]]:
     """One answer for each name, in the order asked (KIP-4, KIP-464, KIP-525). What is only validated is
     charged, too, as by Kafka."""
     counts: dict[str, int] = {}
@@ -120,7 +123,7 @@ def create_topics(
             reason = f"Creation of internal topic {CLUSTER_METADATA} is prohibited."
             responses[name] = _refused(name, _invalid_request(reason))
     records = [] if validate_only else creation.records
-    return Plan(records, [responses[name] for name in counts])
+    return ControllerResult(records, [responses[name] for name in counts])
 
 
 class _Creation:
@@ -132,7 +135,7 @@ class _Creation:
         entropy: Entropy,
         defaults: TopicDefaults,
         validate_config: ConfigValidator,
-        charge: Charge,
+        charge: MutationCharge,
     ) -> None:
         self._charge = charge
         self.records: list[Any] = []
@@ -209,14 +212,14 @@ class _Creation:
         count, factor = topic.partitions, topic.replication_factor
         count = self._defaults.partitions if count == -1 else count
         factor = self._defaults.replication_factor if factor == -1 else factor
-        placer = Placer(self._image, self._entropy)
+        placer = StripedReplicaPlacer(self._image, self._entropy)
         try:
             placer.check(factor)
         except InvalidReplicationFactor as error:
             raise cannot_replicate(factor, error.message) from None
         partitions = []
         for _ in range(count):
-            partition = first_state(self._image, placer.place(factor))
+            partition = initial_partition(self._image, placer.place(factor))
             if partition is None:
                 raise cannot_replicate(factor, ALL_FENCED)
             partitions.append(partition)
@@ -237,9 +240,9 @@ class _Creation:
                 )
             check_manual_assignment(self._image, replicas, factor)
             factor = len(replicas)
-            partition = first_state(self._image, replicas)
+            partition = initial_partition(self._image, replicas)
             if partition is None:
-                raise nobody_serves(index)
+                raise no_active_replica(index)
             found[index] = partition
         if sorted(found) != list(range(len(found))):
             raise _invalid_assignment("partitions should be a consecutive 0-based integer sequence")
@@ -292,8 +295,8 @@ def delete_topics(
     names: Sequence[str] = (),
     ids: Sequence[UUID] = (),
     *,
-    charge: Charge = for_free,
-) -> Plan[list[DeletedTopic]]:
+    charge: MutationCharge = no_mutation_quota,
+) -> ControllerResult[list[DeletedTopic]]:
     """Delete by name and by id (KIP-516); one answer for each name and id, in the order asked."""
     from odradek.protocol.schemas.topic_records import RemoveTopicRecord
 
@@ -334,7 +337,7 @@ def delete_topics(
         else:
             records.append(RemoveTopicRecord(topic_id=topic_id))
             responses.append(DeletedTopic(name, topic_id))
-    return Plan(records, responses)
+    return ControllerResult(records, responses)
 
 
 def _kept(name: str | None, topic_id: UUID | None, reason: str) -> DeletedTopic:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import Endpoints, Request, Response
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import Voter
@@ -21,7 +21,7 @@ from odradek.seams.values import value_class
 class Persist:
     """Make the election durable before anything else is done."""
 
-    election: Election
+    election: ElectionState
 
 
 @value_class

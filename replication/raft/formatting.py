@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from odradek.replication.controller.features import KRAFT_VERSION, METADATA_VERSION
-from odradek.replication.controller.releases import RELEASES
+from odradek.replication.controller.release_versions import RELEASE_VERSIONS
 from odradek.replication.raft.bootstrap import (
     feature_records,
     write_bootstrap_file,
@@ -112,7 +112,7 @@ def format_node(
     taken = {each.directory_id for each in found.values() if isinstance(each, MetaProperties)}
     ids = wanted.identities(empty, {each for each in taken if each is not None}, entropy.uuid)
     for path in empty:
-        release = RELEASES[wanted.levels[METADATA_VERSION]]
+        release = RELEASE_VERSIONS[wanted.levels[METADATA_VERSION]]
         say(f"Formatting {wanted.kind(path)} {path} with {METADATA_VERSION} {release}.")
         _format(files, path, wanted, ids[path], now_ms)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.snapshots import SnapshotId
-from odradek.replication.raft.voters import NOBODY, ReplicaKey, Voter, VoterEndpoint
+from odradek.replication.raft.voters import NO_LEADER, ReplicaKey, Voter, VoterEndpoint
 from odradek.seams.values import value_class
 
 Endpoints = tuple[VoterEndpoint, ...]
@@ -34,7 +34,7 @@ class Response:
     _: KW_ONLY
     error: ErrorCode = ErrorCode.none
     epoch: int = 0
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_endpoints: Endpoints = ()
 
 
@@ -103,7 +103,7 @@ class FetchRequest(Request):
 
 
 @value_class
-class EpochEnd:
+class EpochEndOffset:
     """Where an epoch ends in a log."""
 
     epoch: int
@@ -118,7 +118,7 @@ class FetchResponse(Response):
     _: KW_ONLY
     high_watermark: int = -1
     log_start_offset: int = -1
-    diverging: EpochEnd | None = None
+    diverging: EpochEndOffset | None = None
     snapshot_id: SnapshotId | None = None
     records: Any = None
 

@@ -28,8 +28,8 @@ from odradek.protocol.records.control import ControlType, kraft_control_batch
 from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.raft.errors import BatchTooLarge
-from odradek.replication.raft.messages import EpochEnd
-from odradek.replication.raft.quorum_state import QuorumStateFile
+from odradek.replication.raft.messages import EpochEndOffset
+from odradek.replication.raft.quorum_state_store import QuorumStateStore
 from odradek.replication.raft.recovery_point import RecoveryPointFile
 from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId, SnapshotStore
 from odradek.seams.clock import Clock
@@ -106,7 +106,7 @@ class MetadataLog:
         self._on_full = on_full
         self.directory = directory / DIRECTORY
         self.snapshots = SnapshotStore(files, self.directory)
-        self.quorum_state = QuorumStateFile(files, self.directory)
+        self.quorum_state = QuorumStateStore(files, self.directory)
         self._recovery_point = RecoveryPointFile(files, self.directory, TopicPartition(TOPIC, 0))
         self._checkpoint_due_s = 0.0
         self.appended_ms = -1
@@ -236,11 +236,11 @@ class MetadataLog:
     def snapshot_size(self, snapshot_id: SnapshotId) -> int | None:
         return self.snapshots.sizes.get(snapshot_id)
 
-    def end_of_epoch(self, epoch: int) -> EpochEnd:
+    def end_of_epoch(self, epoch: int) -> EpochEndOffset:
         found = self._log.epochs.end_offset_for(epoch)
         if found.epoch < 0:
-            return EpochEnd(self.last_epoch, self.end_offset)
-        return EpochEnd(found.epoch, found.end_offset)
+            return EpochEndOffset(self.last_epoch, self.end_offset)
+        return EpochEndOffset(found.epoch, found.end_offset)
 
     @property
     def size_bytes(self) -> int:

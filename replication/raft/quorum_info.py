@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from odradek.replication.raft.voters import QuorumInfo, ReplicaInfo
 
 if TYPE_CHECKING:
-    from odradek.replication.raft.driver import QuorumDriver
-    from odradek.replication.raft.leadership import Progress
+    from odradek.replication.raft.leader_state import ReplicaState
     from odradek.replication.raft.metadata_log import MetadataLog
+    from odradek.replication.raft.raft_client_driver import RaftClientDriver
 
 
-def described(driver: QuorumDriver, metadata_log: MetadataLog, *, wall_ms: int) -> QuorumInfo:
+def describe_quorum(
+    driver: RaftClientDriver, metadata_log: MetadataLog, *, wall_ms: int
+) -> QuorumInfo:
     """The leader itself has fetched and caught up now."""
     quorum, leadership = driver.quorum, driver.quorum.leadership
     end_offset, now_ms = metadata_log.end_offset, driver.now_ms
@@ -20,7 +22,7 @@ def described(driver: QuorumDriver, metadata_log: MetadataLog, *, wall_ms: int) 
     observers: tuple[ReplicaInfo, ...] = ()
     if leadership is not None:
 
-        def info(progress: Progress) -> ReplicaInfo:
+        def info(progress: ReplicaState) -> ReplicaInfo:
             if progress.key.id == leadership.key.id:  # of a static quorum's voters no more is known
                 return ReplicaInfo(progress.key, end_offset, wall_ms, wall_ms)
             return ReplicaInfo(

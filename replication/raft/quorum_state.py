@@ -1,59 +1,420 @@
-"""The `quorum-state` file: what a voter must never forget, replaced at once (KIP-595, KIP-853)."""
+"""Where a node stands in the quorum: its role, its epoch, and how one role becomes another.
+
+    UNATTACHED --time-out--> PROSPECTIVE --majority of pre-votes--> CANDIDATE --majority--> LEADER
+    PROSPECTIVE --lost or time-out--> FOLLOWER of the leader it had, else UNATTACHED
+    CANDIDATE --time-out--> PROSPECTIVE
+    FOLLOWER --no fetch answered in time, or the leader has ended--> PROSPECTIVE
+    LEADER --resigns, or no majority fetches--> RESIGNED --time-out--> UNATTACHED, next epoch
+    any --hears of a later epoch--> UNATTACHED, or FOLLOWER if its leader is known
+    any but LEADER --hears who leads its epoch--> FOLLOWER
+
+An epoch only grows, and names one leader at most. An observer is UNATTACHED or FOLLOWER, and never
+campaigns.
+"""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
+from dataclasses import field, replace
 from typing import Final
 
-from odradek.protocol.schemas.quorum_state import (
-    QuorumState,
-    decode_quorum_state,
-    encode_quorum_state,
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import Action, Committed, Reply, Send, StartEpoch
+from odradek.replication.raft.election_state import ElectionState, VoteTally
+from odradek.replication.raft.errors import InconsistentQuorum
+from odradek.replication.raft.follower_state import FollowerState
+from odradek.replication.raft.leader_state import LeaderState
+from odradek.replication.raft.messages import (
+    AddVoterRequest,
+    AddVoterResponse,
+    Endpoints,
+    RemoveVoterResponse,
+    Request,
 )
-from odradek.protocol.schemas.serde import InvalidRecord
-from odradek.replication.raft.elections import Election
-from odradek.seams.files import Files, Path
+from odradek.replication.raft.raft_log import RaftLog
+from odradek.replication.raft.request_manager import RequestManager
+from odradek.replication.raft.voter_changes import PendingVoterChange
+from odradek.replication.raft.voter_history import BEFORE_THE_LOG, VoterHistory
+from odradek.replication.raft.voters import NO_LEADER, ReplicaKey, Voter, VoterSet
+from odradek.seams.values import state_class, value_class
 
-NAME = "quorum-state"
-NEWEST_VERSION = 1
-REMEDY: Final = (
-    "bring the file back; or, where other controllers have the log, begin anew with an empty directory, as "
-    "another voter; the only controller has voted for nobody else, and goes on without it: remove the file"
-)
+KIB: Final = 1024
 
 
-class QuorumStateFile:
-    """The file in the metadata log's directory."""
+class Role(enum.Enum):
+    UNATTACHED = "unattached"  # knows an epoch, but no leader of it that it could follow
+    PROSPECTIVE = "prospective"  # asks whether it would be elected
+    CANDIDATE = "candidate"
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    RESIGNED = "resigned"  # led, and gave up until there is another epoch
 
-    def __init__(self, files: Files, log_directory: Path) -> None:
-        self._files = files
-        self._path = log_directory / NAME
 
-    def read(self) -> Election | None:
-        """None if there is no file yet. Raises InvalidRecord for one that makes no sense."""
-        if not self._files.exists(self._path):
-            return None
-        try:
-            state = decode_quorum_state(self._files.read(self._path))
-        except InvalidRecord as error:
-            raise InvalidRecord(f"{self._path}: {error.message}: {REMEDY}") from None
-        return Election(
-            epoch=max(state.leader_epoch, 0),
-            leader_id=state.leader_id,
-            voted_id=state.voted_id,
-            voted_directory_id=state.voted_directory_id,
-        )
+@value_class
+class QuorumSettings:
+    """Kafka's `controller.quorum.*` configs with its defaults; times in ms.
 
-    def write(
-        self, election: Election, *, kraft_version: int = 1, voters: tuple[int, ...] = ()
+    `can_become_voter`: a controller, whose appends are always flushed; a broker only observes.
+    """
+
+    cluster_id: str | None = None
+    election_timeout_ms: int = 1000
+    election_backoff_max_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 1024 * KIB
+    fetch_snapshot_max_bytes: int = 1024 * KIB
+    auto_join: bool = False
+    can_become_voter: bool = True
+
+
+@state_class
+class UnattachedState:
+    until_ms: int
+
+
+@state_class
+class NomineeState:
+    """Prospective, as long as it is only pre-votes that it asks for; then candidate. `leader_ended`: who led
+    this epoch has, as far as this node knows."""
+
+    tally: VoteTally
+    until_ms: int
+    pre_vote: bool
+    leader_ended: bool = False
+
+
+@state_class
+class ResignedState:
+    until_ms: int
+    successors: tuple[ReplicaKey, ...]
+    unacknowledged: set[int] = field(default_factory=set)
+
+
+State = UnattachedState | NomineeState | FollowerState | LeaderState | ResignedState
+
+
+class QuorumState:
+    """See the module. `out` collects what is to be done; `state.py` hands it on.
+
+    `jitter(n)` is a whole number from 0 up to, not including, `n`.
+    """
+
+    def __init__(
+        self,
+        me: Voter,
+        log: RaftLog,
+        history: VoterHistory,
+        election: ElectionState,
+        settings: QuorumSettings,
+        jitter: Callable[[int], int],
     ) -> None:
-        """Durable when this returns. While kraft.version is 0, the file has `voters` in it, and no
-        directory of who was voted for."""
-        state = QuorumState(
-            leader_id=election.leader_id,
-            leader_epoch=election.epoch,
-            voted_id=election.voted_id,
-            voted_directory_id=election.voted_directory_id,
-            current_voters=voters,
-            data_version=min(kraft_version, NEWEST_VERSION),
+        self.me = me
+        self.log = log
+        self.history = history
+        self.settings = settings
+        self._jitter = jitter
+        self.persisted = election
+        # A log may know of a later epoch than the file does, if the file was lost: never reuse one
+        newer = log.last_epoch > election.epoch
+        self.election = ElectionState(log.last_epoch) if newer else election
+        self.high_watermark = -1
+        self.committed_elsewhere = -1
+        self.leader_endpoints: Endpoints = ()
+        self.closing = False
+        self.requests = RequestManager(
+            timeout_ms=settings.request_timeout_ms, backoff_ms=settings.retry_backoff_ms
         )
-        self._files.write_new(self._path, encode_quorum_state(state))
+        self.out: list[Action] = []
+        self.state: State = UnattachedState(0)
+        self.in_memory_voters = VoterSet()  # a static quorum's, with what they told their leader
+
+    # What it is
+
+    @property
+    def epoch(self) -> int:
+        return self.election.epoch
+
+    @property
+    def leader_id(self) -> int:
+        return self.election.leader_id
+
+    @property
+    def role(self) -> Role:
+        match self.state:
+            case UnattachedState():
+                return Role.UNATTACHED
+            case NomineeState(pre_vote=pre_vote):
+                return Role.PROSPECTIVE if pre_vote else Role.CANDIDATE
+            case FollowerState():
+                return Role.FOLLOWER
+            case LeaderState():
+                return Role.LEADER
+            case ResignedState():
+                return Role.RESIGNED
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.history.voters
+
+    @property
+    def is_voter(self) -> bool:
+        return self.voters.includes(self.me.key)
+
+    @property
+    def listener(self) -> str | None:
+        """On which listener voters talk to each other: the first that this node names."""
+        return self.me.endpoints[0].listener if self.me.endpoints else None
+
+    @property
+    def is_only_voter(self) -> bool:
+        return len(self.voters) == 1 and self.is_voter
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether it campaigns: a voter does, and one whose removal may not be committed yet.
+
+        Nobody else may have that record, or as much of the log (Raft's dissertation, 4.2.2): of two
+        voters, the one that stays could not be elected without the one that goes. Kafka stalls there.
+        """
+        if self.is_voter:
+            return True
+        removed_at = self.history.voters_offset
+        if removed_at is None or removed_at < self.high_watermark:
+            return False
+        return self.history.at(removed_at)[1].includes(self.me.key)
+
+    def draw_election_timeout_ms(self) -> int:
+        base = self.settings.election_timeout_ms
+        return base + (self._jitter(base) if base else 0)
+
+    def draw_election_backoff_ms(self) -> int:
+        return 1 + self._jitter(max(self.settings.election_backoff_max_ms, 1))
+
+    # Becoming something else
+
+    def begin(self, now_ms: int) -> None:
+        """The role that the election on the disk leads to. Nobody starts as a leader, nor as a candidate:
+        what it had appended and not flushed may be gone, and who was told of it in this epoch gives its
+        vote again, for a log that is not as long any more. The next epoch is asked for anew."""
+        until_ms = now_ms + self.draw_election_timeout_ms()
+        endpoints = self.voters.endpoints(self.leader_id)
+        if self.leader_id == self.me.id:
+            self.state = ResignedState(until_ms, (), set(self.voters.ids) - {self.me.id})
+        elif self.leader_id != NO_LEADER and endpoints:
+            self.follow(self.epoch, self.leader_id, endpoints, now_ms)
+        else:
+            self.state = UnattachedState(until_ms)
+        if self.is_only_voter:
+            self.nominate(now_ms)
+
+    def _become(self, state: State, election: ElectionState | None = None) -> None:
+        if isinstance(self.state, LeaderState):
+            self._abandon_change(self.state)
+        self.state = state
+        self.election = election or self.election
+        self.requests.forget_all()
+
+    def detach(self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER) -> None:
+        """To UNATTACHED, keeping what is left of a time-out that was running."""
+        match self.state:
+            case UnattachedState(until_ms) | ResignedState(until_ms):
+                until = until_ms
+            case NomineeState(tally=tally, until_ms=until_ms) if not tally.lost:
+                until = until_ms
+            case NomineeState(pre_vote=False, until_ms=until_ms):
+                until = until_ms
+            case _:
+                until = now_ms + self.draw_election_timeout_ms()
+        same = epoch == self.epoch
+        self.leader_endpoints = ()
+        election = replace(self.election, leader_id=leader_id) if same else ElectionState(epoch)
+        self._become(UnattachedState(until), election)
+
+    def nominate(self, now_ms: int) -> None:
+        """To PROSPECTIVE; if its own vote is enough, to LEADER at once."""
+        nominee = self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=True)
+        nominee.leader_ended = isinstance(self.state, FollowerState) and self.state.leader_ended
+        self._become(nominee)
+        self.go_forward(now_ms)
+
+    def _nominee(self, until_ms: int, *, pre_vote: bool) -> NomineeState:
+        tally = VoteTally(self.voters)
+        tally.record(self.me.id, granted=True)
+        return NomineeState(tally, until_ms, pre_vote)
+
+    def go_forward(self, now_ms: int) -> None:
+        """With enough votes from PROSPECTIVE to CANDIDATE, from CANDIDATE to LEADER."""
+        if isinstance(self.state, NomineeState) and self.state.pre_vote and self.state.tally.won:
+            self.campaign(now_ms)
+        if (
+            isinstance(self.state, NomineeState)
+            and not self.state.pre_vote
+            and self.state.tally.won
+        ):
+            self._lead(now_ms)
+
+    def campaign(self, now_ms: int) -> None:
+        """To CANDIDATE, in the next epoch."""
+        self.leader_endpoints = ()
+        self._become(
+            self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=False),
+            ElectionState(
+                self.epoch + 1, voted_id=self.me.id, voted_directory_id=self.me.directory_id
+            ),
+        )
+
+    def _lead(self, now_ms: int) -> None:
+        assert isinstance(self.state, NomineeState)
+        leadership = LeaderState(
+            self.me.key,
+            epoch=self.epoch,
+            start_offset=self.log.end_offset,
+            voters=self.voters,
+            granted=self.state.tally.granted,
+            fetch_timeout_ms=self.settings.fetch_timeout_ms,
+            now_ms=now_ms,
+        )
+        self.leader_endpoints = self.me.endpoints
+        self._become(leadership, ElectionState(self.epoch, leader_id=self.me.id))
+        self.out.append(
+            StartEpoch(self.epoch, self.voters.ids, leadership.granted, self._first_of_quorum())
+        )
+        leadership.appending_voters = True
+        self.in_memory_voters = self.voters.updated(self.me, any_directory=True) or self.voters
+
+    def _first_of_quorum(self) -> tuple[int, tuple[Voter, ...]] | None:
+        """What the epoch's first batch says of the voters (KIP-853), if it must."""
+        if self.history.kraft_version < 1:
+            return None
+        updated = (self.voters.updated(self.me) if self.me.endpoints else None) or self.voters
+        if self.history.voters_offset == BEFORE_THE_LOG or updated != self.voters:
+            return self.history.kraft_version, tuple(updated)
+        return None
+
+    def follow(self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int) -> None:
+        """To FOLLOWER; who does not know where the leader listens stays UNATTACHED, and asks."""
+        if not endpoints:
+            self.detach(epoch, now_ms)
+            self.election = replace(self.election, leader_id=leader_id)
+            return
+        same = epoch == self.epoch
+        election = self.election if same else ElectionState(epoch)
+        timeout_ms = self.settings.fetch_timeout_ms
+        self._become(
+            FollowerState(leader_id, endpoints, now_ms + timeout_ms, now_ms + timeout_ms),
+            replace(election, leader_id=leader_id),
+        )
+        self.leader_endpoints = endpoints
+
+    def resign(self, now_ms: int) -> None:
+        """From LEADER to RESIGNED: tell the voters, the one with most of the log first."""
+        assert isinstance(self.state, LeaderState)
+        self._become(
+            ResignedState(
+                now_ms + self.draw_election_timeout_ms(),
+                self.state.successors(),
+                set(self.voters.ids) - {self.me.id},
+            )
+        )
+
+    def lose(self, now_ms: int) -> None:
+        """PROSPECTIVE, and not elected, or about to stop: back to the leader there was, if any. If that has
+        ended, the others notice it by and by: come again soon, but not all at once."""
+        ended = isinstance(self.state, NomineeState) and self.state.leader_ended
+        if self.leader_id != NO_LEADER and self.leader_endpoints:
+            self.follow(self.epoch, self.leader_id, self.leader_endpoints, now_ms)
+            if ended and isinstance(self.state, FollowerState):
+                self.state.ended(now_ms + self.draw_election_backoff_ms())
+        else:
+            self.detach(self.epoch, now_ms, leader_id=self.leader_id)
+
+    def vote_for(self, candidate: ReplicaKey, now_ms: int) -> None:
+        """UNATTACHED or PROSPECTIVE, and free to vote: the next election is a time-out away."""
+        until_ms = now_ms + self.draw_election_timeout_ms()
+        state = self._nominee(until_ms, pre_vote=True)
+        self._become(
+            state if isinstance(self.state, NomineeState) else UnattachedState(until_ms),
+            replace(
+                self.election, voted_id=candidate.id, voted_directory_id=candidate.directory_id
+            ),
+        )
+
+    def learn(
+        self,
+        epoch: int,
+        leader_id: int,
+        endpoints: Endpoints,
+        now_ms: int,
+        *,
+        by_leader: bool = False,
+    ) -> bool:
+        """Somebody says who leads an epoch, and perhaps where. True if that changed anything.
+
+        Others may know the leader's endpoints from a log that is behind, or fewer of them: their word counts
+        where it has more, the leader's own in any case.
+
+        Raises InconsistentQuorum if an epoch has two leaders.
+        """
+        if leader_id == self.me.id:  # it was this node, before it forgot
+            leader_id, endpoints = (NO_LEADER if epoch > self.epoch else leader_id), ()
+            if epoch <= self.epoch:
+                return False
+        known = self.leader_endpoints
+        moved = by_leader and endpoints not in ((), known)
+        endpoints = endpoints or self.voters.endpoints(leader_id)
+        if epoch > self.epoch:
+            if leader_id == NO_LEADER:
+                self.detach(epoch, now_ms)
+            else:
+                self.follow(epoch, leader_id, endpoints, now_ms)
+            return True
+        if epoch < self.epoch or leader_id == NO_LEADER:
+            return False
+        if self.leader_id not in (NO_LEADER, leader_id):
+            raise InconsistentQuorum(
+                f"epoch {epoch} is led by {leader_id}, but {self.leader_id} leads it, too"
+            )
+        if self.leader_id == NO_LEADER or moved or len(endpoints) > len(known):
+            self.follow(epoch, leader_id, endpoints, now_ms)
+            return True
+        return False
+
+    # What it has
+
+    def commit(self, high_watermark: int) -> None:
+        """All below is committed."""
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            self.out.append(Committed(high_watermark))
+
+    def ask(self, to: int, request: Request, endpoints: Endpoints, now_ms: int) -> int:
+        """The number under which it is asked."""
+        number = self.requests.asked(to, request, now_ms)
+        self.out.append(Send(number, to, endpoints, request))
+        return number
+
+    # Voter changes under way
+
+    def finish_change(
+        self,
+        change: PendingVoterChange,
+        error: ErrorCode = ErrorCode.none,
+        message: str | None = None,
+    ) -> None:
+        """Answer who asked for it, once."""
+        if not change.responded:
+            change.responded = True
+            kind = (
+                AddVoterResponse
+                if isinstance(change.request, AddVoterRequest)
+                else RemoveVoterResponse
+            )
+            self.out.append(Reply(change.request, kind(error=error, message=message)))
+
+    def _abandon_change(self, leadership: LeaderState) -> None:
+        if leadership.pending is not None:
+            self.finish_change(leadership.pending, ErrorCode.not_leader_or_follower)

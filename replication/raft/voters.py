@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 KRAFT_VERSIONS = (0, 1)
 """The levels of kraft.version that this node supports; 1 has voters in the log."""
 
-NOBODY: Final = -1
+NO_LEADER: Final = -1
 NO_DIRECTORY: Final = UUID(int=0)
 
 

@@ -1,6 +1,6 @@
 """What voters and observers say to each other, as Kafka's requests and responses.
 
-`FORMS` is the table: for each message of `messages.py` its API, and how it and its answer are written
+`RPC_CODECS` is the table: for each message of `messages.py` its API, and how it and its answer are written
 and read. Who asks uses it in `wire_transport.py`, who answers in the broker's handlers.
 """
 
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.raft import wire_elections, wire_log, wire_voters
+from odradek.replication.raft import election_rpcs as wire_elections
+from odradek.replication.raft import fetch_rpcs as wire_log
+from odradek.replication.raft import voter_rpcs as wire_voters
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
@@ -33,9 +35,9 @@ from odradek.replication.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.wire_form import Form
+from odradek.replication.raft.rpc_codec import RpcCodec
 
-FORMS: Final[Mapping[type[Request], Form]] = {
+RPC_CODECS: Final[Mapping[type[Request], RpcCodec]] = {
     VoteRequest: wire_elections.VOTE,
     BeginEpochRequest: wire_elections.BEGIN_EPOCH,
     EndEpochRequest: wire_elections.END_EPOCH,
@@ -60,11 +62,11 @@ _RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
 }
 
 
-def form_of(request: Request) -> Form:
-    return FORMS[type(request)]
+def codec_of(request: Request) -> RpcCodec:
+    return RPC_CODECS[type(request)]
 
 
-def not_spoken(request: Request) -> Response:
+def unsupported_response(request: Request) -> Response:
     """The answer of a node that does not have the API, or not in a version that can say this.
 
     A leader that knows nothing of voters' endpoints is not told of them again in its epoch.

@@ -21,7 +21,7 @@ from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
-from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.seams.files import Path
 from odradek.storage.directories.names import (
     METADATA_TOPIC,
@@ -49,11 +49,11 @@ class Checkers:
         self._cluster = cluster
         self._quorum_leaders: dict[int, int] = {}
         self._leaders: dict[tuple[UUID | None, int, int], int] = {}
-        self._high_watermarks: dict[Metadata | Partition, int] = {}
+        self._high_watermarks: dict[MetadataManager | Partition, int] = {}
         self._images: dict[int, MetadataImage] = {}
         self._last_images: dict[int, MetadataImage] = {}
         self._committed = Committed()
-        self._watched: set[Metadata] = set()
+        self._watched: set[MetadataManager] = set()
         self._looked = trio.Event()
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Checkers:
         if wrong is not None:
             self._found("committed lost", f"of {partition!r}: {wrong}")
 
-    def _check_rise(self, node: SimulatedNode, of: Metadata | Partition, now: int) -> None:
+    def _check_rise(self, node: SimulatedNode, of: MetadataManager | Partition, now: int) -> None:
         before = self._high_watermarks.get(of, -1)
         if now < before:
             self._found("high watermark back", f"{host(node.number)}, {of!r}: {before}, then {now}")

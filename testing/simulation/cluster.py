@@ -18,7 +18,7 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.lifecycle.errors import CannotStart, Stopped, StorageLost
 from odradek.broker.node import Node
-from odradek.replication.controller.releases import initial_levels
+from odradek.replication.controller.release_versions import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterEndpoint
 from odradek.seams.network import Address

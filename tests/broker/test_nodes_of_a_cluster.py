@@ -14,7 +14,7 @@ from odradek.broker.node import CannotStart, Node, Stopped
 from odradek.client.connection import open_connection
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.releases import initial_levels
+from odradek.replication.controller.release_versions import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.seams.network import Address
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld

@@ -23,8 +23,8 @@ from odradek.protocol.schemas.topic_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.errors import NotLeader, UnknownPartition
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors

@@ -15,6 +15,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
@@ -28,7 +29,6 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
-from odradek.replication.raft.wire_transport import WireTransport
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
@@ -46,7 +46,7 @@ OBSERVER = ReplicaKey(9, UUID(int=9 << 64))
 class Observer:
     """Another node, as far as it asks."""
 
-    def __init__(self, node: Node, way: WireTransport, address: Address) -> None:
+    def __init__(self, node: Node, way: KafkaNetworkChannel, address: Address) -> None:
         self.node = node
         self.address = address
         self._way = way
@@ -75,7 +75,7 @@ class Observer:
 async def observed() -> AsyncIterator[Observer]:
     async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
-        way = WireTransport(TcpNetwork(), listener="CONTROLLER", timeout_s=10)
+        way = KafkaNetworkChannel(TcpNetwork(), listener="CONTROLLER", timeout_s=10)
         await nursery.start(way.run)
         yield Observer(broker.node, way, Address("127.0.0.1", controller.bound.port))
         nursery.cancel_scope.cancel()

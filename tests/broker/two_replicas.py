@@ -18,7 +18,7 @@ from odradek.protocol.fetch import FetchedPartition
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
 from odradek.replication.controller.image import PartitionImage
-from odradek.replication.controller.snapshot_records import broker_record
+from odradek.replication.controller.image_records import broker_record
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import FileSlice
 from odradek.testing import Broker

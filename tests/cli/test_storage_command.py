@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.controller.voter_argument import WrongVoter, parse_voters
+from odradek.broker.controller.voter_argument import InvalidVoter, parse_voters
 from odradek.cli.scram_argument import WrongCredential, scram_record
 from odradek.protocol.uuids import uuid_from_text
 from odradek.replication.controller.scram import scram_keys
@@ -202,7 +202,7 @@ def test_voters_in_brackets_and_in_any_order() -> None:
      f"1@h:1:{DIRECTORY},1@h:2:{DIRECTORY}", f"1@[::1:1:{DIRECTORY}", f"1@h:x:{DIRECTORY}"],
 )  # fmt: skip
 def test_what_names_no_voters(text: str) -> None:
-    with pytest.raises(WrongVoter):
+    with pytest.raises(InvalidVoter):
         parse_voters(text, "C")
 
 

@@ -13,6 +13,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
+from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
@@ -32,10 +33,9 @@ from odradek.replication.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.requests import ANYONE
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
-from odradek.replication.raft.wire_transport import WireTransport
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from tests.interop.broker_process import BrokerProcess
@@ -64,12 +64,12 @@ def cluster_id(kafka: BrokerProcess) -> str:
 
 
 async def ask(kafka: BrokerProcess, *requests: Request) -> list[Response]:
-    way = WireTransport(
+    way = KafkaNetworkChannel(
         TcpNetwork(), listener=LISTENER, bootstrap=[controller(kafka)], timeout_s=20
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(way.run)
-        responses = [await way.ask(ANYONE, (), request) for request in requests]
+        responses = [await way.ask(BOOTSTRAP_SERVER, (), request) for request in requests]
         nursery.cancel_scope.cancel()
     return responses
 

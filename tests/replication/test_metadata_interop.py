@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from odradek.replication.controller.brokers import BrokerRegistration, start_broker
+from odradek.replication.controller.broker_registration import BrokerRegistration, start_broker
 from odradek.replication.controller.configs import Alteration, incremental_alter_configs
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.image import TOPIC, Endpoint, MetadataImage
-from odradek.replication.controller.partitions import MorePartitions, create_partitions
+from odradek.replication.controller.partitions import NewPartitions, create_partitions
 from odradek.replication.controller.topics import (
     NewTopic,
     TopicDefaults,
     create_topics,
     delete_topics,
 )
-from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.seams.files import Path as SeamPath
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
@@ -39,13 +39,13 @@ PAYLOAD = re.compile(r"payload: (\{.*\})")
 
 
 @asynccontextmanager
-async def ours(directory: Path) -> AsyncIterator[Metadata]:
+async def ours(directory: Path) -> AsyncIterator[MetadataManager]:
     """Our node on a directory, its broker registered; closed in order."""
     seams = real_seams()
     opened = open_directories(seams.files, seams.entropy, [SeamPath(str(directory))], node_id=1)
     (here,) = opened.all
     assert here.id is not None
-    metadata = Metadata(
+    metadata = MetadataManager(
         seams, here.path, node_id=1, cluster_id=opened.cluster_id, directory_id=here.id
     )
     await metadata.start()
@@ -66,7 +66,7 @@ def any_config(*_: object) -> None:
     """The values in these tests are good."""
 
 
-async def create(metadata: Metadata, *topics: NewTopic) -> None:
+async def create(metadata: MetadataManager, *topics: NewTopic) -> None:
     entropy = real_seams().entropy
     responses = await metadata.perform(
         lambda image: create_topics(
@@ -80,7 +80,7 @@ async def create(metadata: Metadata, *topics: NewTopic) -> None:
     assert {respond.error_code for respond in responses} == {0}
 
 
-async def change(metadata: Metadata) -> None:
+async def change(metadata: MetadataManager) -> None:
     """A bit of everything."""
     entropy = real_seams().entropy
     await create(
@@ -91,7 +91,7 @@ async def change(metadata: Metadata) -> None:
     )
     await metadata.perform(lambda image: delete_topics(image, ["short-lived"]))
     await metadata.perform(
-        lambda image: create_partitions(image, [MorePartitions("ours-too", 2)], entropy=entropy)
+        lambda image: create_partitions(image, [NewPartitions("ours-too", 2)], entropy=entropy)
     )
     await metadata.perform(
         lambda image: incremental_alter_configs(

@@ -12,14 +12,14 @@ from odradek.broker.fetch import log_reading as fetch_reading
 from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.broker.replicas.replica_manager import Replicas
 from odradek.replication.controller.image import PartitionImage, TopicImage
-from odradek.replication.controller.partition_change import _Target
+from odradek.replication.controller.partition_change_builder import _Target
 from odradek.replication.partition import follower_state as follower
 from odradek.replication.partition import leader_state as leader
 from odradek.replication.partition.leader_state import Leader
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Truncation
-from odradek.replication.raft import request_handling as responding
-from odradek.replication.raft.elections import LogEnd
+from odradek.replication.raft import inbound_requests as responding
+from odradek.replication.raft.election_state import OffsetAndEpoch
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.log import recovery
@@ -30,12 +30,12 @@ from odradek.storage.log.partition_log import PartitionLog
 
 def vote_twice(patch: pytest.MonkeyPatch) -> None:
     """Whoever has enough of the log gets the vote, even if another has it."""
-    patch.setattr(responding, "grants", lambda *_, up_to_date, **__: up_to_date)
+    patch.setattr(responding, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
 
 
 def elect_who_lacks_records(patch: pytest.MonkeyPatch) -> None:
     """A candidate's log is not compared with the voter's."""
-    patch.setattr(responding, "log_end", lambda log: LogEnd(0, 0))
+    patch.setattr(responding, "log_end", lambda log: OffsetAndEpoch(0, 0))
 
 
 # Truncation

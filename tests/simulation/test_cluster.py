@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.replication.raft import catching_up
-from odradek.replication.raft.log_changes import Blocking
+from odradek.replication.raft import metadata_loader as catching_up
+from odradek.replication.raft.metadata_log_writer import Blocking
 from odradek.testing.simulation.cluster import SimulatedCluster
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.many import run_many

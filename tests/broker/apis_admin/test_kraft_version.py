@@ -7,12 +7,12 @@ from typing import Any
 from odradek.protocol import apis
 from odradek.protocol.schemas.cluster_records import FeatureLevelRecord
 from odradek.protocol.schemas.serde import encode_metadata_record
-from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_manager import MetadataManager
 from tests.replication.raft.nodes import DIRECTORY_ID, LOG_DIRECTORY, log_of, new_node, started
 from tests.replication.raft.test_metadata_restarts import raw_log
 
 
-async def static_quorum() -> tuple[Any, Metadata]:
+async def static_quorum() -> tuple[Any, MetadataManager]:
     """Of this node alone, as `controller.quorum.voters` made it."""
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import trio
 
-from odradek.broker.controller.periodic_tasks import LEFT_SECONDS
+from odradek.broker.controller.quorum_controller import LEFT_SECONDS
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.cluster_records import NoOpRecord
 from odradek.protocol.schemas.topic_records import ConfigRecord
-from odradek.replication.controller.brokers import fence_broker, unfence_broker
+from odradek.replication.controller.broker_heartbeats import BrokerHeartbeat
+from odradek.replication.controller.broker_registration import fence_broker, unfence_broker
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS
-from odradek.replication.controller.heartbeats import Heartbeat
 from odradek.replication.controller.image import MetadataDelta
-from odradek.replication.controller.operations import Plan
-from odradek.replication.controller.steps import AT_ONCE
+from odradek.replication.controller.partition_update_batches import PARTITIONS_PER_BATCH
 from odradek.replication.controller.topics import NewTopic
 from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
 from tests.replication.controller.clusters import cluster, create, partition
@@ -115,7 +115,7 @@ async def keep_alive(node: ControllerNode, *brokers: int) -> None:
 @pytest.fixture
 def dark() -> FakeMetadata:
     """Broker 1 has partitions of its own, and is fenced."""
-    assignments = dict.fromkeys(range(3 * AT_ONCE), (1,))
+    assignments = dict.fromkeys(range(3 * PARTITIONS_PER_BATCH), (1,))
     metadata = FakeMetadata(create(cluster(2), NewTopic("t", assignments=assignments))[0])
     epoch = metadata.image.brokers[1].epoch
     metadata.decide(lambda image: fence_broker(image, 1, epoch))
@@ -127,7 +127,7 @@ async def test_a_new_controller_leads_on_what_the_last_one_began_with(
 ) -> None:
     """The broker is unfenced, and has a part of its partitions: what it says changes nothing any more."""
     epoch = dark.image.brokers[1].epoch
-    dark.decide(lambda image: unfence_broker(image, 1, epoch, at_once=AT_ONCE))
+    dark.decide(lambda image: unfence_broker(image, 1, epoch, at_once=PARTITIONS_PER_BATCH))
     node = ControllerNode(dark)
     assert leaders(node) == {-1, 1}
     nursery.start_soon(keep_alive, node, 1, 2)
@@ -149,7 +149,7 @@ async def test_what_could_not_be_committed_of_a_brokers_coming_is_led_later(
     dark.subscribe(refuse)
     with pytest.raises(KafkaError):
         await node.controller_duties.heartbeat(
-            Heartbeat(1, dark.image.brokers[1].epoch, dark.image.offset)
+            BrokerHeartbeat(1, dark.image.brokers[1].epoch, dark.image.offset)
         )
     assert not dark.image.brokers[1].fenced
     assert leaders(node) == {-1, 1}
@@ -206,7 +206,7 @@ def in_sync_again(metadata: FakeMetadata) -> None:
 
     topic = metadata.image.topics_by_name["t"]
     metadata.decide(
-        lambda _: Plan(
+        lambda _: ControllerResult(
             [
                 PartitionChangeRecord(partition_id=index, topic_id=topic.id, isr=(2, 3, 1))
                 for index in topic.partitions
@@ -255,7 +255,7 @@ async def test_what_a_controller_says_of_unclean_elections_itself_counts_before_
     forget_eligible(metadata)
     cluster_wide = ConfigRecord(resource_type=4, resource_name="", name=UNCLEAN, value="true")
     own = ConfigRecord(resource_type=4, resource_name="9", name=UNCLEAN, value="false")
-    metadata.decide(lambda _: Plan([cluster_wide, own], None))
+    metadata.decide(lambda _: ControllerResult([cluster_wide, own], None))
     node = ControllerNode(metadata)
     node.config.apply_dynamic({UNCLEAN: "true"}, {UNCLEAN: "false"})
     nursery.start_soon(keep_alive, node, 1)
@@ -270,7 +270,7 @@ def forget_eligible(metadata: FakeMetadata) -> None:
 
     topic = metadata.image.topics_by_name["t"]
     metadata.decide(
-        lambda _: Plan(
+        lambda _: ControllerResult(
             [
                 PartitionChangeRecord(
                     partition_id=0,
@@ -298,7 +298,7 @@ async def test_a_broker_with_many_partitions_is_fenced_in_steps_that_others_come
     assert leaders(node) == {2}
     assert fenced(node) == {1}
     assert len(metadata.batches) == 18
-    assert max(len(batch) for batch in metadata.batches) == AT_ONCE
+    assert max(len(batch) for batch in metadata.batches) == PARTITIONS_PER_BATCH
     assert type(metadata.batches[-1][-1]).__name__ == "BrokerRegistrationChangeRecord"
 
 
@@ -324,7 +324,7 @@ async def test_what_nobody_else_can_lead_keeps_no_broker_from_going(
     others know as soon as each of them has said so once."""
     image, _ = create(
         cluster(3, features={**DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS: 0}),
-        NewTopic("alone", assignments=dict.fromkeys(range(2 * AT_ONCE), (1,))),
+        NewTopic("alone", assignments=dict.fromkeys(range(2 * PARTITIONS_PER_BATCH), (1,))),
         NewTopic("t", assignments={0: (1, 2, 3)}),
     )
     node = ControllerNode(FakeMetadata(image))
@@ -335,7 +335,7 @@ async def test_what_nobody_else_can_lead_keeps_no_broker_from_going(
     for other in (2, 3):
         assert not await asks_to_go(node, 1)
         await beat(node, other)
-        node.metadata.decide(lambda _: Plan([NoOpRecord()], None))
+        node.metadata.decide(lambda _: ControllerResult([NoOpRecord()], None))
     assert await asks_to_go(node, 1)
     assert fenced(node) == {1}
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.controller.quorum_availability import GONE_SECONDS, QuorumPresence
+from odradek.broker.controller.quorum_availability import GONE_SECONDS, QuorumAvailability
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.seams.network import ConnectionLost, ConnectionRefused
 
@@ -59,7 +59,7 @@ async def test_who_is_left_is_waited_for_while_it_is_a_majority(
     waits: bool,
 ) -> None:
     voters = max([node_id if node_id < 9 else 0, *peers.nodes])
-    presence = QuorumPresence(member(node_id, voters), peers)
+    presence = QuorumAvailability(member(node_id, voters), peers)
     with trio.move_on_after(10) as limit:
         with presence.unless_gone(nursery):
             await trio.sleep_forever()
@@ -79,7 +79,7 @@ async def test_they_may_go_one_after_the_other(
             peers.nodes[each] = "gone"
 
     nursery.start_soon(go)
-    with QuorumPresence(member(1, 3), peers).unless_gone(nursery):
+    with QuorumAvailability(member(1, 3), peers).unless_gone(nursery):
         await trio.sleep_forever()
     assert 2 + GONE_SECONDS <= trio.current_time() < 5
 
@@ -98,7 +98,10 @@ async def test_who_restarts_is_waited_for(
             peers.nodes[1] = "here"
 
     nursery.start_soon(restart)
-    with trio.move_on_after(20) as limit, QuorumPresence(member(9, 1), peers).unless_gone(nursery):
+    with (
+        trio.move_on_after(20) as limit,
+        QuorumAvailability(member(9, 1), peers).unless_gone(nursery),
+    ):
         await trio.sleep_forever()
     assert limit.cancelled_caught
     nursery.cancel_scope.cancel()
@@ -107,7 +110,7 @@ async def test_who_restarts_is_waited_for(
 async def test_as_long_as_no_voters_are_known_none_is_gone(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    presence: Any = QuorumPresence(member(9, 0), Peers())  # type: ignore[arg-type]
+    presence: Any = QuorumAvailability(member(9, 0), Peers())  # type: ignore[arg-type]
     with trio.move_on_after(10) as limit, presence.unless_gone(nursery):
         await trio.sleep_forever()
     assert limit.cancelled_caught
@@ -118,7 +121,7 @@ async def test_what_was_found_once_is_not_waited_for_again(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """A node waits twice: for its controlled shutdown, and for a successor in the quorum."""
-    presence = QuorumPresence(member(1, 2), Peers(n2="gone"))  # type: ignore[arg-type]
+    presence = QuorumAvailability(member(1, 2), Peers(n2="gone"))  # type: ignore[arg-type]
     for _ in range(2):
         async with trio.open_nursery() as room:
             with presence.unless_gone(room):

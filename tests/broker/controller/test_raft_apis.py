@@ -38,7 +38,7 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
-from odradek.replication.raft.wire import FORMS, form_of
+from odradek.replication.raft.wire import RPC_CODECS, codec_of
 from odradek.seams.network import Address
 
 HERE = VoterEndpoint("CONTROLLER", "one.example", 9093)
@@ -99,7 +99,7 @@ class OnlyTo:
 
 async def ask(quorum: Quorum, request: Request, *, authorizer: Any = None) -> Response:
     """Through the bytes both ways."""
-    form = form_of(request)
+    form = codec_of(request)
     api, version = form.api, form.api.max_version
     route = find_controller_route(api.key)
     assert route is not None
@@ -157,7 +157,7 @@ async def test_what_keeps_the_quorum_from_answering_is_told(
 @pytest.mark.parametrize(("request_", "respond"), CONVERSATIONS)
 async def test_who_may_ask(request_: Request, respond: Response) -> None:
     """Nodes ask each other, and administrators change voters: nobody else."""
-    quorum, api = Quorum(respond), form_of(request_).api
+    quorum, api = Quorum(respond), codec_of(request_).api
     changes_voters = api in (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER)
     needed = AclOperation.ALTER if changes_voters else AclOperation.CLUSTER_ACTION
     if api is not apis.FETCH:  # whose rule is that of brokers' listeners
@@ -169,6 +169,6 @@ async def test_who_may_ask(request_: Request, respond: Response) -> None:
 
 
 def test_all_is_served_that_nodes_ask() -> None:
-    for kind, form in FORMS.items():
+    for kind, form in RPC_CODECS.items():
         assert find_controller_route(form.api.key) is not None
         assert kind is ApiVersionsRequest or any(type(asked) is kind for asked, _ in CONVERSATIONS)

@@ -13,12 +13,12 @@ from uuid import UUID
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.controller.periodic_tasks import ControllerDuties
+from odradek.broker.controller.quorum_controller import QuorumController
 from odradek.protocol import messages
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.raft.errors import NotController
 from odradek.replication.raft.voters import QuorumInfo, Voter
 from odradek.seams.clock import RealClock
@@ -92,7 +92,7 @@ class ControllerNode:
     def __init__(self, metadata: FakeMetadata, configs: Mapping[str, str] | None = None) -> None:
         self.metadata = metadata
         self.config = ServerConfig.from_properties(dict(configs or {}), test_node=True)
-        self.controller_duties = ControllerDuties(metadata, TrioClock(), self.config)
+        self.controller_duties = QuorumController(metadata, TrioClock(), self.config)
 
 
 class Channel:

@@ -14,7 +14,7 @@ from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.topic_records import PartitionRecord, TopicRecord
 from odradek.replication.controller.image import Endpoint
-from odradek.replication.controller.snapshot_records import broker_record
+from odradek.replication.controller.image_records import broker_record
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
 from tests.broker.transactions.test_verification_sender import Coordinator

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from odradek.protocol.schemas.cluster_records import FeatureLevelRecord
-from odradek.replication.controller.brokers import (
+from odradek.replication.controller.broker_registration import (
     BrokerRegistration,
     register_broker,
     unfence_broker,
 )
-from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from odradek.replication.controller.image import Endpoint, MetadataImage, PartitionImage
-from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.topics import (
     CreatedTopic,
     NewTopic,
@@ -61,7 +61,7 @@ def committed(image: MetadataImage, records: Sequence[Any]) -> MetadataImage:
     return apply_records(image, records, offset=image.offset + len(records)).image
 
 
-def perform(image: MetadataImage, plan: Plan[T]) -> tuple[MetadataImage, T]:
+def perform(image: MetadataImage, plan: ControllerResult[T]) -> tuple[MetadataImage, T]:
     return committed(image, plan.records), plan.result
 
 

@@ -21,9 +21,9 @@ from odradek.replication.controller.acls import (
     delete_acls,
     find_acls,
 )
-from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import MAX_RECORDS
+from odradek.replication.controller.image_builder import apply_records
 from odradek.seams.entropy import SeededEntropy
 
 ENTROPY = SeededEntropy(random.Random(1))

@@ -15,7 +15,7 @@ from odradek.replication.controller.alter_partition import (
     ProposedIsr,
     alter_partitions,
 )
-from odradek.replication.controller.brokers import (
+from odradek.replication.controller.broker_registration import (
     begin_controlled_shutdown,
     fence_broker,
     register_broker,
@@ -24,7 +24,7 @@ from odradek.replication.controller.brokers import (
 )
 from odradek.replication.controller.features import METADATA_VERSION
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.leadership import MIN_ISR, UNCLEAN_ELECTION
+from odradek.replication.controller.leader_and_isr import MIN_ISR, UNCLEAN_ELECTION
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (

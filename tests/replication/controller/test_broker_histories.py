@@ -19,25 +19,25 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.alter_partition import ProposedIsr, alter_partitions
-from odradek.replication.controller.brokers import unregister_broker
-from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
+from odradek.replication.controller.broker_heartbeats import (
+    BrokerHeartbeat,
+    fence_stale_broker,
+    process_broker_heartbeat,
+    register_broker_session,
+)
+from odradek.replication.controller.broker_registration import unregister_broker
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import (
     DEFAULT_FEATURES,
     ELIGIBLE_LEADER_REPLICAS,
     METADATA_VERSION,
     elr_enabled,
 )
-from odradek.replication.controller.heartbeats import (
-    Heartbeat,
-    broker_heartbeat,
-    fence_oldest_expired,
-    register_for_session,
-)
 from odradek.replication.controller.image import MetadataImage, PartitionImage
-from odradek.replication.controller.leadership import MIN_ISR, effective_min_isr
-from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.leader_and_isr import MIN_ISR, effective_min_isr
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
-from odradek.replication.controller.sessions import BrokerSessions
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import cluster, create, registration
 from tests.replication.controller.test_cluster_histories import check_epochs, rebuilt
@@ -81,14 +81,14 @@ class BrokerHistory(RuleBasedStateMachine):
         self.log = list(self.image.records())
         self.now_ms = 0
         self.incarnations = 0
-        self.sessions = BrokerSessions(self.image, 0, timeout_ms=TIMEOUT_MS)
+        self.sessions = BrokerHeartbeatManager(self.image, 0, timeout_ms=TIMEOUT_MS)
         self.processes = {each.id: Process(each.epoch) for each in self.image.brokers.values()}
         self.data = {name: Data() for name in TOPICS}
         for name in TOPICS:
             self.all_follow(name)
             self.write(name, 1)
 
-    def decide(self, operation: Callable[[], Plan[Any]]) -> Any:
+    def decide(self, operation: Callable[[], ControllerResult[Any]]) -> Any:
         """The answer, or the error's code; what is decided is committed record by record."""
         try:
             plan = operation()
@@ -154,7 +154,7 @@ class BrokerHistory(RuleBasedStateMachine):
         if process.running and process.epoch is not None:
             return
         respond = self.decide(
-            lambda: register_for_session(self.image, self.sessions, who, now_ms=self.now_ms)
+            lambda: register_broker_session(self.image, self.sessions, who, now_ms=self.now_ms)
         )
         if not isinstance(respond, ErrorCode):
             self.processes[broker] = Process(respond)
@@ -168,9 +168,9 @@ class BrokerHistory(RuleBasedStateMachine):
         process = self.processes[broker]
         if not process.running or process.epoch is None:
             return
-        beat = Heartbeat(broker, process.epoch, self.image.offset - lag, *wants)
+        beat = BrokerHeartbeat(broker, process.epoch, self.image.offset - lag, *wants)
         respond = self.decide(
-            lambda: broker_heartbeat(self.image, self.sessions, beat, now_ms=self.now_ms)
+            lambda: process_broker_heartbeat(self.image, self.sessions, beat, now_ms=self.now_ms)
         )
         if isinstance(respond, ErrorCode):
             assert respond is ErrorCode.stale_broker_epoch
@@ -273,14 +273,14 @@ class BrokerHistory(RuleBasedStateMachine):
             self.heartbeat(broker, (False, False), 0)
         deadline = self.sessions.next_deadline_ms
         while deadline is not None and deadline <= self.now_ms:
-            self.decide(lambda: fence_oldest_expired(self.image, self.sessions, now_ms=self.now_ms))
+            self.decide(lambda: fence_stale_broker(self.image, self.sessions, now_ms=self.now_ms))
             deadline = self.sessions.next_deadline_ms
         for broker in self.image.brokers.values():
             assert broker.fenced or self.sessions.is_alive(broker, self.now_ms)
 
     @rule()
     def another_controller(self) -> None:
-        self.sessions = BrokerSessions(self.image, self.now_ms, timeout_ms=TIMEOUT_MS)
+        self.sessions = BrokerHeartbeatManager(self.image, self.now_ms, timeout_ms=TIMEOUT_MS)
 
     @rule(broker=BROKERS)
     def unregister(self, broker: int) -> None:

@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.brokers import (
+from odradek.replication.controller.broker_registration import (
     begin_controlled_shutdown,
-    directories_cordoned,
-    directories_offline,
     fence_broker,
+    mark_directories_cordoned,
+    mark_directories_offline,
     register_broker,
     start_broker,
     unfence_broker,
@@ -336,14 +336,14 @@ def test_a_directory_that_fails_takes_only_its_own_replicas_along() -> None:
         for number, name in enumerate(("a", "b"))
     }
     image = committed(image, assign_directories(image, 1, epoch_of(image), where).records)
-    plan = directories_offline(image, 1, epoch_of(image), [directory(1, 1)])
+    plan = mark_directories_offline(image, 1, epoch_of(image), [directory(1, 1)])
     image = committed(image, plan.records)
     assert image.brokers[1].directories == (directory(1, 0),)
     assert partition(image, "a").leader == 1
     assert (partition(image, "b").leader, partition(image, "b").isr) == (2, (2,))
     assert image.offline_replicas(partition(image, "a")) == ()
     assert image.offline_replicas(partition(image, "b")) == (1,)
-    assert not directories_offline(image, 1, epoch_of(image), [directory(1, 1)]).records
+    assert not mark_directories_offline(image, 1, epoch_of(image), [directory(1, 1)]).records
 
 
 @pytest.mark.parametrize("replicas", [(1, 2), (1,)], ids=["others have it", "it is alone"])
@@ -358,7 +358,7 @@ def test_a_replica_in_another_directory_than_the_one_that_is_gone_is_not_eligibl
     )
     key, gone, left = (image.topics_by_name["t"].id, 0), directory(1, 0), directory(1, 1)
     image, _ = perform(image, assign_directories(image, 1, epoch_of(image), {key: gone}))
-    image, _ = perform(image, directories_offline(image, 1, epoch_of(image), [gone]))
+    image, _ = perform(image, mark_directories_offline(image, 1, epoch_of(image), [gone]))
     assert partition(image, "t").elr == (1,)
     epoch = epoch_of(image)
     image, _ = perform(image, fence_broker(image, 1, epoch))
@@ -386,13 +386,13 @@ def test_replicas_are_told_apart_by_their_directories() -> None:
 def test_cordoned_directories_are_written_when_they_change() -> None:
     image = cluster(1, directories=2)
     epoch = epoch_of(image)
-    first = directories_cordoned(image, 1, epoch, [])
+    first = mark_directories_cordoned(image, 1, epoch, [])
     assert told(first.records) == ["BrokerRegistrationChangeRecord {'cordoned_log_dirs': ()}"]
     image = committed(image, first.records)
-    assert not directories_cordoned(image, 1, epoch, []).records
-    image, _ = perform(image, directories_cordoned(image, 1, epoch, [directory(1, 1)]))
+    assert not mark_directories_cordoned(image, 1, epoch, []).records
+    image, _ = perform(image, mark_directories_cordoned(image, 1, epoch, [directory(1, 1)]))
     assert image.brokers[1].has_uncordoned_directory
     image, _ = perform(
-        image, directories_cordoned(image, 1, epoch, [directory(1, 1), directory(1, 0)])
+        image, mark_directories_cordoned(image, 1, epoch, [directory(1, 1), directory(1, 0)])
     )
     assert not image.brokers[1].has_uncordoned_directory

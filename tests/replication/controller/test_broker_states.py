@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from odradek.replication.controller.broker_states import BrokerState, next_state
+from odradek.replication.controller.broker_control_state import BrokerControlState, next_state
 
-FENCED, UNFENCED = BrokerState.FENCED, BrokerState.UNFENCED
-STOPPING, STOP = BrokerState.CONTROLLED_SHUTDOWN, BrokerState.SHUTDOWN_NOW
+FENCED, UNFENCED = BrokerControlState.FENCED, BrokerControlState.UNFENCED
+STOPPING, STOP = BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW
 ANY = None
 
 # now, wants fence, wants shutdown, may serve, leads, its shutdown is known: next
@@ -30,7 +30,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("now", [FENCED, UNFENCED, STOPPING])
-def test_every_heartbeat_has_one_row(now: BrokerState) -> None:
+def test_every_heartbeat_has_one_row(now: BrokerControlState) -> None:
     for case in itertools.product((True, False), repeat=5):
         fence, shut_down, may_serve, leads, known = case
         rows = [
@@ -53,4 +53,4 @@ def test_every_heartbeat_has_one_row(now: BrokerState) -> None:
 
 
 def test_who_is_told_to_go_is_fenced() -> None:
-    assert [each for each in BrokerState if each.is_fenced] == [FENCED, STOP]
+    assert [each for each in BrokerControlState if each.is_fenced] == [FENCED, STOP]

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
-from odradek.replication.controller import brokers
+from odradek.replication.controller import broker_registration as brokers
 from odradek.replication.controller.configs import Alteration, incremental_alter_configs
-from odradek.replication.controller.draft import ImageDraft, apply_records
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import (
     DEFAULT_FEATURES,
     ELIGIBLE_LEADER_REPLICAS,
@@ -28,10 +28,10 @@ from odradek.replication.controller.features import (
     record_version,
 )
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataDelta, MetadataImage
-from odradek.replication.controller.leadership import MIN_ISR
-from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.image_builder import ImageBuilder, apply_records
+from odradek.replication.controller.leader_and_isr import MIN_ISR
 from odradek.replication.controller.partitions import (
-    MorePartitions,
+    NewPartitions,
     assign_directories,
     create_partitions,
 )
@@ -57,7 +57,7 @@ TOPICS = st.sampled_from(["a", "b", "c.d", "c_d"])
 
 def rebuilt(image: MetadataImage) -> MetadataImage:
     """What a node that starts from this image's snapshot knows."""
-    draft = ImageDraft(MetadataImage())
+    draft = ImageBuilder(MetadataImage())
     for record in image.records():
         encoded = encode_metadata_record(record, record_version(record, image.features))
         draft.apply(decode_metadata_record(encoded))
@@ -75,7 +75,7 @@ class ClusterHistory(RuleBasedStateMachine):
         self.incarnations = 0
         self.entropy = entropy(1)
 
-    def decide(self, operation: Callable[[], Plan[Any]]) -> Any:
+    def decide(self, operation: Callable[[], ControllerResult[Any]]) -> Any:
         try:
             plan = operation()
         except KafkaError:
@@ -129,7 +129,9 @@ class ClusterHistory(RuleBasedStateMachine):
         known = self.image.brokers.get(broker)
         epoch = known.epoch if known else 0
         where = [directory(broker, number)]
-        operation = brokers.directories_cordoned if cordon else brokers.directories_offline
+        operation = (
+            brokers.mark_directories_cordoned if cordon else brokers.mark_directories_offline
+        )
         self.decide(lambda: operation(self.image, broker, epoch, where))
 
     @rule(broker=BROKERS)
@@ -162,7 +164,7 @@ class ClusterHistory(RuleBasedStateMachine):
     def grow(self, name: str, count: int) -> None:
         self.decide(
             lambda: create_partitions(
-                self.image, [MorePartitions(name, count)], entropy=self.entropy
+                self.image, [NewPartitions(name, count)], entropy=self.entropy
             )
         )
 

@@ -18,17 +18,17 @@ import pytest
 
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord
 from odradek.replication.controller.alter_partition import ProposedIsr, alter_partitions
-from odradek.replication.controller.brokers import (
+from odradek.replication.controller.broker_registration import (
     begin_controlled_shutdown,
-    directories_offline,
     fence_broker,
+    mark_directories_offline,
     register_broker,
     unfence_broker,
 )
-from odradek.replication.controller.elections import elect_leaders
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataImage, PartitionImage
-from odradek.replication.controller.operations import Plan
-from odradek.replication.controller.partition_change import Election
+from odradek.replication.controller.leader_election import elect_leaders
+from odradek.replication.controller.partition_change_builder import ElectionType
 from odradek.replication.controller.reassignments import (
     Reassignment,
     alter_reassignments,
@@ -83,7 +83,7 @@ class Teller:
     def now(self) -> PartitionImage:
         return partition(self.image, TOPIC)
 
-    def _perform(self, plan: Plan[T]) -> T:
+    def _perform(self, plan: ControllerResult[T]) -> T:
         """As the controller does: told, committed, replayed."""
         nothing = PartitionChangeRecord(
             partition_id=0, topic_id=self.image.topics_by_name[TOPIC].id
@@ -131,7 +131,7 @@ class Teller:
     def cancel(self) -> None:
         self._reassigned(alter_reassignments(self.image, [Reassignment(TOPIC, 0, None)]))
 
-    def _reassigned(self, plan: Plan[Any]) -> None:
+    def _reassigned(self, plan: ControllerResult[Any]) -> None:
         (error,) = self._perform(plan)
         if error is not None:
             self.story.append(error.code.name.upper())
@@ -181,10 +181,12 @@ class Teller:
     def lose_directory(self, broker: str) -> None:
         node = self.image.brokers[int(broker)]
         lost = [directory(node.id)]
-        self._perform(directories_offline(self.image, node.id, node.epoch, lost))
+        self._perform(mark_directories_offline(self.image, node.id, node.epoch, lost))
 
     def elect(self, kind: str) -> None:
-        election = Election.PREFERRED if kind == "the preferred leader" else Election.UNCLEAN
+        election = (
+            ElectionType.PREFERRED if kind == "the preferred leader" else ElectionType.UNCLEAN
+        )
         (respond,) = self._perform(elect_leaders(self.image, election, [(TOPIC, 0)]))
         if respond.error is not None:
             self.story.append(respond.error.code.name.upper())

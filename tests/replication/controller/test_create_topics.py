@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.brokers import directories_cordoned, fence_broker
+from odradek.replication.controller.broker_registration import (
+    fence_broker,
+    mark_directories_cordoned,
+)
+from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import TOPIC, UNASSIGNED, MetadataImage
-from odradek.replication.controller.operations import MAX_RECORDS
 from odradek.replication.controller.topics import NewTopic, TopicDefaults
 from tests.replication.controller.clusters import (
     cluster,
@@ -323,7 +326,7 @@ def test_an_assignment_to_fenced_brokers_alone_is_refused() -> None:
 
 def test_cordoned_brokers_take_nothing() -> None:
     image = cluster(2)
-    cordon = directories_cordoned(image, 1, image.brokers[1].epoch, [directory(1)])
+    cordon = mark_directories_cordoned(image, 1, image.brokers[1].epoch, [directory(1)])
     image = committed(image, cordon.records)
     after, (respond,) = create(image, NewTopic("t", 4, 1))
     assert respond.error_code is ErrorCode.none

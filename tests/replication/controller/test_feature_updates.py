@@ -9,7 +9,8 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.topic_records import ConfigRecord
-from odradek.replication.controller.brokers import register_controller
+from odradek.replication.controller.broker_registration import register_controller
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.feature_updates import (
     SAFE_DOWNGRADE,
     UNSAFE_DOWNGRADE,
@@ -19,7 +20,6 @@ from odradek.replication.controller.feature_updates import (
 )
 from odradek.replication.controller.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from odradek.replication.controller.image import BROKER, ControllerImage, MetadataImage
-from odradek.replication.controller.operations import Plan
 from tests.replication.controller.clusters import (
     cluster,
     committed,
@@ -37,7 +37,7 @@ def updated(
     *updates: FeatureUpdate,
     other_voters: Sequence[int] = (),
     validate_only: bool = False,
-) -> Plan[None]:
+) -> ControllerResult[None]:
     return update_features(
         image,
         updates,

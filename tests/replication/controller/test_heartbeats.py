@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.heartbeats import (
-    Heartbeat,
+from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
+from odradek.replication.controller.broker_heartbeats import (
+    BrokerHeartbeat,
     HeartbeatResponse,
-    broker_heartbeat,
-    fence_oldest_expired,
-    register_for_session,
+    fence_stale_broker,
+    process_broker_heartbeat,
+    register_broker_session,
 )
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.partitions import assign_directories
-from odradek.replication.controller.sessions import BrokerSessions
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (
     cluster,
@@ -44,11 +44,11 @@ class Controller:
         self.begin_term()
 
     def begin_term(self) -> None:
-        self.sessions = BrokerSessions(self.image, self.now_ms, timeout_ms=TIMEOUT_MS)
+        self.sessions = BrokerHeartbeatManager(self.image, self.now_ms, timeout_ms=TIMEOUT_MS)
 
     def register(self, broker: int, incarnation: int = 0, **changes: Any) -> int:
         who = registration(broker, incarnation=incarnation, **changes)
-        plan = register_for_session(self.image, self.sessions, who, now_ms=self.now_ms)
+        plan = register_broker_session(self.image, self.sessions, who, now_ms=self.now_ms)
         self.image, epoch = perform(self.image, plan)
         return epoch
 
@@ -56,10 +56,10 @@ class Controller:
         """What the broker is told; it has read everything unless said otherwise."""
         known = self.image.brokers[broker]
         at = self.image.offset if offset is None else offset
-        plan = broker_heartbeat(
+        plan = process_broker_heartbeat(
             self.image,
             self.sessions,
-            Heartbeat(broker, known.epoch, at, **wants),
+            BrokerHeartbeat(broker, known.epoch, at, **wants),
             now_ms=self.now_ms,
         )
         self.records = plan.records
@@ -67,7 +67,7 @@ class Controller:
         return told(respond)
 
     def fence_expired(self) -> int | None:
-        plan = fence_oldest_expired(self.image, self.sessions, now_ms=self.now_ms)
+        plan = fence_stale_broker(self.image, self.sessions, now_ms=self.now_ms)
         self.image, broker = perform(self.image, plan)
         return broker
 
@@ -146,7 +146,7 @@ def test_a_fenced_broker_that_is_heard_has_a_session_too(controller: Controller)
 
 
 def test_an_id_that_was_unregistered_is_free(controller: Controller) -> None:
-    from odradek.replication.controller.brokers import unregister_broker
+    from odradek.replication.controller.broker_registration import unregister_broker
 
     controller.image = committed(controller.image, unregister_broker(controller.image, 1).records)
     controller.register(1, incarnation=1)
@@ -324,7 +324,7 @@ def test_a_heartbeat_in_time_keeps_the_session(controller: Controller) -> None:
 def test_a_fencing_that_was_not_committed_is_decided_again(controller: Controller) -> None:
     controller.now_ms += TIMEOUT_MS
     for _ in range(2):
-        plan = fence_oldest_expired(controller.image, controller.sessions, now_ms=controller.now_ms)
+        plan = fence_stale_broker(controller.image, controller.sessions, now_ms=controller.now_ms)
         assert plan.result == 1
         assert plan.records
 
@@ -341,10 +341,10 @@ def test_who_was_fenced_by_silence_is_let_in_again_as_soon_as_it_is_heard(
 
 def test_an_earlier_incarnation_prolongs_nothing(controller: Controller) -> None:
     deadline = controller.sessions.next_deadline_ms
-    stale = Heartbeat(1, controller.image.brokers[1].epoch - 1, 99)
-    for heartbeat in (stale, Heartbeat(9, 0, 99)):
+    stale = BrokerHeartbeat(1, controller.image.brokers[1].epoch - 1, 99)
+    for heartbeat in (stale, BrokerHeartbeat(9, 0, 99)):
         with pytest.raises(KafkaError) as refused:
-            broker_heartbeat(controller.image, controller.sessions, heartbeat, now_ms=5000)
+            process_broker_heartbeat(controller.image, controller.sessions, heartbeat, now_ms=5000)
         assert refused.value.code is ErrorCode.stale_broker_epoch
     assert controller.sessions.next_deadline_ms == deadline
 

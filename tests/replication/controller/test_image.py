@@ -12,7 +12,6 @@ from odradek.protocol.schemas import cluster_records as cluster_schemas
 from odradek.protocol.schemas import security_records as security
 from odradek.protocol.schemas import topic_records as topics
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import (
     CORDONED_DIRECTORIES,
@@ -28,6 +27,7 @@ from odradek.replication.controller.image import (
     MetadataDelta,
     MetadataImage,
 )
+from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.topics import NewTopic, delete_topics
 from tests.replication.controller.clusters import cluster, committed, create, partition
 

@@ -12,9 +12,9 @@ from odradek.protocol.schemas.topic_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import TOPIC, MetadataImage
-from odradek.replication.controller.image_difference import difference
+from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.image_difference import image_delta
 
 KEPT, GONE, NEW = (UUID(int=(1 << 100) + number) for number in range(3))
 
@@ -55,7 +55,7 @@ AFTER = [
 def test_it_is_what_the_steps_in_between_changed() -> None:
     before = apply_records(MetadataImage(), BEFORE, offset=7).image
     step = apply_records(before, AFTER, offset=13)
-    told = difference(before, step.image)
+    told = image_delta(before, step.image)
     assert told.created_topics == step.created_topics
     assert told.deleted_topics == step.deleted_topics
     assert told.changed_partitions == step.changed_partitions
@@ -66,7 +66,7 @@ def test_it_is_what_the_steps_in_between_changed() -> None:
 
 def test_between_equal_images_there_is_nothing() -> None:
     image = apply_records(MetadataImage(), BEFORE, offset=7).image
-    told = difference(image, image)
+    told = image_delta(image, image)
     assert not told.created_topics
     assert not told.deleted_topics
     assert not told.changed_partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.controller_result import ControllerResult
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from odradek.replication.controller.operations import Plan
     ],
 )
 def test_only_what_is_not_atomic_is_cut(records: int, atomic: bool, batches: list[int]) -> None:
-    plan = Plan(range(records), None, atomic=atomic)
+    plan = ControllerResult(range(records), None, atomic=atomic)
     cut = list(plan.batches(max_records=2))
     assert [len(batch) for batch in cut] == batches
     assert [record for batch in cut for record in batch] == list(range(records))

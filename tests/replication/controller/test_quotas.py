@@ -6,8 +6,8 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.security_records import ClientQuotaEntity, ClientQuotaRecord
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.quotas import ANY, DEFAULT, EXACT, Component, find_quotas
 
 ENTITIES: list[dict[str, str | None]] = [

@@ -6,10 +6,10 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord
-from odradek.replication.controller.brokers import fence_broker, unfence_broker
-from odradek.replication.controller.elections import elect_leaders
+from odradek.replication.controller.broker_registration import fence_broker, unfence_broker
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.partition_change import Election
+from odradek.replication.controller.leader_election import elect_leaders
+from odradek.replication.controller.partition_change_builder import ElectionType
 from odradek.replication.controller.reassignments import (
     Reassignment,
     alter_reassignments,
@@ -122,26 +122,26 @@ def unfenced(image: MetadataImage, broker: int) -> MetadataImage:
     return committed(image, unfence_broker(image, broker, image.brokers[broker].epoch).records)
 
 
-def code(image: MetadataImage, election: Election, index: int = 0) -> ErrorCode | None:
+def code(image: MetadataImage, election: ElectionType, index: int = 0) -> ErrorCode | None:
     (respond,) = elect_leaders(image, election, [("t", index)]).result
     return None if respond.error is None else respond.error.code
 
 
 def test_the_preferred_leader_leads_again(image: MetadataImage) -> None:
-    assert code(image, Election.PREFERRED) is ErrorCode.election_not_needed
+    assert code(image, ElectionType.PREFERRED) is ErrorCode.election_not_needed
     image = fenced(image, 1)
     assert partition(image, "t").leader == 2
-    assert code(image, Election.PREFERRED) is ErrorCode.preferred_leader_not_available
+    assert code(image, ElectionType.PREFERRED) is ErrorCode.preferred_leader_not_available
     image = in_sync(unfenced(image, 1), 2, 1)
-    image, responses = perform(image, elect_leaders(image, Election.PREFERRED, None))
+    image, responses = perform(image, elect_leaders(image, ElectionType.PREFERRED, None))
     assert [(each.topic, each.partition, each.error) for each in responses] == [("t", 0, None)]
     assert partition(image, "t").leader == 1
-    assert elect_leaders(image, Election.PREFERRED, None).result == []
+    assert elect_leaders(image, ElectionType.PREFERRED, None).result == []
 
 
 def test_unclean_only_where_nobody_leads(image: MetadataImage) -> None:
-    assert code(image, Election.UNCLEAN) is ErrorCode.election_not_needed
-    assert code(image, Election.UNCLEAN, 9) is ErrorCode.unknown_topic_or_partition
+    assert code(image, ElectionType.UNCLEAN) is ErrorCode.election_not_needed
+    assert code(image, ElectionType.UNCLEAN, 9) is ErrorCode.unknown_topic_or_partition
     image = fenced(fenced(image, 1), 2)
     assert partition(image, "t").leader == -1
-    assert code(image, Election.UNCLEAN) is ErrorCode.eligible_leaders_not_available
+    assert code(image, ElectionType.UNCLEAN) is ErrorCode.eligible_leaders_not_available

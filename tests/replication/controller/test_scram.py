@@ -6,8 +6,8 @@ import base64
 import hashlib
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.scram import (
     ScramDeletion,
     ScramUpsertion,

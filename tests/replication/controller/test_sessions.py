@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.replication.controller.broker_states import BrokerState
-from odradek.replication.controller.brokers import begin_controlled_shutdown, fence_broker
+from odradek.replication.controller.broker_control_state import BrokerControlState
+from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
+from odradek.replication.controller.broker_registration import (
+    begin_controlled_shutdown,
+    fence_broker,
+)
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.sessions import BrokerSessions
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import cluster, committed, create
 
@@ -20,7 +23,7 @@ def image() -> MetadataImage:
 
 
 def test_a_term_begins_with_a_sessions_time_for_all_that_serve(image: MetadataImage) -> None:
-    sessions = BrokerSessions(image, 500, timeout_ms=100)
+    sessions = BrokerHeartbeatManager(image, 500, timeout_ms=100)
     alive = [each.id for each in image.brokers.values() if sessions.is_alive(each, 599)]
     assert alive == [1, 2]
     assert sessions.next_deadline_ms == 600
@@ -30,7 +33,7 @@ def test_a_term_begins_with_a_sessions_time_for_all_that_serve(image: MetadataIm
 
 
 def test_the_longest_silent_expires_first(image: MetadataImage) -> None:
-    sessions = BrokerSessions(image, 0, timeout_ms=100)
+    sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     sessions.heard(image.brokers[1], 30, 5)
     assert sessions.next_deadline_ms == 100
     sessions.heard(image.brokers[2], 40, 5)
@@ -45,14 +48,14 @@ def test_the_longest_silent_expires_first(image: MetadataImage) -> None:
 
 
 def test_a_fenced_broker_that_is_heard_is_alive(image: MetadataImage) -> None:
-    sessions = BrokerSessions(image, 0, timeout_ms=100)
+    sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     assert not sessions.is_alive(image.brokers[3], 1)
     sessions.heard(image.brokers[3], 1, 0)
     assert sessions.is_alive(image.brokers[3], 100)
 
 
 def test_who_is_told_to_go_is_not_waited_for(image: MetadataImage) -> None:
-    sessions = BrokerSessions(image, 0, timeout_ms=100)
+    sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     sessions.heard(image.brokers[2], 50, 0)
     sessions.expire(image.brokers[2], 50)
     assert not sessions.is_alive(image.brokers[2], 50)
@@ -63,7 +66,7 @@ def test_who_is_told_to_go_is_not_waited_for(image: MetadataImage) -> None:
 def test_a_registration_of_an_earlier_term_is_at_its_beginning_at_the_latest(
     image: MetadataImage,
 ) -> None:
-    sessions = BrokerSessions(image, 0, timeout_ms=100)
+    sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     broker = image.brokers[1]
     assert sessions.registration_offset(broker) == image.offset
     sessions.registered(1, broker.epoch, image.offset + 7)
@@ -71,12 +74,14 @@ def test_a_registration_of_an_earlier_term_is_at_its_beginning_at_the_latest(
 
 
 def test_another_incarnation_has_reported_nothing(image: MetadataImage) -> None:
-    sessions = BrokerSessions(image, 0, timeout_ms=100)
+    sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     image = committed(image, begin_controlled_shutdown(image, 1, image.brokers[1].epoch).records)
     stopping = image.brokers[1]
-    assert sessions.state(stopping) is BrokerState.UNFENCED, "an earlier controller granted it"
+    assert sessions.state(stopping) is BrokerControlState.UNFENCED, (
+        "an earlier controller granted it"
+    )
     sessions.shutting_down(stopping, 20)
-    assert sessions.state(stopping) is BrokerState.CONTROLLED_SHUTDOWN
+    assert sessions.state(stopping) is BrokerControlState.CONTROLLED_SHUTDOWN
     assert not sessions.shutdown_is_known(image, stopping), "2 has not been heard of yet"
     for offset, known in ((19, False), (20, True)):
         sessions.heard(image.brokers[2], 1, offset)
@@ -84,4 +89,4 @@ def test_another_incarnation_has_reported_nothing(image: MetadataImage) -> None:
     sessions.registered(2, 99, 99)
     assert not sessions.shutdown_is_known(image, stopping)
     sessions.registered(1, 77, 77)
-    assert sessions.state(stopping) is BrokerState.UNFENCED
+    assert sessions.state(stopping) is BrokerControlState.UNFENCED

@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord, RemoveTopicRecord
-from odradek.replication.controller.brokers import (
+from odradek.replication.controller.broker_registration import (
     begin_controlled_shutdown,
-    directories_offline,
     fence_broker,
+    mark_directories_offline,
     register_broker,
     unfence_broker,
 )
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import LOST, MetadataImage
-from odradek.replication.controller.operations import Plan
-from odradek.replication.controller.steps import (
-    AT_ONCE,
-    Steps,
-    forget_last_incarnation,
-    lead_what_nobody_leads,
-    lead_what_was_left,
-    leave_directories,
-    leave_in_sync_sets,
+from odradek.replication.controller.partition_update_batches import (
+    PARTITIONS_PER_BATCH,
+    PartitionUpdateBatches,
+    elect_for_electable_partitions,
+    elect_for_leaderless_partitions,
+    remove_from_isrs,
+    remove_from_offline_directories,
+    update_for_previous_incarnation,
 )
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (
@@ -49,10 +49,10 @@ def image() -> MetadataImage:
     ]
 
 
-def stepped(image: MetadataImage, steps: Steps) -> MetadataImage:
+def stepped(image: MetadataImage, steps: PartitionUpdateBatches) -> MetadataImage:
     for operation in steps.operations():
         plan = operation(image)
-        assert len(plan.records) <= AT_ONCE
+        assert len(plan.records) <= PARTITIONS_PER_BATCH
         image, _ = perform(image, plan)
     return image
 
@@ -74,7 +74,7 @@ def fenced(image: MetadataImage, *brokers: int) -> MetadataImage:
     return image
 
 
-Operation = Callable[[MetadataImage], Plan[Any]]
+Operation = Callable[[MetadataImage], ControllerResult[Any]]
 
 
 def epoch_of(image: MetadataImage, broker: int = 1) -> int:
@@ -83,7 +83,7 @@ def epoch_of(image: MetadataImage, broker: int = 1) -> int:
 
 def test_to_be_fenced(image: MetadataImage) -> None:
     whole = fenced(image, 1)
-    steps = leave_in_sync_sets(image, 1)
+    steps = remove_from_isrs(image, 1)
     assert len(steps.keys) == 100
     left = stepped(image, steps)
     assert not left.brokers[1].fenced, "that comes last"
@@ -94,9 +94,9 @@ def test_to_be_fenced(image: MetadataImage) -> None:
 
 def test_a_directory_that_failed(image: MetadataImage) -> None:
     failed = [directory(1)]
-    whole = committed(image, directories_offline(image, 1, epoch_of(image), failed).records)
-    left = stepped(image, leave_directories(image, 1, failed))
-    plan = directories_offline(left, 1, epoch_of(left), failed)
+    whole = committed(image, mark_directories_offline(image, 1, epoch_of(image), failed).records)
+    left = stepped(image, remove_from_offline_directories(image, 1, failed))
+    plan = mark_directories_offline(left, 1, epoch_of(left), failed)
     assert len([each for each in plan.records if hasattr(each, "partition_id")]) == 0
     assert state(committed(left, plan.records)) == state(whole)
 
@@ -108,55 +108,57 @@ def test_a_broker_that_comes_back(image: MetadataImage, clean: bool) -> None:
         epoch = epoch_of(before) if clean else -1
         who = registration(1, incarnation=5, previous_epoch=epoch)
         whole, _ = perform(before, register_broker(before, who, next_offset=before.offset + 1))
-        left = stepped(before, forget_last_incarnation(before, who))
+        left = stepped(before, update_for_previous_incarnation(before, who))
         plan = register_broker(left, who, next_offset=left.offset + 1)
         assert len(plan.records) == 1
         assert state(committed(left, plan.records)) == state(whole)
 
 
 def test_the_same_incarnation_forgets_nothing(image: MetadataImage) -> None:
-    assert forget_last_incarnation(image, registration(1)).keys == ()
-    assert forget_last_incarnation(image, registration(9)).keys == ()
+    assert update_for_previous_incarnation(image, registration(1)).keys == ()
+    assert update_for_previous_incarnation(image, registration(9)).keys == ()
 
 
 def test_a_broker_that_serves_again_leads_what_waited_for_it(image: MetadataImage) -> None:
     dark = fenced(image, 2, 3, 1)
     whole = committed(dark, unfence_broker(dark, 1, epoch_of(dark)).records)
-    first = unfence_broker(dark, 1, epoch_of(dark), at_once=AT_ONCE)
-    assert len(first.records) == 1 + AT_ONCE
+    first = unfence_broker(dark, 1, epoch_of(dark), at_once=PARTITIONS_PER_BATCH)
+    assert len(first.records) == 1 + PARTITIONS_PER_BATCH
     begun = committed(dark, first.records)
-    steps = lead_what_nobody_leads(begun)
+    steps = elect_for_leaderless_partitions(begun)
     assert state(stepped(begun, steps)) == state(whole)
     assert {each.leader for each in whole.topics_by_name["t"].partitions.values()} == {1}
 
 
 def test_what_was_left_is_what_somebody_eligible_could_lead(image: MetadataImage) -> None:
     dark = fenced(image, 2, 3, 1)
-    assert lead_what_was_left(dark).keys == []
+    assert elect_for_electable_partitions(dark).keys == []
     whole = committed(dark, unfence_broker(dark, 1, epoch_of(dark)).records)
-    begun = committed(dark, unfence_broker(dark, 1, epoch_of(dark), at_once=AT_ONCE).records)
-    steps = lead_what_was_left(begun)
-    assert len(steps.keys) == 100 - AT_ONCE
+    begun = committed(
+        dark, unfence_broker(dark, 1, epoch_of(dark), at_once=PARTITIONS_PER_BATCH).records
+    )
+    steps = elect_for_electable_partitions(begun)
+    assert len(steps.keys) == 100 - PARTITIONS_PER_BATCH
     assert state(stepped(begun, steps)) == state(whole)
-    assert lead_what_was_left(whole).keys == []
+    assert elect_for_electable_partitions(whole).keys == []
     topic = begun.topics_by_name["u"]
     lost = PartitionChangeRecord(topic_id=topic.id, partition_id=39, directories=(LOST,))
-    left = lead_what_was_left(committed(begun, [lost])).keys
+    left = elect_for_electable_partitions(committed(begun, [lost])).keys
     assert left == [key for key in steps.keys if key != (topic.id, 39)], "1 serves, but not that"
 
 
 def test_a_controlled_shutdown(image: MetadataImage) -> None:
     whole = committed(image, begin_controlled_shutdown(image, 1, epoch_of(image)).records)
-    first = begin_controlled_shutdown(image, 1, epoch_of(image), at_once=AT_ONCE)
-    assert len(first.records) == 1 + AT_ONCE
+    first = begin_controlled_shutdown(image, 1, epoch_of(image), at_once=PARTITIONS_PER_BATCH)
+    assert len(first.records) == 1 + PARTITIONS_PER_BATCH
     begun = committed(image, first.records)
     assert begun.brokers[1].in_controlled_shutdown
-    assert state(stepped(begun, leave_in_sync_sets(begun, 1))) == state(whole)
+    assert state(stepped(begun, remove_from_isrs(begun, 1))) == state(whole)
 
 
 def test_what_changes_between_two_steps_is_decided_as_it_is_by_then(image: MetadataImage) -> None:
     """Deleted, or left already."""
-    steps = leave_in_sync_sets(image, 1)
+    steps = remove_from_isrs(image, 1)
     operations = list(steps.operations())
     once = committed(image, operations[0](image).records)
     assert operations[0](once).records == []

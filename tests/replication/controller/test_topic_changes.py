@@ -8,11 +8,14 @@ from uuid import UUID
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.brokers import directories_offline, fence_broker
+from odradek.replication.controller.broker_registration import (
+    fence_broker,
+    mark_directories_offline,
+)
+from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import TOPIC, MetadataImage
-from odradek.replication.controller.operations import MAX_RECORDS
 from odradek.replication.controller.partitions import (
-    MorePartitions,
+    NewPartitions,
     PartitionsResult,
     assign_directories,
     create_partitions,
@@ -82,7 +85,7 @@ def test_what_is_named_twice_stays() -> None:
 
 
 def grow(
-    image: MetadataImage, *wanted: MorePartitions, validate_only: bool = False
+    image: MetadataImage, *wanted: NewPartitions, validate_only: bool = False
 ) -> tuple[MetadataImage, list[PartitionsResult]]:
     plan = create_partitions(image, wanted, entropy=entropy(), validate_only=validate_only)
     return perform(image, plan)
@@ -91,7 +94,7 @@ def grow(
 def test_partitions_are_added_at_the_end() -> None:
     image, _ = create(cluster(3), NewTopic("t", 2, 2))
     before = dict(image.topics_by_name["t"].partitions)
-    image, responses = grow(image, MorePartitions("t", 5))
+    image, responses = grow(image, NewPartitions("t", 5))
     assert responses == [PartitionsResult("t")]
     partitions = image.topics_by_name["t"].partitions
     assert list(partitions) == [0, 1, 2, 3, 4]
@@ -101,7 +104,7 @@ def test_partitions_are_added_at_the_end() -> None:
 
 def test_partitions_are_assigned_by_hand() -> None:
     image, _ = create(cluster(3), NewTopic("t", 1, 2))
-    image, responses = grow(image, MorePartitions("t", 3, [(3, 1), (2, 3)]))
+    image, responses = grow(image, NewPartitions("t", 3, [(3, 1), (2, 3)]))
     assert responses == [PartitionsResult("t")]
     assert partition(image, "t", 1).replicas == (3, 1)
     assert partition(image, "t", 2).leader == 2
@@ -110,52 +113,52 @@ def test_partitions_are_assigned_by_hand() -> None:
 @pytest.mark.parametrize(
     ("wanted", "code", "message"),
     [
-        (MorePartitions("nope", 3), ErrorCode.unknown_topic_or_partition, None),
+        (NewPartitions("nope", 3), ErrorCode.unknown_topic_or_partition, None),
         (
-            MorePartitions("t", 3),
+            NewPartitions("t", 3),
             ErrorCode.invalid_partitions,
             "Topic already has 3 partition(s).",
         ),
         (
-            MorePartitions("t", 2),
+            NewPartitions("t", 2),
             ErrorCode.invalid_partitions,
             "The topic t currently has 3 partition(s); 2 would not be an increase.",
         ),
         (
-            MorePartitions("t", 5, [(1,)]),
+            NewPartitions("t", 5, [(1,)]),
             ErrorCode.invalid_replica_assignment,
             "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified.",
         ),
         (
-            MorePartitions("t", 4, [(1, 1)]),
+            NewPartitions("t", 4, [(1, 1)]),
             ErrorCode.invalid_replica_assignment,
             "The manual partition assignment includes the broker 1 more than once.",
         ),
         (
-            MorePartitions("t", 4, [(9,)]),
+            NewPartitions("t", 4, [(9,)]),
             ErrorCode.invalid_replica_assignment,
             "The manual partition assignment includes broker 9, but no such broker is registered.",
         ),
         (
-            MorePartitions("t", 4, [()]),
+            NewPartitions("t", 4, [()]),
             ErrorCode.invalid_replica_assignment,
             "The manual partition assignment includes an empty replica list.",
         ),
         (
-            MorePartitions("t", 4, [(1, 2)]),
+            NewPartitions("t", 4, [(1, 2)]),
             ErrorCode.invalid_replica_assignment,
             "The manual partition assignment includes a partition with 2 replica(s), but this is "
             "not consistent with previous partitions, which have 1 replica(s).",
         ),
         (
-            MorePartitions("t", MAX_RECORDS + 4),
+            NewPartitions("t", MAX_RECORDS + 4),
             ErrorCode.policy_violation,
             "Unable to perform excessively large batch operation.",
         ),
     ],
 )
 def test_growth_that_is_refused(
-    wanted: MorePartitions, code: ErrorCode, message: str | None
+    wanted: NewPartitions, code: ErrorCode, message: str | None
 ) -> None:
     before, _ = create(cluster(2), NewTopic("t", 3, 1))
     image, (respond,) = grow(before, wanted)
@@ -165,14 +168,14 @@ def test_growth_that_is_refused(
 
 def test_a_topic_named_twice_does_not_grow() -> None:
     before, _ = create(cluster(1), NewTopic("t"))
-    image, responses = grow(before, MorePartitions("t", 2), MorePartitions("t", 3))
+    image, responses = grow(before, NewPartitions("t", 2), NewPartitions("t", 3))
     assert responses == [PartitionsResult("t", ErrorCode.invalid_request, "Duplicate topic name.")]
     assert image == before
 
 
 def test_growth_can_be_tried() -> None:
     before, _ = create(cluster(1), NewTopic("t"))
-    image, responses = grow(before, MorePartitions("t", 2), validate_only=True)
+    image, responses = grow(before, NewPartitions("t", 2), validate_only=True)
     assert responses == [PartitionsResult("t")]
     assert image == before
 
@@ -180,10 +183,10 @@ def test_growth_can_be_tried() -> None:
 def test_no_growth_onto_brokers_that_do_not_serve() -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments={0: [1]}))
     image = committed(image, fence_broker(image, 2, image.brokers[2].epoch).records)
-    _, (respond,) = grow(image, MorePartitions("t", 2, [(2,)]))
+    _, (respond,) = grow(image, NewPartitions("t", 2, [(2,)]))
     assert respond.error_code is ErrorCode.invalid_replica_assignment
     image = committed(image, fence_broker(image, 1, image.brokers[1].epoch).records)
-    _, (respond,) = grow(image, MorePartitions("t", 2))
+    _, (respond,) = grow(image, NewPartitions("t", 2))
     assert respond.error_code is ErrorCode.invalid_replication_factor
 
 
@@ -218,7 +221,7 @@ def test_a_broker_tells_where_its_replicas_are() -> None:
 def test_a_replica_found_in_a_failed_directory_gives_up_its_lead() -> None:
     image, _ = create(cluster(2, directories=2), NewTopic("t", assignments={0: (1, 2)}))
     epoch = image.brokers[1].epoch
-    image, _ = perform(image, directories_offline(image, 1, epoch, [directory(1, 1)]))
+    image, _ = perform(image, mark_directories_offline(image, 1, epoch, [directory(1, 1)]))
     assert partition(image, "t").leader == 1, "nobody knew that it was there"
     where = {(image.topics_by_name["t"].id, 0): directory(1, 1)}
     image, _ = perform(image, assign_directories(image, 1, epoch, where))
@@ -232,7 +235,7 @@ def test_a_replica_that_turns_up_in_a_good_directory_leads_again() -> None:
     epoch = image.brokers[1].epoch
     replica = (image.topics_by_name["t"].id, 0)
     image, _ = perform(image, assign_directories(image, 1, epoch, {replica: directory(1, 1)}))
-    image, _ = perform(image, directories_offline(image, 1, epoch, [directory(1, 1)]))
+    image, _ = perform(image, mark_directories_offline(image, 1, epoch, [directory(1, 1)]))
     assert partition(image, "t").leader == -1
     image, _ = perform(image, assign_directories(image, 1, epoch, {replica: directory(1, 0)}))
     found = partition(image, "t")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from odradek.replication.raft.actions import Action, Reply, Send
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import Response
-from odradek.replication.raft.roles import QuorumSettings
-from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.quorum_state import QuorumSettings
+from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
 from tests.replication.raft.quorum_log import MemoryLog
@@ -28,11 +28,11 @@ def machine(
     me: int,
     *others: int,
     observes: bool = False,
-    election: Election | None = None,
+    election: ElectionState | None = None,
     log: MemoryLog | Sequence[int] = (),
     kraft_version: int = 0,
     settings: QuorumSettings | None = None,
-) -> Quorum:
+) -> RaftClient:
     """Not started; `log` may be the epochs of its records. Time-outs are without jitter."""
     voters = [voter(each) for each in (*others, *(() if observes else (me,)))]
     changes = [
@@ -41,11 +41,11 @@ def machine(
     ]
     memory = log if isinstance(log, MemoryLog) else MemoryLog(log)
     dynamic = kraft_version > 0
-    return Quorum(
+    return RaftClient(
         voter(me),
         memory,
         VoterHistory(() if dynamic else voters, changes if dynamic else ()),
-        election or Election(),
+        election or ElectionState(),
         settings=settings,
     )
 

@@ -11,10 +11,10 @@ from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
 from odradek.protocol.schemas.serde import decode_metadata_record
 from odradek.protocol.schemas.topic_records import ConfigRecord, TopicRecord
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import BROKER, Endpoint, MetadataImage
-from odradek.replication.controller.operations import Plan
-from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.testing.virtual_disk import VirtualDisk
@@ -49,8 +49,8 @@ def metadata_on(
     on_full: Callable[[OSError], None] = lambda error: None,
     partitions_are_in: Callable[[], Path | None] = lambda: None,
     bootstrap_servers: Sequence[tuple[str, int]] = (),
-) -> Metadata:
-    return Metadata(
+) -> MetadataManager:
+    return MetadataManager(
         seams,
         ROOT,
         node_id=node_id,
@@ -66,7 +66,7 @@ def metadata_on(
 
 async def started(
     node: VirtualNode, *, settings: MetadataLogSettings | None = None, **changes: Any
-) -> Metadata:
+) -> MetadataManager:
     metadata = metadata_on(node.seams, settings=settings, **changes)
     await metadata.start()
     return metadata
@@ -89,8 +89,8 @@ def configs(image: MetadataImage) -> dict[str, str]:
     }
 
 
-def planning(*records: Any, result: Any = None) -> Callable[[MetadataImage], Plan[Any]]:
-    return lambda image: Plan(records, result)
+def planning(*records: Any, result: Any = None) -> Callable[[MetadataImage], ControllerResult[Any]]:
+    return lambda image: ControllerResult(records, result)
 
 
 def described(record: Any) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import FetchRequest
-from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voters import ReplicaKey, Voter
 from tests.replication.raft.quorum_log import Entry, MemoryLog
 
@@ -30,8 +30,8 @@ class Node:
 
     me: Voter
     log: MemoryLog
-    election: Election = field(default_factory=Election)
-    quorum: Quorum | None = None
+    election: ElectionState = field(default_factory=ElectionState)
+    quorum: RaftClient | None = None
     life: int = 0
     clock_ahead_ms: int = 0
     flushing: bool = False

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from odradek.replication.raft.messages import EpochEnd
+from odradek.replication.raft.messages import EpochEndOffset
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voter_history import ControlChange
 
@@ -51,14 +51,14 @@ class MemoryLog:
     def snapshot_size(self, snapshot_id: SnapshotId) -> int | None:
         return snapshot_id.end_offset if snapshot_id in self.snapshots else None
 
-    def end_of_epoch(self, epoch: int) -> EpochEnd:
+    def end_of_epoch(self, epoch: int) -> EpochEndOffset:
         known = [each for each in self._epochs if self._ends_past_start(each)]
         slot = bisect_right(known, epoch, key=lambda each: each[0])
         if slot == len(known):
-            return EpochEnd(self.last_epoch, self.end_offset)
+            return EpochEndOffset(self.last_epoch, self.end_offset)
         if slot == 0:
-            return EpochEnd(epoch, max(known[0][1], self.start_offset))
-        return EpochEnd(known[slot - 1][0], known[slot][1])
+            return EpochEndOffset(epoch, max(known[0][1], self.start_offset))
+        return EpochEndOffset(known[slot - 1][0], known[slot][1])
 
     def _ends_past_start(self, epoch: tuple[int, int]) -> bool:
         later = [start for number, start in self._epochs if number > epoch[0]]

@@ -6,42 +6,42 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.replication.raft import request_handling as responding
+from odradek.replication.raft import inbound_requests as responding
 from odradek.replication.raft import voter_changes
 from odradek.replication.raft.actions import Action, Persist
-from odradek.replication.raft.leadership import Leadership
-from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.leader_state import LeaderState
+from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voters import VoterSet
 
 
 def vote_twice(patch: pytest.MonkeyPatch) -> None:
     """Whoever has enough of the log gets the vote, even if another has it."""
-    patch.setattr(responding, "grants", lambda *_, up_to_date, **__: up_to_date)
+    patch.setattr(responding, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
 
 
 def commit_before_the_epoch(patch: pytest.MonkeyPatch) -> None:
     """What a majority has is committed, whichever epoch it is of (Raft, figure 8)."""
-    honest = Leadership.recount
+    honest = LeaderState.recount
 
-    def recount(self: Leadership) -> bool:
+    def recount(self: LeaderState) -> bool:
         start, self.start_offset = self.start_offset, -1
         try:
             return honest(self)
         finally:
             self.start_offset = start
 
-    patch.setattr(Leadership, "recount", recount)
+    patch.setattr(LeaderState, "recount", recount)
 
 
 def respond_before_persisting(patch: pytest.MonkeyPatch) -> None:
     """The election becomes durable after what is said in it."""
-    honest = Quorum._actions
+    honest = RaftClient._actions
 
-    def actions(self: Quorum, now_ms: int) -> Sequence[Action]:
+    def actions(self: RaftClient, now_ms: int) -> Sequence[Action]:
         found = honest(self, now_ms)
         return sorted(found, key=lambda each: isinstance(each, Persist))
 
-    patch.setattr(Quorum, "_actions", actions)
+    patch.setattr(RaftClient, "_actions", actions)
 
 
 def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A quorum of whole `Metadata` nodes, each on a disk of its own, over a network in memory.
+"""A quorum of whole `MetadataManager` nodes, each on a disk of its own, over a network in memory.
 
     quorum = Nodes(world, voters=3)
     async with quorum:
@@ -32,11 +32,11 @@ from odradek.replication.raft.messages import (
     Request,
     Response,
 )
-from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
-from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.roles import QuorumSettings
-from odradek.replication.raft.transport import NotRunning, Unanswered
+from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
+from odradek.replication.raft.quorum_state import QuorumSettings
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
@@ -64,7 +64,7 @@ class Life:
 
     id: int
     node: VirtualNode
-    metadata: Metadata
+    metadata: MetadataManager
     nursery: trio.Nursery | None = None
     over: trio.Event = field(default_factory=trio.Event)
     activity: list[bool] = field(default_factory=list)
@@ -154,10 +154,10 @@ class Nodes:
         self._nursery.start_soon(self._live, life)
         return life
 
-    def _metadata(self, node: VirtualNode, node_id: int, *, may_vote: bool) -> Metadata:
+    def _metadata(self, node: VirtualNode, node_id: int, *, may_vote: bool) -> MetadataManager:
         where = [Endpoint("CONTROLLER", f"host-{node_id}", 9093, 0)]
         static = {each: (f"host-{each}", 9093) for each in self.voters}
-        return Metadata(
+        return MetadataManager(
             node.seams,
             ROOT,
             node_id=node_id,
@@ -310,7 +310,7 @@ class Wire:
 
     async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         nodes = self._nodes
-        if to == ANYONE:
+        if to == BOOTSTRAP_SERVER:
             others = [each for each in nodes.voters if each != self._me]
             self._turn += 1
             to = others[self._turn % len(others)]
@@ -320,9 +320,9 @@ class Wire:
         life = nodes.lives.get(to)
         if {self._me, to} & nodes.cut_off:
             await trio.sleep(1.5)
-            raise Unanswered(f"node {to} is not heard of")
+            raise RequestFailed(f"node {to} is not heard of")
         if life is None or life.nursery is None or not life.node.power.on:
-            raise NotRunning(f"node {to} is down")
+            raise NodeNotRunning(f"node {to} is down")
         if isinstance(request, ApiVersionsRequest):
             return ApiVersionsResponse(kraft_versions=(0, 1))
         responses: list[Response] = []
@@ -332,12 +332,12 @@ class Wire:
         await trio.sleep(DELAY_SECONDS)
         self._may_be_lost()
         if not responses or {self._me, to} & nodes.cut_off:
-            raise Unanswered(f"node {to} broke off")
+            raise RequestFailed(f"node {to} broke off")
         return responses[0]
 
     def _may_be_lost(self) -> None:
         if self._chance.random() < self._nodes.loss:
-            raise Unanswered("lost on the way")
+            raise RequestFailed("lost on the way")
 
 
 async def _serve(life: Life, request: Request, responses: list[Response], done: trio.Event) -> None:

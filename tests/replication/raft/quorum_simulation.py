@@ -43,9 +43,9 @@ from odradek.replication.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.roles import QuorumSettings, Role
-from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.quorum_state import QuorumSettings, Role
+from odradek.replication.raft.raft_client import RaftClient
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import Voter
 from tests.replication.raft.machines import voter
@@ -148,7 +148,7 @@ class Simulation:
         static = self.start_voters if self.static else ()
         below = [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=self.start_voters)]
         changes = ([] if self.static else below) + node.log.changes()
-        node.quorum = Quorum(
+        node.quorum = RaftClient(
             node.me,
             node.log,
             VoterHistory(static, changes),
@@ -315,7 +315,7 @@ class Simulation:
         if isinstance(request, VoteRequest) and not request.pre_vote:
             self.ledger.vote(node.id, request.epoch, request.candidate)
         others = [each for each in self.nodes if each != node.id]
-        to = self.nodes[self.random.choice(others) if send.to == ANYONE else send.to]
+        to = self.nodes[self.random.choice(others) if send.to == BOOTSTRAP_SERVER else send.to]
         caller = Caller(node.id, node.life, send.number)
         self._travels(lambda: self._deliver(to, request, caller))
 

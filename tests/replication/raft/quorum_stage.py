@@ -17,7 +17,7 @@ from odradek.replication.raft.actions import (
     StartEpoch,
     Truncate,
 )
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     ApiVersionsRequest,
@@ -32,11 +32,11 @@ from odradek.replication.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.roles import Role
-from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.quorum_state import Role
+from odradek.replication.raft.raft_client import RaftClient
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
-from odradek.replication.raft.voters import NOBODY, Voter
+from odradek.replication.raft.voters import NO_LEADER, Voter
 from tests.replication.raft.machines import key, voter
 from tests.replication.raft.quorum_log import Entry, MemoryLog
 
@@ -54,9 +54,9 @@ class Stage:
         """Of those that are down: their hosts say so."""
         self._first = [voter(each) for each in range(1, voters + 1)]
         self._logs = {each: MemoryLog() for each in range(1, nodes + 1)}
-        self._elections = {each: Election() for each in self._logs}
+        self._elections = {each: ElectionState() for each in self._logs}
         self._lives = dict.fromkeys(self._logs, 0)
-        self.machines: dict[int, Quorum] = {}
+        self.machines: dict[int, RaftClient] = {}
         self._wire: list[tuple[int, int, Request | Response, int, Request | None]] = []
         self._held: list[tuple[int, int, FetchRequest, int]] = []
         self._asked: list[tuple[Request, int, int]] = []
@@ -70,7 +70,9 @@ class Stage:
         self._refusing.discard(node)
         below = [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=tuple(self._first))]
         history = VoterHistory((), below + self._logs[node].changes())
-        self.machines[node] = Quorum(voter(node), self._logs[node], history, self._elections[node])
+        self.machines[node] = RaftClient(
+            voter(node), self._logs[node], history, self._elections[node]
+        )
         self._act(node, self.machines[node].start(self.now))
 
     def lose_power(self, node: int) -> None:
@@ -196,7 +198,7 @@ class Stage:
                 self.story.append(f"{node} commits {high_watermark}")
             case Send(number, to, _, request):
                 others = set(self._logs) - {node} - self.down
-                to = min(others, default=node) if to == ANYONE else to
+                to = min(others, default=node) if to == BOOTSTRAP_SERVER else to
                 self._wire.append((node, to, request, number, None))
             case Reply(request, respond):
                 self._reply(node, request, respond)
@@ -270,9 +272,9 @@ def _words(values: Sequence[object]) -> str:
     return " ".join(str(each) for each in values)
 
 
-def _tell_election(election: Election) -> str:
-    led = "" if election.leader_id == NOBODY else f", led by {election.leader_id}"
-    voted = "" if election.voted_id == NOBODY else f", voted for {election.voted_id}"
+def _tell_election(election: ElectionState) -> str:
+    led = "" if election.leader_id == NO_LEADER else f", led by {election.leader_id}"
+    voted = "" if election.voted_id == NO_LEADER else f", voted for {election.voted_id}"
     return f"epoch {election.epoch}{led}{voted}"
 
 
@@ -291,7 +293,7 @@ def _tell(message: Request | Response, about: Request | None) -> str:
             return f"epoch {epoch} ends{after}"
         case FetchResponse(diverging=diverging) if diverging is not None:
             return f"epoch {diverging.epoch} ends at {diverging.end_offset}"
-        case FetchResponse(leader_id=leader_id) if leader_id == NOBODY:
+        case FetchResponse(leader_id=leader_id) if leader_id == NO_LEADER:
             return ""
         case Response() if message.error is not ErrorCode.none:
             return f"epoch {message.epoch}, leader {message.leader_id}{_tell_error(message)}"

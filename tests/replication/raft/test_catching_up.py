@@ -11,16 +11,16 @@ import trio
 from odradek.protocol.schemas.cluster_records import BeginTransactionRecord, EndTransactionRecord
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.image import MetadataDelta
-from odradek.replication.raft import replay
-from odradek.replication.raft.catching_up import RECORDS_A_CHANGE, catch_up
-from odradek.replication.raft.cluster_state import ClusterState
+from odradek.replication.raft import metadata_batch_loader as replay
+from odradek.replication.raft.metadata_batch_loader import RECORDS_A_STEP
+from odradek.replication.raft.metadata_loader import RECORDS_A_CHANGE, catch_up
 from odradek.replication.raft.metadata_log import (
     READ_ON_LOOP_BYTES,
     MetadataLog,
     MetadataLogSettings,
 )
-from odradek.replication.raft.opening import Member, open_quorum
-from odradek.replication.raft.replay import RECORDS_A_STEP
+from odradek.replication.raft.metadata_state import MetadataState
+from odradek.replication.raft.quorum_recovery import QuorumMember, recover_quorum
 from tests.replication.raft.nodes import DIRECTORY_ID, ROOT, new_node, new_topic, set_config
 from tests.replication.raft.test_metadata_restarts import raw_log
 
@@ -58,14 +58,14 @@ async def test_a_start_decodes_only_what_it_takes(
 
     monkeypatch.setattr(replay, "decode_metadata_record", counted)
     static = {each: (f"host-{each}", 9093) for each in voters}
-    member = Member(1, DIRECTORY_ID, (), "CONTROLLER", static, is_alone=False, may_vote=True)
+    member = QuorumMember(1, DIRECTORY_ID, (), "CONTROLLER", static, is_alone=False, may_vote=True)
     log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())
-    opened = await open_quorum(node.seams, ROOT, log, member, blocking)
+    opened = await recover_quorum(node.seams, ROOT, log, member, blocking)
     assert decoded == len(opened.image.topics_by_id) == records
 
 
 async def test_much_that_is_committed_is_heard_of_a_little_at_a_time() -> None:
-    log, state = a_log(), ClusterState()
+    log, state = a_log(), MetadataState()
     for number in range(TOPICS):
         append(log, new_topic(number))
     heard: list[MetadataDelta] = []
@@ -78,7 +78,7 @@ async def test_much_that_is_committed_is_heard_of_a_little_at_a_time() -> None:
 
 async def test_what_is_in_memory_is_read_at_once() -> None:
     disk = new_node().disk
-    log, state = raw_log(disk, formatted=False), ClusterState()
+    log, state = raw_log(disk, formatted=False), MetadataState()
     waited_for: list[Any] = []
 
     async def waiting(call: Callable[..., Any], *args: Any) -> Any:
@@ -112,7 +112,7 @@ def test_of_much_only_some_is_read_on_the_loop() -> None:
 
 async def test_a_transaction_is_open_as_long_as_the_image_lacks_what_it_holds_back() -> None:
     """Else a snapshot could be taken in the middle of it."""
-    log, state = a_log(), ClusterState()
+    log, state = a_log(), MetadataState()
     append(log, BeginTransactionRecord(name="a"), new_topic(0))
     await catch_up(state, log, log.end_offset, blocking)
     assert state.transactions.open

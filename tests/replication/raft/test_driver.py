@@ -10,11 +10,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from odradek.replication.raft.actions import Action, Persist, Send
-from odradek.replication.raft.driver import Events, QuorumDriver
-from odradek.replication.raft.elections import Election
-from odradek.replication.raft.log_changes import LogChanges
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import ApiVersionsRequest, Endpoints, Request, Response
-from odradek.replication.raft.transport import NotRunning, Unanswered
+from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
+from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
+from odradek.replication.raft.raft_client_driver import Events, RaftClientDriver
 from tests.replication.raft.machines import machine
 from tests.replication.raft.nodes import new_node
 from tests.replication.raft.test_metadata_restarts import raw_log
@@ -52,16 +52,16 @@ class Nobody:
     def quorum_failed(self, error: Exception) -> None: ...
 
 
-def driver_of(held: Held) -> QuorumDriver:
+def driver_of(held: Held) -> RaftClientDriver:
     node = new_node()
     log = raw_log(node.disk, formatted=False)
     quorum = machine(1, 2)
     quorum.start(0)  # and nobody is asked what it asks then
-    return QuorumDriver(
+    return RaftClientDriver(
         node.seams,
         log,
         quorum,
-        LogChanges(node.seams, log, held.blocking),
+        MetadataLogWriter(node.seams, log, held.blocking),
         node_id=1,
         transport=held,
         owner=Nobody(),
@@ -79,7 +79,7 @@ async def test_a_newer_request_does_not_wait_behind_an_answer_nobody_waits_for()
     older, newer = (
         Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2)
     )
-    write = Persist(Election())
+    write = Persist(ElectionState())
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
         await driver._event(wanting(older))
@@ -106,7 +106,7 @@ async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
     older, newer, newest = (
         Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2, 3)
     )
-    actions = [newer, Persist(Election()), newest]
+    actions = [newer, Persist(ElectionState()), newest]
     monkeypatch.setattr(driver.quorum, "responded", lambda number, respond, now_ms: actions)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
@@ -120,9 +120,9 @@ async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("failure", [NotRunning, Unanswered])
+@pytest.mark.parametrize("failure", [NodeNotRunning, RequestFailed])
 async def test_the_state_machine_hears_whether_a_node_does_not_run(
-    failure: type[Unanswered], monkeypatch: pytest.MonkeyPatch
+    failure: type[RequestFailed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held()
     driver = driver_of(held)
@@ -142,7 +142,7 @@ async def test_the_state_machine_hears_whether_a_node_does_not_run(
         await driver._event(wanting(Send(7, 2, (), ApiVersionsRequest())))
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert heard == [(7, failure is NotRunning)]
+    assert heard == [(7, failure is NodeNotRunning)]
 
 
 async def test_a_flush_that_fails_before_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,14 @@ from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
 from odradek.protocol.schemas.control_records import VotersRecord
 from odradek.protocol.schemas.serde import decode as decode_body
-from odradek.replication.controller.releases import (
-    UnknownRelease,
+from odradek.replication.controller.release_versions import (
+    UnknownReleaseVersion,
     initial_levels,
-    release_level,
+    release_version_level,
 )
 from odradek.replication.raft.bootstrap import read_bootstrap_records
 from odradek.replication.raft.formatting import CannotFormat, NodeFormat, format_node
-from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.replication.raft.voters import Voter, VoterEndpoint, voters_of
 from odradek.seams.files import Files, Path
 from odradek.storage.directories.meta_properties import FILE_NAME, MetaProperties, format, parse
@@ -130,7 +130,7 @@ async def test_a_standalone_voter_leads_what_it_was_formatted_with() -> None:
     node = new_node()
     levels = initial_levels("3.9", {"group.version": 0}, is_dynamic=True)
     formatted(node, replace(WANTED, voters=(VOTERS[0],), levels=levels))
-    metadata = Metadata(
+    metadata = MetadataManager(
         node.seams,
         ONE,
         node_id=1,
@@ -213,10 +213,12 @@ def test_power_lost_at_every_sync_leaves_what_can_be_formatted_again() -> None:
 
 def test_a_release_is_known_by_each_of_its_names() -> None:
     names = {"3.3-IV3": 7, "3.5": 11, "3.9.1": 21, "4.0": 25, "4.3-IV0": 30, "4.3": 30, "4.3.0": 30}
-    assert {name: release_level(name) for name in names} == names
+    assert {name: release_version_level(name) for name in names} == names
     for unknown in ("3.2", "4.4", "5.0-IV0", "", "4"):
-        with pytest.raises(UnknownRelease, match=r"Supported metadata.version are: 3\.3-IV3, "):
-            release_level(unknown)
+        with pytest.raises(
+            UnknownReleaseVersion, match=r"Supported metadata.version are: 3\.3-IV3, "
+        ):
+            release_version_level(unknown)
 
 
 def test_other_features_follow_the_release_unless_they_are_given() -> None:
@@ -246,5 +248,5 @@ def test_other_features_follow_the_release_unless_they_are_given() -> None:
 def test_levels_that_do_not_fit_together_are_refused(
     release: str | None, wanted: Mapping[str, int], is_dynamic: bool, reason: str
 ) -> None:
-    with pytest.raises(UnknownRelease, match=reason):
+    with pytest.raises(UnknownReleaseVersion, match=reason):
         initial_levels(release, wanted, is_dynamic=is_dynamic)

@@ -9,10 +9,10 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import Action
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import FetchResponse, VoteRequest, VoteResponse
-from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.roles import Role
+from odradek.replication.raft.quorum_state import Role
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from tests.replication.raft.machines import key, machine, reply, sent
 
 
@@ -20,7 +20,7 @@ class Follower:
     """Of node 1 in epoch 4, which has answered a fetch at 0; of the others nobody knows better."""
 
     def __init__(self, me: int, *others: int, heard: bool = True, observes: bool = False) -> None:
-        election = Election(4, leader_id=1)
+        election = ElectionState(4, leader_id=1)
         self.machine = machine(me, 1, *others, observes=observes, election=election)
         self._see(self.machine.start(0), 0)
         if heard:
@@ -30,7 +30,7 @@ class Follower:
         for each in sent(actions):
             if each.to == 1:
                 self._fetch = each.number
-            elif each.to == ANYONE:
+            elif each.to == BOOTSTRAP_SERVER:
                 told = FetchResponse(epoch=4, leader_id=1, error=ErrorCode.not_leader_or_follower)
                 self._see(self.machine.responded(each.number, told, now_ms), now_ms)
 
@@ -101,11 +101,11 @@ def test_who_has_not_heard_its_leader_yet_waits_until_it_runs() -> None:
 
 
 def test_it_is_nothing_to_a_follower_that_another_has_ended() -> None:
-    one = machine(2, 1, 3, election=Election(4, leader_id=1))
+    one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     (fetch,) = sent(one.start(0))
     (fetch,) = sent(one.responded(fetch.number, FetchResponse(epoch=4, leader_id=1), 0))
     (anyone,) = sent(one.failed(fetch.number, 400))
-    assert anyone.to == ANYONE
+    assert anyone.to == BOOTSTRAP_SERVER
     one.failed(anyone.number, 400, refused=True)
     one.tick(1999)
     assert one.role is Role.FOLLOWER
@@ -113,7 +113,7 @@ def test_it_is_nothing_to_a_follower_that_another_has_ended() -> None:
 
 def test_a_leader_that_is_heard_elsewhere_alone_has_not_ended_where_its_endpoint_refuses() -> None:
     """What it advertises may not be meant for this host: bootstrap servers tell, and it among them."""
-    one = machine(2, 1, 3, election=Election(4, leader_id=1))
+    one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     under_way = {each.number: (each.to, 0) for each in sent(one.start(0))}
     refusals = 0
     for now in range(0, 6000, 10):

@@ -7,12 +7,16 @@ import trio
 import trio.testing
 
 from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.controller_result import (
+    MAX_BATCH_RECORDS,
+    MAX_RECORDS,
+    ControllerResult,
+)
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
-from odradek.replication.controller.operations import MAX_BATCH_RECORDS, MAX_RECORDS, Plan
-from odradek.replication.raft.driver import QuorumDriver
 from odradek.replication.raft.errors import BatchTooLarge, NotController
-from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.replication.raft.raft_client_driver import RaftClientDriver
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.testing.virtual_disk import UNLIMITED_BYTES
 from odradek.testing.virtual_files import VirtualFiles
@@ -93,7 +97,7 @@ async def test_an_operation_that_raises_leaves_nothing() -> None:
     metadata = await started(new_node())
     before = metadata.image
 
-    def refuse(image: MetadataImage) -> Plan[None]:
+    def refuse(image: MetadataImage) -> ControllerResult[None]:
         raise KafkaError("no")
 
     with pytest.raises(KafkaError, match="no"):
@@ -143,7 +147,10 @@ async def test_a_plan_that_is_not_atomic_goes_in_several_batches() -> None:
     seen: list[int] = []
     metadata.subscribe(lambda delta: seen.append(len(delta.records)))
     records = [new_topic(number) for number in range(MAX_BATCH_RECORDS + 1)]
-    assert await metadata.perform(lambda image: Plan(records, "done", atomic=False)) == "done"
+    assert (
+        await metadata.perform(lambda image: ControllerResult(records, "done", atomic=False))
+        == "done"
+    )
     assert seen == [MAX_BATCH_RECORDS, 1]
     assert len(metadata.image.topics_by_name) == len(records)
 
@@ -213,9 +220,9 @@ async def test_what_a_full_disk_kept_from_it_is_flushed_when_there_is_room(
 
 async def test_only_who_commits_asks_for_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    honest = QuorumDriver.flush
+    honest = RaftClientDriver.flush
 
-    async def flush(self: QuorumDriver, up_to: int) -> None:
+    async def flush(self: RaftClientDriver, up_to: int) -> None:
         asked.append(up_to)
         await honest(self, up_to)
 
@@ -223,7 +230,7 @@ async def test_only_who_commits_asks_for_the_flush(monkeypatch: pytest.MonkeyPat
     async with trio.open_nursery() as nursery:
         await nursery.start(metadata.run)
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr(QuorumDriver, "flush", flush)
+        monkeypatch.setattr(RaftClientDriver, "flush", flush)
         offsets = [await metadata.commit([set_config(f"c{number}")]) for number in range(3)]
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
@@ -257,11 +264,11 @@ async def test_an_operation_sees_what_was_decided_but_not_yet_committed(
     metadata = await started(slow_node())
     decided = []
 
-    def take_next(image: MetadataImage) -> Plan[int]:
+    def take_next(image: MetadataImage) -> ControllerResult[int]:
         assert set(configs(metadata.image)) <= set(configs(image))
         number = len(configs(image))
         decided.append(number)
-        return Plan([set_config(f"n{number}")], number)
+        return ControllerResult([set_config(f"n{number}")], number)
 
     results = []
 
@@ -280,8 +287,8 @@ async def test_an_answer_that_rests_on_pending_commits_waits_for_them(
 ) -> None:
     metadata = await started(slow_node())
 
-    def there(image: MetadataImage) -> Plan[bool]:
-        return Plan([], "a" in configs(image))
+    def there(image: MetadataImage) -> ControllerResult[bool]:
+        return ControllerResult([], "a" in configs(image))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(metadata.commit, [set_config("a")])
@@ -372,7 +379,7 @@ async def test_listeners_hear_before_the_committer_goes_on() -> None:
 
 async def test_nothing_is_committed_before_the_start_or_after_the_end() -> None:
     node = new_node()
-    metadata: Metadata = metadata_on(node.seams)
+    metadata: MetadataManager = metadata_on(node.seams)
     with pytest.raises(NotController):
         await metadata.commit([set_config("a")])
     await metadata.close()

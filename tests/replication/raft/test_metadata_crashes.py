@@ -14,9 +14,9 @@ import trio
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas.serde import encode_metadata_record
-from odradek.replication.raft.elections import Election
-from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
+from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
@@ -40,7 +40,7 @@ def pair(number: int) -> list[object]:
     return [set_config(f"a{number}"), set_config(f"b{number}")]
 
 
-def whole_pairs(metadata: Metadata) -> int:
+def whole_pairs(metadata: MetadataManager) -> int:
     """How many commits are in the image; each is whole, none is missing before another."""
     found = configs(metadata.image)
     count = len(found) // 2
@@ -131,10 +131,10 @@ def test_what_a_killed_process_left_is_durable_before_it_is_told(seed: int) -> N
         killed.append([encode_metadata_record(set_config(f"{number}"), 0)], epoch=3)
     node.files.cut_power_at(node.files.syncs + 2)  # the vote has its name, which is not synced yet
     with pytest.raises(NodeCrashed):
-        killed.quorum_state.write(Election(epoch=4, voted_id=2))
+        killed.quorum_state.write(ElectionState(epoch=4, voted_id=2))
     restarted = opened(VirtualWorld(1).node("restarted", node.disk))
     told = restarted.end_offset, restarted.last_epoch, restarted.quorum_state.read()
-    assert told == (9, 3, Election(epoch=4, voted_id=2))
+    assert told == (9, 3, ElectionState(epoch=4, voted_id=2))
     last = opened(VirtualWorld(2).node("last", node.disk.crash(seed)))
     assert (last.end_offset, last.last_epoch, last.quorum_state.read()) == told
 
@@ -173,7 +173,7 @@ async def test_power_lost_with_many_commits_under_way(autojump_clock: object) ->
         await recover(node.disk.crash(seed), sorted(acknowledged), 40)
 
 
-async def _commit_later(metadata: Metadata, number: int, acknowledged: list[int]) -> None:
+async def _commit_later(metadata: MetadataManager, number: int, acknowledged: list[int]) -> None:
     await trio.sleep(number * 0.05)
     with suppress(NodeCrashed):
         await metadata.commit(pair(number))

@@ -24,8 +24,8 @@ from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import Endpoint, MetadataImage
 from odradek.replication.raft.bootstrap import BOOTSTRAP_FILE, FIRST_SNAPSHOT, quorum_records
 from odradek.replication.raft.errors import InvalidQuorum
-from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
+from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
 from odradek.replication.raft.voters import Voter
 from odradek.storage.errors import CorruptRecords
@@ -358,7 +358,7 @@ async def test_what_a_crash_left_of_a_snapshot_is_removed() -> None:
     assert names(node.files, ".deleted") == []
 
 
-# Metadata transactions (KIP-868)
+# MetadataManager transactions (KIP-868)
 
 
 async def test_a_transaction_that_was_left_open_is_aborted() -> None:
@@ -596,6 +596,6 @@ def test_files_that_are_no_snapshots_are_left_alone() -> None:
 
 def test_metadata_is_made_of_its_seams_alone() -> None:
     node = new_node()
-    metadata: Metadata = metadata_on(node.seams)
+    metadata: MetadataManager = metadata_on(node.seams)
     assert metadata.leader_id == -1
     assert metadata.quorum.voters == ()

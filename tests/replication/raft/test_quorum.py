@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import Action, Committed, Persist, Reply, Send, StartEpoch
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.errors import InconsistentQuorum
 from odradek.replication.raft.messages import (
     BeginEpochRequest,
@@ -28,10 +28,10 @@ from odradek.replication.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.roles import QuorumSettings, Role
-from odradek.replication.raft.state import Quorum
-from odradek.replication.raft.voters import NOBODY, ReplicaKey
+from odradek.replication.raft.quorum_state import QuorumSettings, Role
+from odradek.replication.raft.raft_client import RaftClient
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
+from odradek.replication.raft.voters import NO_LEADER, ReplicaKey
 from tests.replication.raft.machines import key, machine, reply, sent, voter
 
 HERE = UUID(int=1)
@@ -41,9 +41,9 @@ HERE = UUID(int=1)
 
 
 def test_a_lone_voter_leads_the_next_epoch_at_once() -> None:
-    lone = machine(1, election=Election(epoch=4, leader_id=1))
+    lone = machine(1, election=ElectionState(epoch=4, leader_id=1))
     assert list(lone.start(0)) == [
-        Persist(Election(epoch=5, leader_id=1)),
+        Persist(ElectionState(epoch=5, leader_id=1)),
         StartEpoch(5, voters=(1,), granted=(1,)),
     ]
     assert (lone.role, lone.epoch, lone.leader_id) == (Role.LEADER, 5, 1)
@@ -51,8 +51,8 @@ def test_a_lone_voter_leads_the_next_epoch_at_once() -> None:
 
 
 def test_no_epoch_is_used_twice_even_if_the_file_was_lost() -> None:
-    assert machine(1, election=Election(epoch=2), log=[1, 6]).epoch == 6
-    assert machine(1, election=Election(epoch=9), log=[1, 6]).epoch == 9
+    assert machine(1, election=ElectionState(epoch=2), log=[1, 6]).epoch == 6
+    assert machine(1, election=ElectionState(epoch=9), log=[1, 6]).epoch == 9
 
 
 def test_nothing_is_committed_before_the_epoch_has_begun_on_disk() -> None:
@@ -73,7 +73,7 @@ def test_who_resigned_commits_no_more_and_leads_a_later_epoch() -> None:
     assert list(lone.flushed(9, 1, 11)) == []
     assert lone.deadline_ms is not None
     actions = lone.tick(lone.deadline_ms)
-    assert actions[0] == Persist(Election(epoch=3, leader_id=1))
+    assert actions[0] == Persist(ElectionState(epoch=3, leader_id=1))
     assert lone.role is Role.LEADER
 
 
@@ -83,17 +83,21 @@ def test_who_resigned_commits_no_more_and_leads_a_later_epoch() -> None:
 @pytest.mark.parametrize(
     ("election", "role", "first"),
     [
-        (Election(), Role.UNATTACHED, FetchRequest),
-        (Election(3), Role.UNATTACHED, FetchRequest),
-        (Election(3, voted_id=2, voted_directory_id=UUID(int=2)), Role.UNATTACHED, FetchRequest),
-        (Election(3, voted_id=1, voted_directory_id=HERE), Role.UNATTACHED, FetchRequest),
-        (Election(3, leader_id=1), Role.RESIGNED, EndEpochRequest),
-        (Election(3, leader_id=2), Role.FOLLOWER, FetchRequest),
-        (Election(3, leader_id=9), Role.UNATTACHED, FetchRequest),
+        (ElectionState(), Role.UNATTACHED, FetchRequest),
+        (ElectionState(3), Role.UNATTACHED, FetchRequest),
+        (
+            ElectionState(3, voted_id=2, voted_directory_id=UUID(int=2)),
+            Role.UNATTACHED,
+            FetchRequest,
+        ),
+        (ElectionState(3, voted_id=1, voted_directory_id=HERE), Role.UNATTACHED, FetchRequest),
+        (ElectionState(3, leader_id=1), Role.RESIGNED, EndEpochRequest),
+        (ElectionState(3, leader_id=2), Role.FOLLOWER, FetchRequest),
+        (ElectionState(3, leader_id=9), Role.UNATTACHED, FetchRequest),
     ],
 )
 def test_what_the_disk_says_decides_the_first_role(
-    election: Election, role: Role, first: type[Request]
+    election: ElectionState, role: Role, first: type[Request]
 ) -> None:
     one = machine(1, 2, 3, election=election)
     actions = one.start(0)
@@ -105,24 +109,26 @@ def test_what_the_disk_says_decides_the_first_role(
 # From time-out to leader
 
 
-def prospective(*others: int, log: Sequence[int] = (), epoch: int = 0) -> tuple[Quorum, list[Send]]:
-    one = machine(1, *others, log=log, election=Election(epoch))
+def prospective(
+    *others: int, log: Sequence[int] = (), epoch: int = 0
+) -> tuple[RaftClient, list[Send]]:
+    one = machine(1, *others, log=log, election=ElectionState(epoch))
     one.start(0)
     assert one.deadline_ms == 1000
     return one, sent(one.tick(1000))
 
 
-def candidate(*others: int, log: Sequence[int] = ()) -> tuple[Quorum, list[Send]]:
+def candidate(*others: int, log: Sequence[int] = ()) -> tuple[RaftClient, list[Send]]:
     one, asked = prospective(*others, log=log)
     actions: Sequence[Action] = []
     for each in asked[: (len(others) + 1) // 2]:
         actions = one.responded(each.number, VoteResponse(granted=True), 1010)
     assert one.role is Role.CANDIDATE
-    assert actions[0] == Persist(Election(1, voted_id=1, voted_directory_id=HERE))
+    assert actions[0] == Persist(ElectionState(1, voted_id=1, voted_directory_id=HERE))
     return one, sent(actions)
 
 
-def leader(*others: int, log: Sequence[int] = ()) -> Quorum:
+def leader(*others: int, log: Sequence[int] = ()) -> RaftClient:
     one, asked = candidate(*others, log=log)
     for each in asked[: (len(others) + 1) // 2]:
         one.responded(each.number, VoteResponse(epoch=1, granted=True), 1020)
@@ -148,7 +154,7 @@ def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
     ]
     actions = one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
     assert actions[:2] == [
-        Persist(Election(1, leader_id=1)),
+        Persist(ElectionState(1, leader_id=1)),
         StartEpoch(1, voters=(1, 2, 3), granted=(1, 2)),
     ]
     begun = BeginEpochRequest(
@@ -178,7 +184,7 @@ def test_a_candidate_that_lost_waits_for_its_time_out_and_asks_anew() -> None:
 
 
 def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
-    one = machine(1, 2, 3, election=Election(3, leader_id=2))
+    one = machine(1, 2, 3, election=ElectionState(3, leader_id=2))
     one.start(0)
     asked = sent(one.tick(2000))
     assert one.role is Role.PROSPECTIVE
@@ -213,7 +219,7 @@ def test_a_vote_for_a_log_that_power_has_cut_elects_nobody() -> None:
     """Others may have committed, by their own disks, what the candidate had yet to flush."""
     one, asked = prospective(2, 3, log=[1] * 5, epoch=1)
     (vote, _) = sent(one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1010))
-    other = machine(2, 1, 3, log=[1] * 4, election=Election(1))
+    other = machine(2, 1, 3, log=[1] * 4, election=ElectionState(1))
     other.start(0)
     granted = reply(other.receive(vote.request, 1020))
     assert granted == VoteResponse(epoch=2, granted=True)
@@ -230,14 +236,14 @@ def test_a_vote_for_a_log_that_power_has_cut_elects_nobody() -> None:
 UP, BEHIND = (2, 3), (1, 9)  # last epoch and end of the candidate's log; the voter has (2, 3)
 
 
-def in_role(role: Role) -> Quorum:
+def in_role(role: Role) -> RaftClient:
     """A node 1 of three in epoch 4, its log of three records up to epoch 2."""
-    leads = 2 if role is Role.FOLLOWER else 1 if role is Role.RESIGNED else NOBODY
-    one = machine(1, 2, 3, log=[1, 2, 2], election=Election(4, leader_id=leads))
+    leads = 2 if role is Role.FOLLOWER else 1 if role is Role.RESIGNED else NO_LEADER
+    one = machine(1, 2, 3, log=[1, 2, 2], election=ElectionState(4, leader_id=leads))
     one.start(0)
     if role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER):
         one = machine(
-            1, 2, 3, log=[1, 2, 2], election=Election(3 if role is not Role.PROSPECTIVE else 4)
+            1, 2, 3, log=[1, 2, 2], election=ElectionState(3 if role is not Role.PROSPECTIVE else 4)
         )
         one.start(0)
         asked = sent(one.tick(1000))
@@ -382,7 +388,7 @@ def test_nodes_of_another_cluster_are_strangers() -> None:
 def test_a_follower_is_told_by_begin_epoch_and_fetches() -> None:
     one = in_role(Role.CANDIDATE)
     actions = one.receive(BeginEpochRequest(voter=key(1), leader_id=2, epoch=6), 1001)
-    assert actions[0] == Persist(Election(6, leader_id=2))
+    assert actions[0] == Persist(ElectionState(6, leader_id=2))
     assert reply(actions) == BeginEpochResponse(
         epoch=6, leader_id=2, leader_endpoints=voter(2).endpoints
     )
@@ -412,7 +418,7 @@ def test_a_leader_whose_endpoints_nobody_knows_is_looked_for() -> None:
 
 
 def test_where_the_leader_is_others_may_know_from_logs_that_are_behind_but_it_knows() -> None:
-    one = machine(2, 1, 3, election=Election(4, leader_id=1))
+    one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     (fetch,) = sent(one.start(0))
     assert fetch.endpoints == voter(1).endpoints
     moved = voter(1, port=9999).endpoints
@@ -556,7 +562,7 @@ def test_the_high_watermark_is_what_a_majority_has(
 def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
     one = machine(4, 1, 2, 3, observes=True)
     (asked,) = sent(one.start(0))
-    assert asked.to == ANYONE
+    assert asked.to == BOOTSTRAP_SERVER
     nobody = Response(epoch=0, error=ErrorCode.not_leader_or_follower)
     found = FetchResponse(epoch=nobody.epoch, error=nobody.error)
     assert list(one.responded(asked.number, found, 5)) == []
@@ -564,7 +570,7 @@ def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
     (asked,) = sent(one.tick(25))
     led = FetchResponse(epoch=2, leader_id=3, error=ErrorCode.not_leader_or_follower)
     actions = one.responded(asked.number, led, 30)
-    assert actions[0] == Persist(Election(2, leader_id=3))
+    assert actions[0] == Persist(ElectionState(2, leader_id=3))
     assert [each.to for each in sent(actions)] == [3]
     assert one.role is Role.FOLLOWER
     one.tick(2031)
@@ -575,7 +581,7 @@ def test_who_cannot_reach_its_leader_asks_anyone() -> None:
     one = in_role(Role.FOLLOWER)
     (asked,) = sent(one.start(0))
     actions = one.failed(asked.number, 10)
-    assert [each.to for each in sent(actions)] == [ANYONE]
+    assert [each.to for each in sent(actions)] == [BOOTSTRAP_SERVER]
 
 
 # What comes first

@@ -16,19 +16,24 @@ from odradek.replication.raft.actions import (
     InstallSnapshot,
     Truncate,
 )
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.errors import InconsistentQuorum
-from odradek.replication.raft.log_view import FetchCheck, Valid, check_fetch, truncation_offset
 from odradek.replication.raft.messages import (
-    EpochEnd,
+    EpochEndOffset,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     VoteResponse,
 )
+from odradek.replication.raft.raft_client import RaftClient
+from odradek.replication.raft.raft_log import (
+    OffsetValidation,
+    ValidOffset,
+    truncation_offset,
+    validate_offset_and_epoch,
+)
 from odradek.replication.raft.snapshots import SnapshotId
-from odradek.replication.raft.state import Quorum
 from odradek.replication.raft.voter_history import ControlChange
 from tests.replication.raft.machines import key, machine, reply, sent, voter
 from tests.replication.raft.quorum_log import MemoryLog
@@ -40,20 +45,20 @@ LOG = [1, 1, 2, 2, 2, 5, 5]
 @pytest.mark.parametrize(
     ("offset", "epoch", "check"),
     [
-        (0, 0, Valid()),
-        (2, 1, Valid()),
-        (3, 2, Valid()),
-        (5, 2, Valid()),
-        (7, 5, Valid()),
-        (3, 1, EpochEnd(1, 2)),  # has more of epoch 1 than there is
-        (6, 2, EpochEnd(2, 5)),
-        (6, 3, EpochEnd(2, 5)),  # an epoch that never led here
-        (8, 5, EpochEnd(5, 7)),
-        (9, 7, EpochEnd(5, 7)),
+        (0, 0, ValidOffset()),
+        (2, 1, ValidOffset()),
+        (3, 2, ValidOffset()),
+        (5, 2, ValidOffset()),
+        (7, 5, ValidOffset()),
+        (3, 1, EpochEndOffset(1, 2)),  # has more of epoch 1 than there is
+        (6, 2, EpochEndOffset(2, 5)),
+        (6, 3, EpochEndOffset(2, 5)),  # an epoch that never led here
+        (8, 5, EpochEndOffset(5, 7)),
+        (9, 7, EpochEndOffset(5, 7)),
     ],
 )
-def test_who_may_read_on_where(offset: int, epoch: int, check: FetchCheck) -> None:
-    assert check_fetch(MemoryLog(LOG), offset, epoch) == check
+def test_who_may_read_on_where(offset: int, epoch: int, check: OffsetValidation) -> None:
+    assert validate_offset_and_epoch(MemoryLog(LOG), offset, epoch) == check
 
 
 @pytest.mark.parametrize(
@@ -62,32 +67,32 @@ def test_who_may_read_on_where(offset: int, epoch: int, check: FetchCheck) -> No
         (0, 0, SnapshotId(3, 2)),
         (2, 1, SnapshotId(3, 2)),
         (3, 1, SnapshotId(3, 2)),
-        (3, 2, Valid()),
+        (3, 2, ValidOffset()),
         (4, 1, SnapshotId(3, 2)),
-        (6, 2, EpochEnd(2, 5)),
-        (7, 5, Valid()),
+        (6, 2, EpochEndOffset(2, 5)),
+        (7, 5, ValidOffset()),
     ],
 )
 def test_who_is_behind_the_logs_start_gets_a_snapshot(
-    offset: int, epoch: int, check: FetchCheck
+    offset: int, epoch: int, check: OffsetValidation
 ) -> None:
     log = MemoryLog(LOG)
     log.snapshot(3)
-    assert check_fetch(log, offset, epoch) == check
+    assert validate_offset_and_epoch(log, offset, epoch) == check
 
 
 @pytest.mark.parametrize(
     ("mine", "told", "end"),
     [
-        ([1, 1, 1, 1], EpochEnd(1, 2), 2),
-        ([1, 1, 2, 2], EpochEnd(1, 5), 2),
-        ([1, 1, 3, 3], EpochEnd(2, 5), 2),
-        ([1, 2, 2, 2], EpochEnd(2, 3), 3),
-        ([3, 3], EpochEnd(2, 5), 0),
-        ([0, 0, 1], EpochEnd(0, 1), 1),
+        ([1, 1, 1, 1], EpochEndOffset(1, 2), 2),
+        ([1, 1, 2, 2], EpochEndOffset(1, 5), 2),
+        ([1, 1, 3, 3], EpochEndOffset(2, 5), 2),
+        ([1, 2, 2, 2], EpochEndOffset(2, 3), 3),
+        ([3, 3], EpochEndOffset(2, 5), 0),
+        ([0, 0, 1], EpochEndOffset(0, 1), 1),
     ],
 )
-def test_where_a_follower_cuts(mine: list[int], told: EpochEnd, end: int) -> None:
+def test_where_a_follower_cuts(mine: list[int], told: EpochEndOffset, end: int) -> None:
     assert truncation_offset(MemoryLog(mine), told) == end
 
 
@@ -100,8 +105,8 @@ class Follower:
     def __init__(self, epochs: Sequence[int] = (1, 1, 3), *, observes: bool = False) -> None:
         self.log = MemoryLog(epochs)
         others = (2, 3)
-        self.machine: Quorum = machine(
-            1, *others, observes=observes, log=self.log, election=Election(6, leader_id=2)
+        self.machine: RaftClient = machine(
+            1, *others, observes=observes, log=self.log, election=ElectionState(6, leader_id=2)
         )
         self.actions = self.machine.start(0)
 
@@ -137,7 +142,7 @@ def test_no_more_is_committed_than_there_is() -> None:
 
 def test_a_diverging_log_is_cut_before_the_next_fetch() -> None:
     one = Follower([1, 1, 3])
-    actions = one.is_told(diverging=EpochEnd(2, 7))
+    actions = one.is_told(diverging=EpochEndOffset(2, 7))
     assert list(actions) == [Truncate(2)]
     one.log.truncate(2)
     (asked,) = sent(one.machine.truncated(110))
@@ -149,12 +154,12 @@ def test_what_is_committed_is_never_cut() -> None:
     one = Follower([1, 1, 3])
     one.is_told(high_watermark=3)
     with pytest.raises(InconsistentQuorum):
-        one.is_told(diverging=EpochEnd(2, 7))
+        one.is_told(diverging=EpochEndOffset(2, 7))
 
 
 def test_a_truncation_brings_the_voters_before_back() -> None:
     log = MemoryLog([1])
-    one = machine(1, 2, 3, log=log, election=Election(6, leader_id=2), kraft_version=1)
+    one = machine(1, 2, 3, log=log, election=ElectionState(6, leader_id=2), kraft_version=1)
     actions = one.start(0)
     log.append(MemoryLog([2]).entries)
     told = FetchResponse(epoch=6, leader_id=2, records=["voters"])
@@ -162,14 +167,14 @@ def test_a_truncation_brings_the_voters_before_back() -> None:
     actions = one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
     assert (one.voters.ids, one.is_voter) == ((2, 3), False)
     assert one.deadline_ms == 2001, "its removal may never be committed: it may have to campaign"
-    told = FetchResponse(epoch=6, leader_id=2, diverging=EpochEnd(1, 1))
+    told = FetchResponse(epoch=6, leader_id=2, diverging=EpochEndOffset(1, 1))
     one.responded(sent(actions)[0].number, told, 2)
     assert (one.voters.ids, one.is_voter) == ((1, 2, 3), True)
 
 
 def test_who_is_removed_for_certain_campaigns_no_more() -> None:
     log = MemoryLog([1])
-    one = machine(1, 2, 3, log=log, election=Election(6, leader_id=2), kraft_version=1)
+    one = machine(1, 2, 3, log=log, election=ElectionState(6, leader_id=2), kraft_version=1)
     actions = one.start(0)
     log.append(MemoryLog([2]).entries)
     told = FetchResponse(epoch=6, leader_id=2, records=["voters"], high_watermark=2)

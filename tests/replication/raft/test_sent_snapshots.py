@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.raft.catching_up import catch_up
-from odradek.replication.raft.cluster_state import ClusterState
-from odradek.replication.raft.log_changes import LogChanges
-from odradek.replication.raft.log_view import Valid, check_fetch
+from odradek.replication.raft.metadata_loader import catch_up
 from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
+from odradek.replication.raft.metadata_state import MetadataState
+from odradek.replication.raft.raft_log import ValidOffset, validate_offset_and_epoch
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
 from tests.replication.raft.nodes import (
     LOG_DIRECTORY,
@@ -95,7 +95,7 @@ async def test_one_that_is_not_whole_is_not_installed() -> None:
     async def blocking(call: object, *args: object) -> object:
         return call(*args)  # type: ignore[operator]
 
-    changes = LogChanges(node.seams, log, blocking)
+    changes = MetadataLogWriter(node.seams, log, blocking)
     await changes.begin_snapshot(snapshot)
     await changes.append_snapshot(0, data[:-1])
     with pytest.raises(InvalidMetadata):
@@ -113,7 +113,7 @@ async def test_another_one_may_come_before_the_first_is_read() -> None:
         snapshot = await metadata.take_snapshot()
         assert snapshot is not None
         sent.append((snapshot, leader.files.read(LOG_DIRECTORY / snapshot.file_name)))
-    log, state = raw_log(new_node().disk, formatted=False), ClusterState()
+    log, state = raw_log(new_node().disk, formatted=False), MetadataState()
 
     def install(snapshot: SnapshotId, data: bytes) -> None:
         download = log.snapshots.download(snapshot)
@@ -140,9 +140,9 @@ async def test_who_has_all_is_sent_none_while_old_ones_go() -> None:
     prune, seen = log.remove, []
 
     def remove(dropped: list[SnapshotId], now_ms: int) -> None:
-        seen.append(check_fetch(log, log.end_offset, log.last_epoch))
+        seen.append(validate_offset_and_epoch(log, log.end_offset, log.last_epoch))
         prune(dropped, now_ms)
 
     log.remove = remove  # type: ignore[method-assign, assignment]
     await metadata.take_snapshot()
-    assert seen == [Valid()]
+    assert seen == [ValidOffset()]

@@ -10,7 +10,7 @@ import pytest
 
 from odradek.replication.raft.errors import NotController
 from odradek.replication.raft.metadata_log import MetadataLogSettings
-from odradek.replication.raft.roles import QuorumSettings
+from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.storage.errors import DiskFull, NoDescriptors
 from odradek.testing.virtual_world import VirtualWorld
 from tests.replication.raft.nodes import LOG_DIRECTORY, ROOT, configs, names, set_config

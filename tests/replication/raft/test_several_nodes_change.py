@@ -15,7 +15,7 @@ from odradek.replication.raft.messages import (
     RemoveVoterRequest,
     Response,
 )
-from odradek.replication.raft.roles import QuorumSettings
+from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
 from tests.replication.raft.nodes import LOG_DIRECTORY, ROOT, configs
 from tests.replication.raft.quorum_of_nodes import Life, Nodes, voter_of

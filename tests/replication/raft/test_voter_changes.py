@@ -10,7 +10,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import Action, AppendVoters, Committed, Reply
-from odradek.replication.raft.elections import Election
+from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
@@ -26,8 +26,8 @@ from odradek.replication.raft.messages import (
     UpdateVoterRequest,
     VoteResponse,
 )
-from odradek.replication.raft.roles import QuorumSettings, Role
-from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.quorum_state import QuorumSettings, Role
+from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
 from tests.replication.raft.machines import key, machine, reply, sent, voter
@@ -42,7 +42,7 @@ class Led:
 
     def __init__(self, *others: int, kraft_version: int = 1, committed: bool = True) -> None:
         self.log = MemoryLog()
-        self.machine: Quorum = machine(1, *others, log=self.log, kraft_version=kraft_version)
+        self.machine: RaftClient = machine(1, *others, log=self.log, kraft_version=kraft_version)
         self.now = 1000
         self.others = others
         actions = self.machine.start(0)
@@ -319,7 +319,7 @@ def follower_says(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> R
         (), [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=voters)]
     )
     settings = QuorumSettings(fetch_timeout_ms=2000, auto_join=auto_join)
-    quorum = Quorum(me, MemoryLog(), history, Election(3, leader_id=2), settings=settings)
+    quorum = RaftClient(me, MemoryLog(), history, ElectionState(3, leader_id=2), settings=settings)
     (fetch,) = sent(quorum.start(0))
     for now in (1500, 2001):
         (fetch,) = sent(quorum.responded(fetch.number, FetchResponse(epoch=3, leader_id=2), now))

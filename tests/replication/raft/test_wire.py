@@ -13,6 +13,7 @@ from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import write_fetch_response
+from odradek.replication.raft.fetch_rpcs import UNKNOWN_HIGH_WATERMARK
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
@@ -22,7 +23,7 @@ from odradek.replication.raft.messages import (
     BeginEpochResponse,
     EndEpochRequest,
     EndEpochResponse,
-    EpochEnd,
+    EpochEndOffset,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
@@ -36,11 +37,10 @@ from odradek.replication.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from odradek.replication.raft.network_channel import RequestFailed
 from odradek.replication.raft.snapshots import SnapshotId
-from odradek.replication.raft.transport import Unanswered
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterEndpoint
-from odradek.replication.raft.wire import FORMS, form_of, not_spoken
-from odradek.replication.raft.wire_log import UNKNOWN_HIGH_WATERMARK
+from odradek.replication.raft.wire import RPC_CODECS, codec_of, unsupported_response
 
 CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
 LISTENER = "CONTROLLER"
@@ -104,7 +104,7 @@ RESPONSES: list[tuple[type[Request], Response]] = [
     (EndEpochRequest, EndEpochResponse(error=ErrorCode.inconsistent_cluster_id)),
     (FetchRequest, FetchResponse(high_watermark=80, log_start_offset=3, records=b"batch", **KNOWN)),
     (FetchRequest, FetchResponse(log_start_offset=0, **KNOWN)),
-    (FetchRequest, FetchResponse(diverging=EpochEnd(5, 70), log_start_offset=3, **KNOWN)),
+    (FetchRequest, FetchResponse(diverging=EpochEndOffset(5, 70), log_start_offset=3, **KNOWN)),
     (FetchRequest, FetchResponse(snapshot_id=SNAPSHOT, log_start_offset=500, **KNOWN)),
     (FetchRequest, FetchResponse(error=ErrorCode.not_leader_or_follower, **KNOWN)),
     (FetchRequest, FetchResponse(error=ErrorCode.inconsistent_cluster_id)),
@@ -126,13 +126,13 @@ RESPONSES: list[tuple[type[Request], Response]] = [
 
 def through_request(request: Request, version: int) -> Any:
     """The entity that who is asked in this version reads."""
-    form = form_of(request)
+    form = codec_of(request)
     sent = messages.write_request(form.api.key, version, form.write_request(request))
     return messages.read_request(form.api.key, version, memoryview(sent))
 
 
 def through_response(asked: type[Request], respond: Response, version: int) -> Response:
-    form = FORMS[asked]
+    form = RPC_CODECS[asked]
     assert form.encode_response is not None
     values = form.encode_response(respond, None, LISTENER)
     if form.api is FETCH:
@@ -165,7 +165,7 @@ def lost_in(request: Request, version: int) -> Request:
 
 
 def versions_of(request: Request) -> range:
-    form = form_of(request)
+    form = codec_of(request)
     return range(max(form.oldest(request), form.api.min_version), form.api.max_version + 1)
 
 
@@ -178,14 +178,14 @@ def each_version() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("request_", "version"), list(each_version()))
 def test_a_request_arrives_as_it_was_sent(request_: Request, version: int) -> None:
-    read = form_of(request_).read_request
+    read = codec_of(request_).read_request
     assert read is not None
     assert read(through_request(request_, version)) == lost_in(request_, version)
 
 
 @pytest.mark.parametrize(("asked", "respond"), RESPONSES)
 def test_an_answer_arrives_as_it_was_sent(asked: type[Request], respond: Response) -> None:
-    got = through_response(asked, respond, FORMS[asked].api.max_version)
+    got = through_response(asked, respond, RPC_CODECS[asked].api.max_version)
     assert got == respond
 
 
@@ -193,7 +193,7 @@ def test_an_answer_arrives_as_it_was_sent(asked: type[Request], respond: Respons
 def test_old_versions_tell_all_but_where_the_leader_is(
     asked: type[Request], respond: Response
 ) -> None:
-    api = FORMS[asked].api
+    api = RPC_CODECS[asked].api
     oldest = 13 if api is FETCH else api.min_version
     told_where = asked is UpdateVoterRequest or oldest == api.max_version
     expected = respond if told_where else replace(respond, leader_endpoints=())
@@ -221,7 +221,7 @@ def test_records_may_come_in_parts() -> None:
 
 
 def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
-    form = FORMS[ApiVersionsRequest]
+    form = RPC_CODECS[ApiVersionsRequest]
     values = {
         "supported_features": [
             {"name": "metadata.version", "min_version": 7, "max_version": 30},
@@ -239,7 +239,7 @@ def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
 @pytest.mark.parametrize("asked", [VoteRequest, BeginEpochRequest, EndEpochRequest])
 def test_another_log_is_not_this_ones_affair(asked: type[Request]) -> None:
     request = next(each for each in REQUESTS if type(each) is asked)
-    form = FORMS[asked]
+    form = RPC_CODECS[asked]
     key, version = form.api.key, form.api.max_version
     assert form.read_request is not None
     assert form.refuse is not None
@@ -255,14 +255,14 @@ def test_another_log_is_not_this_ones_affair(asked: type[Request]) -> None:
         assert refusal == {"error_code": ErrorCode.invalid_request, "topics": []}
         told = [{"topic_name": each["topic_name"], "partitions": [{}]} for each in topics]
         respond = messages.write_response(key, version, {"topics": told})
-        with pytest.raises(Unanswered):
+        with pytest.raises(RequestFailed):
             form.decode_response(
                 messages.read_response(key, version, memoryview(respond)), request, LISTENER
             )
 
 
 def test_a_fetch_of_another_log_is_refused() -> None:
-    form = FORMS[FetchRequest]
+    form = RPC_CODECS[FetchRequest]
     assert form.read_request is not None
     assert form.refuse is not None
     values = form.write_request(REQUESTS[5])
@@ -285,7 +285,7 @@ def test_a_fetch_of_another_log_is_refused() -> None:
 
 
 def test_a_snapshot_of_another_log_is_one_that_nobody_knows() -> None:
-    form = FORMS[FetchSnapshotRequest]
+    form = RPC_CODECS[FetchSnapshotRequest]
     assert form.read_request is not None
     assert form.refuse is not None
     request = next(each for each in REQUESTS if isinstance(each, FetchSnapshotRequest))
@@ -303,7 +303,7 @@ def test_a_snapshot_of_another_log_is_one_that_nobody_knows() -> None:
 
 
 def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> None:
-    form = FORMS[FetchSnapshotRequest]
+    form = RPC_CODECS[FetchSnapshotRequest]
     partition = {
         "snapshot_id": {"end_offset": -1, "epoch": -1},
         "current_leader": {"leader_id": 1, "leader_epoch": 7},
@@ -319,7 +319,7 @@ def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> No
 
 def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> None:
     """Kafka 4.3 cannot write an answer about a snapshot that it does not have."""
-    form = FORMS[FetchSnapshotRequest]
+    form = RPC_CODECS[FetchSnapshotRequest]
     request = next(each for each in REQUESTS if isinstance(each, FetchSnapshotRequest))
     failed = {"error_code": ErrorCode.unknown_server_error, "topics": []}
     sent = messages.write_response(form.api.key, 1, failed)
@@ -330,20 +330,22 @@ def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> Non
 
 
 def test_what_a_node_does_not_speak() -> None:
-    for kind, form in FORMS.items():
+    for kind, form in RPC_CODECS.items():
         example = next((each for each in REQUESTS if type(each) is kind), ApiVersionsRequest())
-        respond = not_spoken(example)
+        respond = unsupported_response(example)
         assert respond.error is ErrorCode.unsupported_version
         assert kind is ApiVersionsRequest or type(respond) in {
             type(each) for asked, each in RESPONSES if asked is kind
         }, form.api.title
     update = next(each for each in REQUESTS if isinstance(each, UpdateVoterRequest))
-    assert not_spoken(update).epoch == update.epoch, "so that it is taken for its leader's word"
+    assert unsupported_response(update).epoch == update.epoch, (
+        "so that it is taken for its leader's word"
+    )
 
 
 def test_every_field_is_said_somewhere() -> None:
     """Each field of each request has an example that differs from its default."""
-    for kind in FORMS:
+    for kind in RPC_CODECS:
         examples = [each for each in REQUESTS if type(each) is kind]
         for field in fields(kind):
             values = [getattr(each, field.name) for each in examples]

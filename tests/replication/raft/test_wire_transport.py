@@ -11,6 +11,8 @@ import trio
 
 from odradek.protocol.apis import API_VERSIONS, BEGIN_QUORUM_EPOCH, FETCH, VOTE
 from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.fetch_rpcs import FETCH as FETCH_FORM
+from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
 from odradek.replication.raft.messages import (
     BeginEpochRequest,
     BeginEpochResponse,
@@ -19,11 +21,9 @@ from odradek.replication.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.transport import NotRunning, Unanswered
+from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voters import ReplicaKey, VoterEndpoint
-from odradek.replication.raft.wire_log import FETCH as FETCH_FORM
-from odradek.replication.raft.wire_transport import WireTransport
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing.virtual_world import VirtualWorld
@@ -56,8 +56,8 @@ def endpoints_of(broker: ScriptedBroker) -> tuple[VoterEndpoint, ...]:
 
 
 @asynccontextmanager
-async def transport(**more: Any) -> AsyncIterator[WireTransport]:
-    made = WireTransport(TcpNetwork(), listener=LISTENER, **{"timeout_s": 5.0, **more})
+async def transport(**more: Any) -> AsyncIterator[KafkaNetworkChannel]:
+    made = KafkaNetworkChannel(TcpNetwork(), listener=LISTENER, **{"timeout_s": 5.0, **more})
     async with trio.open_nursery() as nursery:
         await nursery.start(made.run)
         yield made
@@ -115,17 +115,17 @@ async def test_anyone_is_the_next_of_the_bootstrap_servers() -> None:
         transport(bootstrap=[one.address, two.address]) as way,
     ):
         for _ in range(4):
-            await way.ask(ANYONE, (), VOTE_REQUEST)
+            await way.ask(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
         assert (len(one.asked(VOTE)), len(two.asked(VOTE))) == (2, 2)
 
 
 async def test_who_cannot_be_asked() -> None:
     async with transport() as way:
-        with pytest.raises(Unanswered, match="no bootstrap servers"):
-            await way.ask(ANYONE, (), VOTE_REQUEST)
-        with pytest.raises(Unanswered, match="where node 2 listens for CONTROLLER"):
+        with pytest.raises(RequestFailed, match="no bootstrap servers"):
+            await way.ask(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
+        with pytest.raises(RequestFailed, match="where node 2 listens for CONTROLLER"):
             await way.ask(2, (VoterEndpoint("OTHER", "localhost", 1),), VOTE_REQUEST)
-    with pytest.raises(Unanswered, match="no connections"):
+    with pytest.raises(RequestFailed, match="no connections"):
         await way.ask(2, (VoterEndpoint(LISTENER, "localhost", 1),), VOTE_REQUEST)
 
 
@@ -142,9 +142,9 @@ async def test_who_cannot_be_asked() -> None:
 async def test_what_is_no_answer(script: Any, why: str) -> None:
     async with scripted_broker(script, versions=CONTROLLERS) as node:
         async with transport(timeout_s=0.2) as way:
-            with pytest.raises(Unanswered, match=why) as silence:
+            with pytest.raises(RequestFailed, match=why) as silence:
                 await way.ask(2, endpoints_of(node), VOTE_REQUEST)
-            assert not isinstance(silence.value, NotRunning), "somebody listens"
+            assert not isinstance(silence.value, NodeNotRunning), "somebody listens"
 
 
 async def test_a_node_that_is_gone_and_comes_back() -> None:
@@ -152,9 +152,9 @@ async def test_a_node_that_is_gone_and_comes_back() -> None:
         async with scripted_broker(votes, versions=CONTROLLERS) as node:
             there = endpoints_of(node)
             await way.ask(2, there, VOTE_REQUEST)
-        with pytest.raises(Unanswered):
+        with pytest.raises(RequestFailed):
             await way.ask(2, there, VOTE_REQUEST)
-        with pytest.raises(NotRunning):
+        with pytest.raises(NodeNotRunning):
             await way.ask(2, there, VOTE_REQUEST)
         async with scripted_broker(votes, versions=CONTROLLERS) as again:
             await way.ask(2, endpoints_of(again), VOTE_REQUEST)
@@ -163,11 +163,11 @@ async def test_a_node_that_is_gone_and_comes_back() -> None:
 def test_a_host_that_refuses_is_told_from_one_that_is_cut_off() -> None:
     world = VirtualWorld()
     there = (VoterEndpoint(LISTENER, "there", 9093),)
-    made = WireTransport(world.node("here").network, listener=LISTENER, timeout_s=2.0)
-    failures: list[Unanswered] = []
+    made = KafkaNetworkChannel(world.node("here").network, listener=LISTENER, timeout_s=2.0)
+    failures: list[RequestFailed] = []
 
     async def ask() -> None:
-        with pytest.raises(Unanswered) as failure:
+        with pytest.raises(RequestFailed) as failure:
             await made.ask(2, there, VOTE_REQUEST)
         failures.append(failure.value)
 
@@ -181,7 +181,7 @@ def test_a_host_that_refuses_is_told_from_one_that_is_cut_off() -> None:
             nursery.cancel_scope.cancel()
 
     world.run(main)
-    assert [type(each) for each in failures] == [NotRunning, Unanswered]
+    assert [type(each) for each in failures] == [NodeNotRunning, RequestFailed]
 
 
 async def test_what_a_node_does_not_speak() -> None:

@@ -1,0 +1,73 @@
+"""A node's part in the metadata quorum, as its configs have it: what it needs to reach the others, and
+the cluster's state that it keeps with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.controller.quorum_settings import (
+    bootstrap_servers,
+    is_alone,
+    quorum_settings,
+    static_voters,
+)
+from odradek.broker.lifecycle import storage_settings
+from odradek.broker.lifecycle.broker_registration import advertised_endpoints
+from odradek.broker.network.server import Endpoint
+from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.seams import Seams
+from odradek.seams.network import Address
+from odradek.storage.directories.opening import Directories
+
+if TYPE_CHECKING:
+    from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
+
+
+def new_network_channel(
+    seams: Seams, config: ServerConfig, listening: Sequence[Endpoint]
+) -> KafkaNetworkChannel | None:
+    """To the others of the quorum; None where nobody else is, nor could come."""
+    if is_alone(config) and not listening:
+        return None
+    from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
+
+    return KafkaNetworkChannel(
+        seams.network,
+        listener=config.controller_listener,
+        bootstrap=[Address(*each) for each in bootstrap_servers(config)],
+        client_id=f"raft-client-{config.node_id}",
+        timeout_s=config.get_int("controller.quorum.request.timeout.ms") / 1000,
+    )
+
+
+def new_metadata(
+    seams: Seams,
+    config: ServerConfig,
+    directories: Directories,
+    listening: Sequence[Endpoint],
+    transport: KafkaNetworkChannel | None,
+) -> MetadataManager:
+    """Not started yet. `listening` is where this node is reached as a controller."""
+    directory = directories.metadata
+    assert directory.id is not None
+    return MetadataManager(
+        seams,
+        directory.path,
+        node_id=config.node_id,
+        cluster_id=directories.cluster_id,
+        directory_id=directory.id,
+        controller_listeners=advertised_endpoints(listening),
+        controller_listener=config.controller_listener,
+        voters=static_voters(config),
+        bootstrap_servers=bootstrap_servers(config),
+        may_vote=config.is_controller,
+        transport=transport,
+        settings=storage_settings.metadata_log(config),
+        quorum_settings=quorum_settings(config, directories.cluster_id),
+        max_idle_ms=config.get_int("metadata.max.idle.interval.ms"),
+        min_insync_replicas=config.get_int("min.insync.replicas"),
+        on_full=directory.shortage.met,
+        partitions_are_in=directories.partitions_are_in,
+    )

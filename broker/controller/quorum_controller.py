@@ -1,0 +1,365 @@
+"""What the active controller does beside answering: it fences who is silent, and puts leaders back.
+
+Brokers live by heartbeats (KIP-631): whose session ends is fenced, one after the other, for what one
+leaves is what the next is decided on. Leaders return to the first of their replicas once it is in sync
+(`auto.leader.rebalance.enable`), and partitions without any get one that may lack records, where unclean
+elections are allowed. What a broker's coming leaves to be done, because the controller changed meanwhile or a
+commit failed, is not remembered: it is what the state shows, and is looked for. All of it begins when
+this node becomes the active controller and ends when it is that no more; what it knew of sessions is
+forgotten then.
+
+A node that is alone (`is_alone`) sends no heartbeats to itself, and is not missed for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.controller_result import ControllerResult
+from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.leader_and_isr import leads_any_partition
+from odradek.replication.raft.errors import NotController
+
+if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
+    from odradek.replication.controller.broker_heartbeats import BrokerHeartbeat, HeartbeatResponse
+    from odradek.replication.controller.broker_registration import BrokerRegistration
+    from odradek.replication.controller.image import BrokerImage
+    from odradek.replication.controller.partition_update_batches import PartitionUpdateBatches
+    from odradek.replication.raft.voters import QuorumInfo
+    from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.controller")
+
+T = TypeVar("T")
+
+PAUSE_SECONDS = 0.5
+"""After a change that could not be committed, before it is tried again."""
+LEFT_SECONDS = 10.0
+"""Between two looks for partitions without a leader that could have one."""
+
+
+class ControllerMetadataManager(Protocol):
+    """The cluster's state as a member of the quorum keeps it: `Metadata`."""
+
+    node_id: int
+    cluster_id: str
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        ...
+
+    @property
+    def quorum(self) -> QuorumInfo: ...
+
+    def on_active(self, callback: Callable[[bool], None]) -> object:
+        """Hear of becoming the active controller, which may be now, and of being it no more."""
+        ...
+
+    def subscribe(self, listener: Callable[[MetadataDelta], None]) -> object: ...
+
+    async def perform(self, operation: Callable[[MetadataImage], ControllerResult[T]]) -> T: ...
+
+
+def is_alone(image: MetadataImage, voters: Iterable[int], node_id: int) -> bool:
+    """Whether the node is all of its cluster: its one voter, and the only node it ever heard of."""
+    me = {node_id}
+    return set(voters) == me and image.brokers.keys() <= me and image.controllers.keys() <= me
+
+
+class QuorumController:
+    """See the module. What brokers ask comes in by `register` and `heartbeat`."""
+
+    def __init__(
+        self, metadata: ControllerMetadataManager, clock: Clock, config: ServerConfig
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._config = config
+        self._sessions: BrokerHeartbeatManager | None = None
+        self._turned = trio.Event()
+        """This node became active, or is it no more, or has or had company."""
+        self._heard = trio.Event()
+        self._alone = True
+        metadata.on_active(self._active)
+        metadata.subscribe(self._metadata_changed)
+
+    @property
+    def is_alone(self) -> bool:
+        voters = (voter.id for voter in self._metadata.quorum.voters)
+        return is_alone(self._metadata.image, voters, self._metadata.node_id)
+
+    @property
+    def unclean_election(self) -> bool:
+        """What holds for topics that set nothing."""
+        return self._config.get_bool("unclean.leader.election.enable")
+
+    @property
+    def sessions(self) -> BrokerHeartbeatManager:
+        """Of this term. Raises NotController."""
+        if not self._metadata.is_active:
+            raise NotController("this node is not the active controller")
+        if self._sessions is None:
+            from odradek.replication.controller.broker_heartbeat_manager import (
+                BrokerHeartbeatManager,
+            )
+
+            timeout_ms = self._config.get_int("broker.session.timeout.ms")
+            self._sessions = BrokerHeartbeatManager(
+                self._metadata.image, self._now_ms(), timeout_ms=timeout_ms
+            )
+        return self._sessions
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # What brokers ask
+
+    async def register(self, registration: BrokerRegistration) -> int:
+        """The broker's epoch. Raises what `register_broker_session` does, and NotController."""
+        from odradek.replication.controller import partition_update_batches as steps
+        from odradek.replication.controller.broker_heartbeats import register_broker_session
+
+        image, unclean = self._metadata.image, self.unclean_election
+        existing = image.brokers.get(registration.id)
+        if existing is not None and not self.sessions.holds_id(existing, self._now_ms()):
+            await self._make_first(
+                steps.update_for_previous_incarnation(image, registration, unclean_election=unclean)
+            )
+        return await self._metadata.perform(
+            lambda image: register_broker_session(
+                image,
+                self.sessions,
+                registration,
+                now_ms=self._now_ms(),
+                unclean_election=unclean,
+            )
+        )
+
+    async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatResponse:
+        """Raises what `process_broker_heartbeat` does, and NotController."""
+        from odradek.replication.controller.broker_heartbeats import process_broker_heartbeat
+        from odradek.replication.controller.partition_update_batches import PARTITIONS_PER_BATCH
+
+        before = self._metadata.image.brokers.get(heartbeat.broker_id)
+        if before is not None and before.epoch == heartbeat.broker_epoch:
+            await self._make_way(before, heartbeat)
+        respond = await self._metadata.perform(
+            lambda image: process_broker_heartbeat(
+                image,
+                self.sessions,
+                heartbeat,
+                now_ms=self._now_ms(),
+                unclean_election=self.unclean_election,
+                at_once=PARTITIONS_PER_BATCH,
+            )
+        )
+        self._heard.set()
+        if before is not None:
+            await self._follow_up(before)
+        return respond
+
+    async def _make_way(self, broker: BrokerImage, heartbeat: BrokerHeartbeat) -> None:
+        """What has to come before a broker, or a directory of it, is said to be gone."""
+        from odradek.replication.controller import partition_update_batches as steps
+
+        image, unclean = self._metadata.image, self.unclean_election
+        failed = [each for each in broker.directories if each in heartbeat.offline]
+        if failed:
+            await self._make_first(
+                steps.remove_from_offline_directories(
+                    image, broker.id, failed, unclean_election=unclean
+                )
+            )
+        goes = heartbeat.want_shut_down and not leads_any_partition(image, broker.id)
+        if not broker.fenced and (heartbeat.want_fence or goes):
+            await self._make_first(
+                steps.remove_from_isrs(image, broker.id, unclean_election=unclean)
+            )
+
+    async def _follow_up(self, before: BrokerImage) -> None:
+        """What comes after a broker is said to serve, or to shut down."""
+        from odradek.replication.controller import partition_update_batches as steps
+
+        image, unclean = self._metadata.image, self.unclean_election
+        broker = image.brokers.get(before.id)
+        if broker is None:
+            return
+        if before.fenced and not broker.fenced:
+            await self._step(steps.elect_for_leaderless_partitions(image, unclean_election=unclean))
+        if broker.in_controlled_shutdown and not broker.fenced:
+            left = steps.remove_from_isrs(image, broker.id, unclean_election=unclean)
+            if left.keys:
+                await self._step(left)
+                self.sessions.shutting_down(broker, self._metadata.image.offset)
+
+    async def _make_first(self, steps: PartitionUpdateBatches) -> None:
+        """As `_step`, before an operation that can do few of them by itself."""
+        from odradek.replication.controller.partition_update_batches import PARTITIONS_PER_BATCH
+
+        if len(steps.keys) > PARTITIONS_PER_BATCH:
+            await self._step(steps)
+
+    async def _step(self, steps: PartitionUpdateBatches) -> None:
+        """Go through them, with others in between, and commit them together. Raises KafkaError."""
+        failures: list[KafkaError] = []
+
+        async def perform(operation: Callable[[MetadataImage], ControllerResult[None]]) -> None:
+            try:
+                await self._metadata.perform(operation)
+            except KafkaError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as commits:
+            for operation in steps.operations():
+                commits.start_soon(perform, operation)
+                await trio.lowlevel.checkpoint()
+                if failures:
+                    break
+        if failures:
+            raise failures[0]
+
+    # A term
+
+    def _active(self, is_active: bool) -> None:
+        self._sessions = None
+        self._alone = not is_active or self.is_alone
+        self._turn()
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        """Who was alone has heard no heartbeats: what is known of sessions begins anew."""
+        if not self._metadata.is_active:
+            return
+        if not self._alone:
+            for broker_id in sorted(delta.changed_brokers):
+                _log_change(broker_id, delta)
+        if delta.changed_brokers or delta.image.controllers is not delta.before.controllers:
+            alone = self.is_alone
+            if alone is not self._alone:
+                self._alone, self._sessions = alone, None
+                self._turn()
+
+    def _turn(self) -> None:
+        self._turned.set()
+        self._turned = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do what is due whenever this node is the active controller of others, until cancelled."""
+        task_status.started()
+        while True:
+            turned = self._turned
+            if not self._metadata.is_active or self._alone:
+                await turned.wait()
+                continue
+            async with trio.open_nursery() as term:
+                term.start_soon(self._fence_the_silent)
+                term.start_soon(self._look_for_what_was_left)
+                term.start_soon(self._balance_leaders)
+                term.start_soon(self._elect_uncleanly)
+                await turned.wait()
+                term.cancel_scope.cancel()
+
+    async def _fence_the_silent(self) -> None:
+        while self._metadata.is_active:
+            self._heard = trio.Event()
+            deadline_ms = self.sessions.next_deadline_ms
+            if deadline_ms is None:
+                await self._heard.wait()
+            elif (left_ms := deadline_ms - self._now_ms()) > 0:
+                await trio.sleep(left_ms / 1000)
+                late_ms = self._late_ms
+                if self._now_ms() - deadline_ms > late_ms:
+                    await trio.sleep(late_ms / 1000)  # it slept itself: what was sent is to be read
+            else:
+                await self._tried(self._fence_oldest)
+
+    @property
+    def _late_ms(self) -> int:
+        """How late a broker may be fenced (Kafka looks eight times a session)."""
+        return self._config.get_int("broker.session.timeout.ms") // 8
+
+    async def _fence_oldest(self) -> None:
+        """Its partitions first: others lead by the time that it is said to be gone."""
+        from odradek.replication.controller import partition_update_batches as steps
+        from odradek.replication.controller.broker_heartbeats import fence_stale_broker
+
+        image, unclean = self._metadata.image, self.unclean_election
+        broker_id = self.sessions.oldest_expired(self._now_ms())
+        if broker_id is not None:
+            await self._make_first(
+                steps.remove_from_isrs(image, broker_id, unclean_election=unclean)
+            )
+        fenced = await self._metadata.perform(
+            lambda image: fence_stale_broker(
+                image, self.sessions, now_ms=self._now_ms(), unclean_election=unclean
+            )
+        )
+        if fenced != broker_id:  # it was heard meanwhile: some of that waits for it
+            await self._lead_what_was_left()
+
+    async def _look_for_what_was_left(self) -> None:
+        """First of all for what an earlier controller did not come to."""
+        while True:
+            await self._tried(self._lead_what_was_left)
+            await trio.sleep(LEFT_SECONDS)
+
+    async def _lead_what_was_left(self) -> None:
+        from odradek.replication.controller import partition_update_batches as steps
+
+        image, unclean = self._metadata.image, self.unclean_election
+        await self._step(steps.elect_for_electable_partitions(image, unclean_election=unclean))
+
+    async def _balance_leaders(self) -> None:
+        from odradek.replication.controller.leader_election import balance_leaders
+
+        while True:
+            await trio.sleep(self._config.get_int("leader.imbalance.check.interval.seconds"))
+            if self._config.get_bool("auto.leader.rebalance.enable"):
+                await self._all_of(balance_leaders)
+
+    async def _elect_uncleanly(self) -> None:
+        from odradek.replication.controller.leader_election import elect_uncleanly
+
+        while True:
+            await trio.sleep(self._config.get_int("unclean.leader.election.interval.ms") / 1000)
+            await self._all_of(
+                lambda image: elect_uncleanly(image, unclean_election=self.unclean_election)
+            )
+
+    async def _all_of(self, operation: Callable[[MetadataImage], ControllerResult[bool]]) -> None:
+        """Perform as long as it says that there is more, with others in between."""
+        while await self._tried(lambda: self._metadata.perform(operation)):
+            await trio.lowlevel.checkpoint()
+
+    async def _tried(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """None, after a pause, if that could not be committed."""
+        try:
+            return await work()
+        except KafkaError as error:
+            log.warning("a change of the controller's own is not committed: %s", error)
+            await trio.sleep(PAUSE_SECONDS)
+            return None
+
+
+def _log_change(broker_id: int, delta: MetadataDelta) -> None:
+    """What became of a broker, in the log of who decided it."""
+    now = delta.image.brokers.get(broker_id)
+    was = delta.before.brokers.get(broker_id)
+    if now is None:
+        log.info("broker %d is unregistered", broker_id)
+    elif was is None or was.epoch != now.epoch:
+        log.info("broker %d is registered with epoch %d", broker_id, now.epoch)
+    elif was.fenced is not now.fenced:
+        log.info("broker %d is %s", broker_id, "fenced" if now.fenced else "unfenced")
+    elif now.in_controlled_shutdown and not was.in_controlled_shutdown:
+        log.info("broker %d shuts down", broker_id)

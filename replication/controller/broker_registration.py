@@ -1,0 +1,384 @@
+"""Brokers register, are fenced and unfenced, shut down, and lose directories (KIP-631, KIP-858).
+
+A broker registers fenced: it may not lead until it has caught up with its own registration and is
+unfenced. What a change of a broker means for leaders and in-sync sets is decided with it, in the
+same plan: fencing takes it out of every in-sync set (and, with ELR, into the eligible replicas);
+unfencing gives leaders to the partitions that had to wait for it; a shutdown that was not clean means
+that it may have lost what it had, so that it is no longer eligible either (KIP-966).
+
+That may be more than one batch holds. So what says that a broker is gone comes after all that follows
+from it: should the controller fail in between, the next one finds the broker as it was and begins
+again. What says that it serves, or is about to stop, comes first: it holds whatever becomes of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.controller_result import ControllerResult
+from odradek.replication.controller.features import (
+    DIRECTORY_ASSIGNMENT,
+    METADATA_VERSION,
+    elr_enabled,
+    knows_cordoned,
+    metadata_version,
+)
+from odradek.replication.controller.image import (
+    RESERVED_DIRECTORIES,
+    BrokerImage,
+    ControllerImage,
+    Endpoint,
+    MetadataImage,
+)
+from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.image_records import broker_record, controller_record
+from odradek.replication.controller.leader_and_isr import (
+    PartitionRef,
+    leader_and_isr_updates,
+    partitions_changed_by_removal,
+    partitions_in_directory,
+    partitions_with_elr_member,
+    partitions_with_isr_member,
+    partitions_without_leader,
+)
+from odradek.seams.values import value_class
+
+FENCE, UNFENCE = 1, -1
+
+
+@value_class
+class BrokerRegistration:
+    """What a broker says of itself. `previous_epoch` is in the mark of its last clean shutdown."""
+
+    id: int
+    incarnation_id: UUID
+    endpoints: Sequence[Endpoint]
+    directories: Sequence[UUID]
+    features: Mapping[str, tuple[int, int]]
+    rack: str | None = None
+    previous_epoch: int = -1
+
+
+class InvalidRegistration(KafkaError):
+    code = ErrorCode.invalid_registration
+
+
+class StaleBrokerEpoch(KafkaError):
+    """Who asks is an earlier incarnation of the broker, or none that is registered."""
+
+    code = ErrorCode.stale_broker_epoch
+
+
+def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage:
+    """The broker, if it is registered with that epoch. Raises StaleBrokerEpoch."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise StaleBrokerEpoch(f"No broker registration found for broker id {broker_id}")
+    if broker.epoch != epoch:
+        raise StaleBrokerEpoch(
+            f"Expected broker epoch {broker.epoch}, but got broker epoch {epoch}"
+        )
+    return broker
+
+
+def register_broker(
+    image: MetadataImage,
+    registration: BrokerRegistration,
+    *,
+    next_offset: int,
+    has_session: bool = False,
+    unclean_election: bool = False,
+) -> ControllerResult[int]:
+    """Register, fenced; the result is the broker's epoch: `next_offset`, of the plan's first record.
+
+    `has_session` says that the broker with this id is alive, as far as the controller knows, and stays: then
+    only the same incarnation may register again, which amends its registration and keeps its epoch.
+    Raises KafkaError: duplicate_broker_registration, invalid_registration, unsupported_version.
+    """
+    existing = image.brokers.get(registration.id)
+    same = existing is not None and existing.incarnation_id == registration.incarnation_id
+    if has_session and not same:
+        raise KafkaError(
+            ErrorCode.duplicate_broker_registration,
+            "Another broker is registered with that broker id. If the broker was recently "
+            "restarted this should self-resolve once the heartbeat manager expires the broker's "
+            "session.",
+        )
+    check_registration(image, registration)
+    broker = BrokerImage(
+        id=registration.id,
+        epoch=next_offset,
+        incarnation_id=registration.incarnation_id,
+        endpoints=tuple(registration.endpoints),
+        features=dict(registration.features),
+        rack=registration.rack,
+        fenced=True,
+        in_controlled_shutdown=False,
+        directories=tuple(registration.directories) if _has_directories(image) else (),
+    )
+    records: list[Any] = []
+    if existing is not None and same:
+        broker = replace(
+            broker,
+            epoch=existing.epoch,
+            fenced=existing.fenced,
+            in_controlled_shutdown=existing.in_controlled_shutdown,
+        )
+    else:
+        clean = is_clean_start(image, registration)
+        places = affected_by_shutdown(image, registration.id, clean=clean)
+        records += after_shutdown(
+            image, places, registration.id, clean=clean, unclean_election=unclean_election
+        )
+    records.append(broker_record(broker, metadata_version(image.features)))
+    return ControllerResult(records, broker.epoch, atomic=False)
+
+
+def check_registration(image: MetadataImage, registration: BrokerRegistration) -> None:
+    """Raises KafkaError: invalid_registration, unsupported_version."""
+    _check_directories(image, registration)
+    _check_features(image, registration)
+
+
+def _has_directories(image: MetadataImage) -> bool:
+    """Whether the cluster keeps track of directories (KIP-858)."""
+    return metadata_version(image.features) >= DIRECTORY_ASSIGNMENT
+
+
+def _check_directories(image: MetadataImage, registration: BrokerRegistration) -> None:
+    if not _has_directories(image):
+        return
+    directories = registration.directories
+    if not directories:
+        raise InvalidRegistration("No directories specified in request")
+    if any(each.int < RESERVED_DIRECTORIES for each in directories):
+        raise InvalidRegistration("Reserved directory ID in request")
+    if len(set(directories)) != len(directories):
+        raise InvalidRegistration("Duplicate directory ID in request")
+    for broker in image.brokers.values():
+        for directory in directories:
+            if broker.id != registration.id and directory in broker.directories:
+                raise InvalidRegistration(
+                    f"Broker {broker.id} is already registered with directory {directory}"
+                )
+
+
+def _check_features(image: MetadataImage, registration: BrokerRegistration) -> None:
+    if METADATA_VERSION not in registration.features:
+        raise InvalidRegistration(f"Request features do not contain '{METADATA_VERSION}'")
+    for name in {**registration.features, **image.features}:
+        low, high = registration.features.get(name, (0, 0))
+        level = image.features.get(name, 0)
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"Unable to register because the broker does not support finalized version {level} "
+                f"of {name}. The broker wants a version between {low} and {high}, inclusive.",
+            )
+
+
+def is_clean_start(image: MetadataImage, registration: BrokerRegistration) -> bool:
+    """Whether the last incarnation kept what it had."""
+    existing = image.brokers.get(registration.id)
+    return existing is not None and existing.epoch == registration.previous_epoch
+
+
+def affected_by_shutdown(
+    image: MetadataImage, broker_id: int, *, clean: bool
+) -> Iterator[PartitionRef]:
+    """Partitions that the last incarnation's end means something for, as far as fencing has not
+    seen to it."""
+    yield from partitions_with_isr_member(image, broker_id)
+    if not clean and elr_enabled(image.features):
+        yield from partitions_with_elr_member(image, broker_id)
+
+
+def after_shutdown(
+    image: MetadataImage,
+    places: Iterable[PartitionRef],
+    broker_id: int,
+    *,
+    clean: bool,
+    unclean_election: bool,
+) -> list[Any]:
+    """What a broker's last end means for these partitions (KIP-966)."""
+    if clean or not elr_enabled(image.features):
+        return leader_and_isr_updates(
+            image, places, remove=broker_id, unclean_election=unclean_election
+        )
+    return leader_and_isr_updates(
+        image, places, unclean_shutdown=broker_id, unclean_election=unclean_election
+    )
+
+
+def register_controller(
+    image: MetadataImage, controller: ControllerImage
+) -> ControllerResult[None]:
+    """A controller tells its endpoints and features (KIP-919)."""
+    return ControllerResult([controller_record(controller)], None)
+
+
+def unfence_broker(
+    image: MetadataImage,
+    broker_id: int,
+    broker_epoch: int,
+    *,
+    unclean_election: bool = False,
+    at_once: int | None = None,
+) -> ControllerResult[None]:
+    """Let it serve, and lead what has no leader and may have it: all, or the first `at_once`.
+
+    A broker that is shutting down comes back by registering again.
+    """
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    if not broker.fenced or broker.in_controlled_shutdown:
+        return ControllerResult([], None)
+    updates = leader_and_isr_updates(
+        image,
+        islice(partitions_without_leader(image), at_once),
+        add=broker_id,
+        unclean_election=unclean_election,
+    )
+    return ControllerResult(
+        [_change(broker_id, broker_epoch, fenced=UNFENCE), *updates], None, atomic=False
+    )
+
+
+def fence_broker(
+    image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
+) -> ControllerResult[None]:
+    """Its session is over, or it asked for it: others lead from now on."""
+    if check_broker_epoch(image, broker_id, broker_epoch).fenced:
+        return ControllerResult([], None)
+    updates = leader_and_isr_updates(
+        image,
+        partitions_with_isr_member(image, broker_id),
+        remove=broker_id,
+        unclean_election=unclean_election,
+    )
+    return ControllerResult(
+        [*updates, _change(broker_id, broker_epoch, fenced=FENCE)], None, atomic=False
+    )
+
+
+def begin_controlled_shutdown(
+    image: MetadataImage,
+    broker_id: int,
+    broker_epoch: int,
+    *,
+    unclean_election: bool = False,
+    at_once: int | None = None,
+) -> ControllerResult[None]:
+    """It is going to stop: its partitions, all or the first `at_once`, go to others while it still
+    answers (KIP-841)."""
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    if broker.fenced:
+        return ControllerResult([], None)
+    records: list[Any] = []
+    if not broker.in_controlled_shutdown:
+        records.append(_change(broker_id, broker_epoch, in_controlled_shutdown=1))
+    records += leader_and_isr_updates(
+        image,
+        islice(partitions_changed_by_removal(image, broker_id), at_once),
+        remove=broker_id,
+        unclean_election=unclean_election,
+    )
+    return ControllerResult(records, None, atomic=False)
+
+
+def unregister_broker(
+    image: MetadataImage, broker_id: int, *, unclean_election: bool = False
+) -> ControllerResult[None]:
+    """Forget the broker. Raises KafkaError(broker_id_not_registered)."""
+    from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
+
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.broker_id_not_registered,
+            f"Broker ID {broker_id} is not currently registered",
+        )
+    affected = [
+        *partitions_with_isr_member(image, broker_id),
+        *partitions_with_elr_member(image, broker_id),
+    ]
+    updates = leader_and_isr_updates(
+        image, affected, remove=broker_id, unclean_election=unclean_election
+    )
+    gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
+    return ControllerResult([*updates, gone], None, atomic=False)
+
+
+def mark_directories_offline(
+    image: MetadataImage,
+    broker_id: int,
+    broker_epoch: int,
+    offline: Sequence[UUID],
+    *,
+    unclean_election: bool = False,
+) -> ControllerResult[None]:
+    """Directories failed: replicas in them leave in-sync sets, others lead (KIP-858)."""
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    newly = [each for each in broker.directories if each in offline]
+    records: list[Any] = []
+    for directory in newly:
+        records += leader_and_isr_updates(
+            image,
+            partitions_in_directory(image, broker_id, directory),
+            remove=broker_id,
+            unclean_election=unclean_election,
+        )
+    if newly:
+        left = tuple(each for each in broker.directories if each not in offline)
+        records.append(_change(broker_id, broker_epoch, log_dirs=left))
+    return ControllerResult(records, None, atomic=False)
+
+
+def mark_directories_cordoned(
+    image: MetadataImage, broker_id: int, broker_epoch: int, cordoned: Sequence[UUID]
+) -> ControllerResult[None]:
+    """Which directories take no new replicas; a broker tells once it has caught up."""
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    unchanged = broker.cordoned_directories is not None and sorted(
+        broker.cordoned_directories
+    ) == sorted(cordoned)
+    if unchanged or not knows_cordoned(image.features):
+        return ControllerResult([], None)
+    return ControllerResult(
+        [_change(broker_id, broker_epoch, cordoned_log_dirs=tuple(cordoned))], None
+    )
+
+
+def _change(broker_id: int, broker_epoch: int, **changes: Any) -> Any:
+    from odradek.protocol.schemas.cluster_records import BrokerRegistrationChangeRecord
+
+    return BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, **changes)
+
+
+def start_broker(
+    image: MetadataImage,
+    registration: BrokerRegistration,
+    *,
+    next_offset: int,
+    cordoned: Sequence[UUID] = (),
+    unclean_election: bool = False,
+) -> ControllerResult[int]:
+    """Register and unfence at once: for a broker in the controller's own process, which by the lock
+    on its directories is the only one with its id, and which has all that the controller knows.
+
+    The records are those that the two steps would give, in one batch; the result is the epoch.
+    """
+    registered = register_broker(
+        image, registration, next_offset=next_offset, unclean_election=unclean_election
+    )
+    broker_id, epoch = registration.id, registered.result
+    records = list(registered.records)
+    now = apply_records(image, records, offset=next_offset).image
+    records += unfence_broker(now, broker_id, epoch, unclean_election=unclean_election).records
+    records += mark_directories_cordoned(now, broker_id, epoch, cordoned).records
+    return ControllerResult(records, epoch, atomic=False)

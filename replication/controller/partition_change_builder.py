@@ -1,0 +1,248 @@
+"""How a partition changes: leaders are elected, the ISR and the ELR follow, reassignments complete.
+
+A decision without I/O: the state now and what is wanted in, a PartitionChangeRecord or nothing out.
+The order of the steps matters and is `build_partition_change`'s text: complete a reassignment, work out the
+ELR, elect, note the last known leader. Rules of KIP-631, KIP-966 (ELR), KIP-704 (recovery after an
+unclean election), KIP-858 (directories), and of Kafka 4.3 where those are silent:
+
+- A leader stays as long as it may; then the first acceptable replica in assignment order that is in
+  the ISR, or in the ELR while the ISR is empty; then the last known leader; only then, and only if
+  unclean elections are allowed, anyone.
+- With ELR the ISR may become empty; without, the last member stays in it, leader or not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from odradek.replication.controller.image import NO_LEADER, PartitionImage
+from odradek.replication.controller.partition_registration import (
+    NO_LEADER_CHANGE,
+    NO_RECOVERY_CHANGE,
+)
+from odradek.seams.values import state_class, value_class
+
+if TYPE_CHECKING:
+    from odradek.protocol.schemas.topic_records import PartitionChangeRecord
+
+Replicas = tuple[int, ...]
+RECOVERING = 1
+
+
+class ElectionType(enum.Enum):
+    PREFERRED = "preferred"  # the first replica, if it is in the ISR
+    ONLINE = "online"  # anyone of the ISR, the present leader first
+    UNCLEAN = "unclean"  # rather anyone than nobody
+
+
+@value_class
+class PartitionTarget:
+    """What is to change; None leaves as it is. `directories` are of single replicas."""
+
+    _: KW_ONLY
+    isr: Replicas | None = None
+    replicas: Replicas | None = None
+    removing: Replicas | None = None
+    adding: Replicas | None = None
+    directories: Mapping[int, UUID] = field(default_factory=dict)
+    recovery_state: int | None = None
+    unclean_shutdown: frozenset[int] = frozenset()  # those that may have lost what they had
+    election: ElectionType = ElectionType.ONLINE
+
+
+@value_class
+class PartitionChangeContext:
+    """What the decision needs to know beside the partition."""
+
+    _: KW_ONLY
+    acceptable: Callable[[int], bool]  # may this replica lead?
+    min_isr: int
+    elr_enabled: bool
+    default_directory: Callable[[int], UUID]  # for a replica that has none yet
+    shrinking_is_an_epoch: bool = False  # what brokers before 3.6 need (KAFKA-15021)
+
+
+def build_partition_change(
+    topic_id: UUID,
+    index: int,
+    now: PartitionImage,
+    wanted: PartitionTarget,
+    around: PartitionChangeContext,
+) -> PartitionChangeRecord | None:
+    """The record that brings about what is wanted, and all that follows; None if nothing changes."""
+    target = _Target(now, wanted)
+    target.complete_reassignment()
+    if around.elr_enabled:
+        target.work_out_elr(around.min_isr)
+    leader, unclean = target.elect(around)
+    change = _Change(leader=leader)
+    if change.leader != NO_LEADER_CHANGE and unclean:
+        change.isr = (leader,)  # whatever the others had is given up
+        change.recovery = RECOVERING if now.leader_recovery_state != RECOVERING else change.recovery
+    elif leader >= 0 and leader in target.elr:
+        target.isr = (leader,)
+        target.elr = tuple(each for each in target.elr if each != leader)
+    if change.leader == NO_LEADER_CHANGE and not set(now.replicas) <= set(target.replicas):
+        change.leader = now.leader  # replicas left: those who follow must hear of a new epoch
+    if unclean or not around.elr_enabled:
+        target.elr = ()
+    if target.elr != now.elr:
+        change.elr = target.elr
+    if change.isr is None and target.isr != now.isr and (target.isr or around.elr_enabled):
+        change.isr = target.isr
+    if around.shrinking_is_an_epoch and _shrinks(now, change):
+        change.leader = now.leader
+    if around.elr_enabled:
+        change.last_known = _last_known_leader(now, change.leader)
+    return _record(topic_id, index, now, target, change, around)
+
+
+@state_class
+class _Change:
+    """The fields of the record so far; None (and -2, -1) is unchanged."""
+
+    leader: int
+    isr: Replicas | None = None
+    elr: Replicas | None = None
+    last_known: Replicas | None = None
+    recovery: int = NO_RECOVERY_CHANGE
+
+
+def _shrinks(now: PartitionImage, change: _Change) -> bool:
+    """Whether somebody leaves the ISR while the leader stays."""
+    stays = change.leader == NO_LEADER_CHANGE
+    return stays and change.isr is not None and not set(now.isr) <= set(change.isr)
+
+
+class _Target:
+    """Where the partition is to go; the steps adjust it one after the other."""
+
+    def __init__(self, now: PartitionImage, wanted: PartitionTarget) -> None:
+        self.now = now
+        self.wanted = wanted
+        self.isr = now.isr if wanted.isr is None else wanted.isr
+        self.replicas = now.replicas if wanted.replicas is None else wanted.replicas
+        self.removing = now.removing_replicas if wanted.removing is None else wanted.removing
+        self.adding = now.adding_replicas if wanted.adding is None else wanted.adding
+        self.elr = now.elr
+
+    def complete_reassignment(self) -> None:
+        """Once all that are added are in sync, those to be removed go (KIP-455). Who is both was wanted
+        by an earlier reassignment, and counts for neither."""
+        if not (self.removing or self.adding):
+            return
+        isr = without_replicas(self.isr, self.removing)
+        replicas = without_replicas(self.replicas, self.removing)
+        if self.removing and not (isr and replicas):
+            return
+        added = without_replicas(self.adding, self.removing)
+        removed = without_replicas(self.removing, self.adding)
+        if not set(added) <= set(isr):
+            return
+        if len(added) < len(removed) and not set(replicas) <= set(isr):
+            return  # fewer replicas: all that stay must be in sync, or the ISR shrinks needlessly
+        self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
+
+    def work_out_elr(self, min_isr: int) -> None:
+        """Who leaves an ISR that falls below the minimum still has all that is committed."""
+        if len(self.isr) >= min_isr:
+            self.elr = ()
+            return
+        lost = {*self.isr, *self.wanted.unclean_shutdown}
+        eligible = {*self.elr, *self.now.isr} & set(
+            self.replicas
+        )  # one that is moved away cannot lead
+        self.elr = tuple(sorted(eligible - lost))
+
+    def elect(self, around: PartitionChangeContext) -> tuple[int, bool]:
+        """The new leader, -1 for none or -2 for no change; and whether the election is unclean."""
+        leader, unclean = self._choose(around)
+        return (NO_LEADER_CHANGE, False) if leader == self.now.leader else (leader, unclean)
+
+    def _choose(self, around: PartitionChangeContext) -> tuple[int, bool]:
+        election = self.wanted.election
+        order: list[int] = [self.now.leader, *self.replicas]
+        if election is ElectionType.PREFERRED:
+            order = [self.replicas[0], *order]
+        for candidate in order:
+            if self._in_sync(candidate) and around.acceptable(candidate):
+                return candidate, False
+        if around.elr_enabled and self._last_known_leader_may(around):
+            return self.now.last_known_elr[0], True
+        if election is ElectionType.UNCLEAN:
+            for candidate in self.replicas:
+                if around.acceptable(candidate):
+                    return candidate, True
+        return NO_LEADER, False
+
+    def _in_sync(self, replica: int) -> bool:
+        return replica in self.isr or (not self.isr and replica in self.elr)
+
+    def _last_known_leader_may(self, around: PartitionChangeContext) -> bool:
+        last_known = self.now.last_known_elr
+        return (
+            not self.elr
+            and not self.isr
+            and len(last_known) == 1
+            and around.acceptable(last_known[0])
+        )
+
+
+def _last_known_leader(now: PartitionImage, leader: int) -> Replicas | None:
+    """Who led last is noted when nobody does any more, and forgotten when somebody does again."""
+    if leader == NO_LEADER and now.leader >= 0 and not now.last_known_elr:
+        return (now.leader,)
+    if leader >= 0 and now.last_known_elr:
+        return ()
+    return None
+
+
+def _record(
+    topic_id: UUID,
+    index: int,
+    now: PartitionImage,
+    target: _Target,
+    change: _Change,
+    around: PartitionChangeContext,
+) -> PartitionChangeRecord | None:
+    from odradek.protocol.schemas.topic_records import PartitionChangeRecord
+
+    wanted_recovery = target.wanted.recovery_state
+    if wanted_recovery is not None and wanted_recovery != now.leader_recovery_state:
+        change.recovery = wanted_recovery
+    directories = _target_directories(now, target, around)
+    record = PartitionChangeRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        isr=change.isr,
+        leader=change.leader,
+        replicas=target.replicas if target.replicas != now.replicas else None,
+        removing_replicas=target.removing if target.removing != now.removing_replicas else None,
+        adding_replicas=target.adding if target.adding != now.adding_replicas else None,
+        leader_recovery_state=change.recovery,
+        directories=directories if directories != now.directories else None,
+        eligible_leader_replicas=change.elr,
+        last_known_elr=change.last_known,
+    )
+    nothing = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
+    return None if record == nothing else record
+
+
+def _target_directories(
+    now: PartitionImage, target: _Target, around: PartitionChangeContext
+) -> tuple[UUID, ...]:
+    known = dict(zip(now.replicas, now.directories, strict=True))
+    known.update(target.wanted.directories)
+    return tuple(
+        known[each] if each in known else around.default_directory(each) for each in target.replicas
+    )
+
+
+def without_replicas(replicas: Iterable[int], gone: Iterable[int]) -> Replicas:
+    """`replicas` in their order, those in `gone` left out."""
+    left_out = set(gone)
+    return tuple(each for each in replicas if each not in left_out)

@@ -1,0 +1,289 @@
+"""Fetch and FetchSnapshot of the quorum's log on the wire (KIP-595, 630, 853, 1166).
+
+Fetch names the log by its id, so version 13 is the oldest that can ask for it. Its answer is written
+by `protocol/fetch.py`, records as they are; what is written here are that writer's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError, error_code
+from odradek.protocol.fetch import (
+    TOPIC_ID_VERSION,
+    FetchedPartition,
+    FetchedTopic,
+    Part,
+)
+from odradek.protocol.leaders import NodeEndpoint
+from odradek.protocol.messages import field
+from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.replication.raft.messages import (
+    EpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+)
+from odradek.replication.raft.metadata_log import TOPIC_ID
+from odradek.replication.raft.rpc_codec import (
+    PARTITION,
+    RpcCodec,
+    Values,
+    about,
+    any_version,
+    directory,
+    leader_at,
+    refuse_all,
+    write_leader,
+)
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.voters import ReplicaKey
+
+UNKNOWN_HIGH_WATERMARK: Final = (1 << 63) - 1
+"""What is read where the asker is older than KIP-1166: no high watermark is news to it."""
+
+# Fetch
+
+
+def _oldest_fetch(request: FetchRequest) -> int:
+    return TOPIC_ID_VERSION
+
+
+def _write_fetch(request: FetchRequest) -> Values:
+    partition = {
+        "partition": PARTITION,
+        "current_leader_epoch": request.epoch,
+        "fetch_offset": request.fetch_offset,
+        "last_fetched_epoch": request.last_fetched_epoch,
+        "replica_directory_id": request.replica.directory_id,
+        "high_watermark": request.high_watermark,
+    }
+    return {
+        "cluster_id": request.cluster_id,
+        "replica_id": request.replica.id,
+        "replica_state": {"replica_id": request.replica.id},
+        "max_wait": request.max_wait_ms,
+        "max_bytes": request.max_bytes,
+        "topics": [{"topic_id": TOPIC_ID, "partitions": [partition]}],
+    }
+
+
+def _read_fetch(entity: Any) -> FetchRequest:
+    topics = entity.topics
+    single = len(topics) == 1 and len(topics[0].partitions) == 1
+    if not single or field(topics[0], "topic_id") != TOPIC_ID:
+        raise KafkaError(ErrorCode.invalid_request, f"the only log is {CLUSTER_METADATA}-0")
+    asked = topics[0].partitions[0]
+    if asked.partition != PARTITION:
+        raise KafkaError(ErrorCode.invalid_request, f"the only log is {CLUSTER_METADATA}-0")
+    state = field(entity, "replica_state")
+    replica_id = entity.replica_id if state is None else state.replica_id
+    return FetchRequest(
+        cluster_id=entity.cluster_id,
+        replica=ReplicaKey(replica_id, directory(field(asked, "replica_directory_id"))),
+        epoch=asked.current_leader_epoch,
+        fetch_offset=asked.fetch_offset,
+        last_fetched_epoch=asked.last_fetched_epoch,
+        high_watermark=field(asked, "high_watermark", UNKNOWN_HIGH_WATERMARK),
+        max_wait_ms=round(entity.max_wait.total_seconds() * 1000),
+        max_bytes=entity.max_bytes,
+    )
+
+
+def _write_fetch_response(respond: FetchResponse, request: FetchRequest, listener: str) -> Values:
+    if respond.error is ErrorCode.inconsistent_cluster_id:
+        return {"error_code": respond.error}
+    diverging = respond.diverging
+    partition = FetchedPartition(
+        index=PARTITION,
+        error_code=respond.error,
+        high_watermark=respond.high_watermark,
+        log_start_offset=respond.log_start_offset,
+        aborted_transactions=(),
+        diverging_epoch=None if diverging is None else (diverging.epoch, diverging.end_offset),
+        current_leader=(respond.leader_id, respond.epoch),
+        snapshot_id=respond.snapshot_id,
+        records=_parts(respond.records),
+    )
+    topic = FetchedTopic(name=CLUSTER_METADATA, topic_id=TOPIC_ID, partitions=[partition])
+    return {
+        "topics": [topic],
+        "node_endpoints": [NodeEndpoint(**each) for each in write_leader(respond, listener)],
+    }
+
+
+def _parts(records: Any) -> Sequence[Part]:
+    """Records as the driver has read them: none, one buffer, or several parts."""
+    if not records:
+        return ()
+    if isinstance(records, bytes | bytearray | memoryview):
+        return (records,)
+    return tuple(records)
+
+
+def _refuse_fetch(entity: Any, error: KafkaError) -> Values:
+    return {"error_code": error.code}
+
+
+def _read_fetch_response(entity: Any, request: FetchRequest, listener: str) -> FetchResponse:
+    if entity.error_code != ErrorCode.none:
+        return FetchResponse(error=entity.error_code)
+    told = about(_fetched_partition(entity.responses))
+    leader, diverging, snapshot = told.current_leader, told.diverging_epoch, told.snapshot_id
+    parted = diverging.epoch >= 0
+    return FetchResponse(
+        error=error_code(told.error_code),
+        epoch=leader.leader_epoch,
+        leader_id=leader.leader_id,
+        leader_endpoints=leader_at(leader.leader_id, field(entity, "node_endpoints", ()), listener),
+        high_watermark=told.high_watermark,
+        log_start_offset=told.log_start_offset,
+        diverging=EpochEndOffset(diverging.epoch, diverging.end_offset) if parted else None,
+        snapshot_id=None if parted else _snapshot_id(snapshot),
+        records=told.records or None,
+    )
+
+
+def _fetched_partition(topics: Sequence[Any]) -> Any:
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        return None
+    partition = topics[0].partitions[0]
+    known = topics[0].topic_id == TOPIC_ID and partition.partition_index == PARTITION
+    return partition if known else None
+
+
+def _snapshot_id(told: Any) -> SnapshotId | None:
+    if told.end_offset < 0 or told.epoch < 0:
+        return None
+    return SnapshotId(told.end_offset, told.epoch)
+
+
+# FetchSnapshot
+
+
+def _write_fetch_snapshot(request: FetchSnapshotRequest) -> Values:
+    partition = {
+        "partition": PARTITION,
+        "current_leader_epoch": request.epoch,
+        "snapshot_id": request.snapshot_id._asdict(),
+        "position": request.position,
+        "replica_directory_id": request.replica.directory_id,
+    }
+    return {
+        "cluster_id": request.cluster_id,
+        "replica_id": request.replica.id,
+        "max_bytes": request.max_bytes,
+        "topics": [{"name": CLUSTER_METADATA, "partitions": [partition]}],
+    }
+
+
+def _read_fetch_snapshot(entity: Any) -> FetchSnapshotRequest:
+    """Raises KafkaError: INVALID_REQUEST unless it asks for one log, UNKNOWN_TOPIC_OR_PARTITION if
+    that is another."""
+    topics = entity.topics
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        raise KafkaError(ErrorCode.invalid_request, "a snapshot is fetched of one log at a time")
+    asked = topics[0].partitions[0]
+    if topics[0].name != CLUSTER_METADATA or asked.partition != PARTITION:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    return FetchSnapshotRequest(
+        cluster_id=entity.cluster_id,
+        replica=ReplicaKey(entity.replica_id, directory(field(asked, "replica_directory_id"))),
+        epoch=asked.current_leader_epoch,
+        snapshot_id=SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch),
+        position=asked.position,
+        max_bytes=entity.max_bytes,
+    )
+
+
+def _write_snapshot_response(
+    respond: FetchSnapshotResponse, request: FetchSnapshotRequest, listener: str
+) -> Values:
+    if respond.error is ErrorCode.inconsistent_cluster_id:
+        return {"error_code": respond.error, "topics": []}
+    partition: Values = {
+        "index": PARTITION,
+        "error_code": respond.error,
+        "current_leader": {"leader_id": respond.leader_id, "leader_epoch": respond.epoch},
+        "unaligned_records": b"",
+    }
+    if respond.snapshot_id is not None:
+        partition |= {
+            "snapshot_id": respond.snapshot_id._asdict(),
+            "size": respond.size,
+            "position": respond.position,
+            "unaligned_records": respond.data,
+        }
+    return {
+        "topics": [{"name": CLUSTER_METADATA, "partitions": [partition]}],
+        "node_endpoints": write_leader(respond, listener),
+    }
+
+
+def _refuse_snapshot(entity: Any, error: KafkaError) -> Values:
+    """A log that there is not is told so by itself; anything else of the whole request."""
+    if error.code is not ErrorCode.unknown_topic_or_partition:
+        return refuse_all(entity, error)
+    topic = entity.topics[0]
+    partition = {
+        "index": topic.partitions[0].partition,
+        "error_code": error.code,
+        "unaligned_records": b"",
+    }
+    return {"topics": [{"name": topic.name, "partitions": [partition]}]}
+
+
+def _read_snapshot_response(
+    entity: Any, request: FetchSnapshotRequest, listener: str
+) -> FetchSnapshotResponse:
+    if entity.error_code == ErrorCode.unknown_server_error:
+        # Kafka 4.3 fails to write any error about a snapshot. A fetch tells what it was.
+        return FetchSnapshotResponse(error=ErrorCode.snapshot_not_found, epoch=request.epoch)
+    if entity.error_code != ErrorCode.none:
+        return FetchSnapshotResponse(error=entity.error_code)
+    told = about(_snapshot_partition(entity.topics))
+    leader, error = told.current_leader, error_code(told.error_code)
+    snapshot_id = _snapshot_id(told.snapshot_id) if error is ErrorCode.none else None
+    if error is ErrorCode.none and snapshot_id is None:
+        error = ErrorCode.snapshot_not_found  # so says a leader that has dropped it meanwhile
+    return FetchSnapshotResponse(
+        error=error,
+        epoch=leader.leader_epoch,
+        leader_id=leader.leader_id,
+        leader_endpoints=leader_at(leader.leader_id, field(entity, "node_endpoints", ()), listener),
+        snapshot_id=snapshot_id,
+        size=told.size,
+        position=told.position,
+        data=bytes(told.unaligned_records or b""),
+    )
+
+
+def _snapshot_partition(topics: Sequence[Any]) -> Any:
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        return None
+    partition = topics[0].partitions[0]
+    known = topics[0].name == CLUSTER_METADATA and partition.index == PARTITION
+    return partition if known else None
+
+
+FETCH = RpcCodec(
+    api=apis.FETCH,
+    oldest=_oldest_fetch,
+    write_request=_write_fetch,
+    decode_response=_read_fetch_response,
+    read_request=_read_fetch,
+    encode_response=_write_fetch_response,
+    refuse=_refuse_fetch,
+)
+FETCH_SNAPSHOT = RpcCodec(
+    api=apis.FETCH_SNAPSHOT,
+    oldest=any_version,
+    write_request=_write_fetch_snapshot,
+    decode_response=_read_snapshot_response,
+    read_request=_read_fetch_snapshot,
+    encode_response=_write_snapshot_response,
+    refuse=_refuse_snapshot,
+)

@@ -1,0 +1,236 @@
+"""What a node answers when it is asked for its vote, told of an epoch, or fetched from.
+
+`learn` comes before the answer, so an answer always tells the epoch that the node is in when it
+gives it; that the epoch is durable first is `state.py`'s part.
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.election_state import OffsetAndEpoch, grants_vote
+from odradek.replication.raft.follower_state import FollowerState
+from odradek.replication.raft.leader_state import LeaderState
+from odradek.replication.raft.messages import (
+    BeginEpochRequest,
+    BeginEpochResponse,
+    EndEpochRequest,
+    EndEpochResponse,
+    EpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from odradek.replication.raft.quorum_state import (
+    NomineeState,
+    QuorumState,
+    ResignedState,
+    UnattachedState,
+)
+from odradek.replication.raft.raft_log import NOTHING, log_end, validate_offset_and_epoch
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.voter_change_handler import VoterChangeHandler
+from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey
+
+
+class InboundRequests:
+    """See the module."""
+
+    def __init__(self, stand: QuorumState, reconfiguration: VoterChangeHandler) -> None:
+        self._stand = stand
+        self._reconfiguration = reconfiguration
+
+    # Elections
+
+    def vote(self, request: VoteRequest, now_ms: int) -> VoteResponse:
+        stand = self._stand
+        impossible = request.last_epoch > request.epoch - (not request.pre_vote)
+        if request.end_offset < 0 or request.last_epoch < 0 or impossible:
+            return self._told_vote(ErrorCode.invalid_request)
+        if error := self._voter_only(request.candidate.id, request.epoch):
+            return self._told_vote(error)
+        if request.epoch > stand.epoch:
+            stand.detach(request.epoch, now_ms)
+        if not self._is_me(request.voter):
+            return self._told_vote(ErrorCode.invalid_voter_key)
+        granted = self._grants(request)
+        free = stand.election.voted is None and (
+            isinstance(stand.state, UnattachedState)
+            or (isinstance(stand.state, NomineeState) and stand.state.pre_vote)
+        )
+        if granted and not request.pre_vote and free:
+            stand.vote_for(request.candidate, now_ms)
+        return self._told_vote(granted=granted)
+
+    def _grants(self, request: VoteRequest) -> bool:
+        stand = self._stand
+        up_to_date = OffsetAndEpoch(request.last_epoch, request.end_offset) >= log_end(stand.log)
+        match stand.state:
+            case UnattachedState() | NomineeState(pre_vote=True):
+                return grants_vote(
+                    stand.election,
+                    request.candidate,
+                    up_to_date=up_to_date,
+                    pre_vote=request.pre_vote,
+                )
+            case NomineeState() | ResignedState():
+                return request.pre_vote and up_to_date
+            case FollowerState(leader_lives=leader_lives):
+                return request.pre_vote and up_to_date and not leader_lives
+            case LeaderState():
+                return False
+
+    def begin_epoch(self, request: BeginEpochRequest, now_ms: int) -> BeginEpochResponse:
+        stand = self._stand
+        error = self._voter_only(request.leader_id, request.epoch)
+        if error is None:
+            self._hear_leader(request, now_ms)
+            error = None if self._is_me(request.voter) else ErrorCode.invalid_voter_key
+        return BeginEpochResponse(
+            error=error or ErrorCode.none,
+            epoch=stand.epoch,
+            leader_id=stand.leader_id,
+            leader_endpoints=stand.leader_endpoints,
+        )
+
+    def end_epoch(self, request: EndEpochRequest, now_ms: int) -> EndEpochResponse:
+        """The leader is going: campaign soon, the one with most of the log first."""
+        stand = self._stand
+        error = self._voter_only(request.leader_id, request.epoch)
+        if error is None:
+            self._hear_leader(request, now_ms)
+            state = stand.state
+            if isinstance(state, FollowerState) and state.leader_id == request.leader_id:
+                state.fetch_until_ms = now_ms + self._backoff_ms(request.successors)
+        return EndEpochResponse(
+            error=error or ErrorCode.none,
+            epoch=stand.epoch,
+            leader_id=stand.leader_id,
+            leader_endpoints=stand.leader_endpoints,
+        )
+
+    def _hear_leader(self, told: BeginEpochRequest | EndEpochRequest, now_ms: int) -> None:
+        self._stand.learn(told.epoch, told.leader_id, told.leader_endpoints, now_ms, by_leader=True)
+
+    def _backoff_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
+        """None for the first of the successors, twice as much for each one after the second."""
+        longest = self._stand.settings.election_backoff_max_ms
+        places = [place for place, key in enumerate(successors) if self._is_me(key)]
+        if not places:
+            return longest if successors else 0
+        if places[0] == 0:
+            return 0
+        shortest = longest >> (len(successors) - 1)
+        return min(longest, shortest << (places[0] - 1))
+
+    # The log
+
+    def fetch(self, request: FetchRequest, now_ms: int, *, again: bool) -> FetchResponse:
+        """Where the replica may read on. `again`: it has waited, and tells nothing new."""
+        stand = self._stand
+        impossible = not 0 <= request.last_fetched_epoch <= request.epoch
+        if request.max_wait_ms < 0 or request.fetch_offset < 0 or impossible:
+            return self._told_fetch(ErrorCode.invalid_request)
+        if error := self._leader_only(request.epoch):
+            return self._told_fetch(error)
+        if request.replica.id == stand.me.id:
+            return self._told_fetch(ErrorCode.unknown_server_error)
+        leadership = stand.state
+        assert isinstance(leadership, LeaderState)
+        check = validate_offset_and_epoch(
+            stand.log, request.fetch_offset, request.last_fetched_epoch
+        )
+        match check:
+            case SnapshotId():
+                return self._told_fetch(snapshot_id=check)
+            case EpochEndOffset():
+                return self._told_fetch(diverging=check)
+        end = stand.log.end_offset
+        if not again and request.replica.id >= 0:
+            moved = leadership.fetched(request.replica, request.fetch_offset, now_ms, end)
+            if moved:
+                self._reconfiguration.high_watermark_moved(leadership, now_ms)
+        return self._told_fetch()
+
+    def fetch_snapshot(self, request: FetchSnapshotRequest, now_ms: int) -> FetchSnapshotResponse:
+        stand = self._stand
+        if error := self._leader_only(request.epoch):
+            return self._told_snapshot(request, error)
+        size = stand.log.snapshot_size(request.snapshot_id)
+        if size is None or request.snapshot_id == NOTHING:
+            return self._told_snapshot(request, ErrorCode.snapshot_not_found)
+        if not 0 <= request.position < size:
+            return self._told_snapshot(request, ErrorCode.position_out_of_range)
+        leadership = stand.state
+        assert isinstance(leadership, LeaderState)
+        leadership.heard_from(request.replica, now_ms)
+        return self._told_snapshot(request, size=size)
+
+    # Who may ask
+
+    def _voter_only(self, sender_id: int, epoch: int) -> ErrorCode | None:
+        if epoch < self._stand.epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.invalid_request if sender_id < 0 else None
+
+    def _leader_only(self, epoch: int) -> ErrorCode | None:
+        return self._reconfiguration.leader_only(epoch)
+
+    def _is_me(self, key: ReplicaKey | None) -> bool:
+        """Requests of old versions name no voter, or no directory."""
+        me = self._stand.me
+        return key is None or (
+            key.id == me.id and key.directory_id in (NO_DIRECTORY, me.directory_id)
+        )
+
+    # What to tell
+
+    def _told_vote(
+        self, error: ErrorCode = ErrorCode.none, *, granted: bool = False
+    ) -> VoteResponse:
+        stand = self._stand
+        return VoteResponse(
+            error=error,
+            epoch=stand.epoch,
+            leader_id=stand.leader_id,
+            leader_endpoints=stand.leader_endpoints,
+            granted=granted,
+        )
+
+    def _told_fetch(
+        self,
+        error: ErrorCode = ErrorCode.none,
+        *,
+        diverging: EpochEndOffset | None = None,
+        snapshot_id: SnapshotId | None = None,
+    ) -> FetchResponse:
+        stand = self._stand
+        known = -1
+        if isinstance(stand.state, LeaderState) and error is ErrorCode.none:
+            known = stand.state.high_watermark
+        return FetchResponse(
+            error=error,
+            epoch=stand.epoch,
+            leader_id=stand.leader_id,
+            leader_endpoints=stand.leader_endpoints,
+            high_watermark=known,
+            log_start_offset=stand.log.start_offset,
+            diverging=diverging,
+            snapshot_id=snapshot_id,
+        )
+
+    def _told_snapshot(
+        self, request: FetchSnapshotRequest, error: ErrorCode = ErrorCode.none, *, size: int = 0
+    ) -> FetchSnapshotResponse:
+        stand = self._stand
+        return FetchSnapshotResponse(
+            error=error,
+            epoch=stand.epoch,
+            leader_id=stand.leader_id,
+            leader_endpoints=stand.leader_endpoints,
+            snapshot_id=request.snapshot_id if error is ErrorCode.none else None,
+            size=size,
+            position=request.position,
+        )

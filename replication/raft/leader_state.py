@@ -1,0 +1,200 @@
+"""What a leader keeps of its epoch: how far each replica is, what is committed, who still follows.
+
+- A follower fetches from the end of what it has on its disk; the leader's own end counts once it is
+  flushed. What a majority of the voters has is committed, but only once that reaches past the epoch's
+  start (Raft, section 5.4.2): before, another leader could still overwrite it.
+- The majority is that of the newest voter set in the log. A leader that has removed itself from it
+  leads on without counting itself, until the removal is committed (KIP-853).
+- A leader that a majority has not fetched from for 1.5 fetch time-outs resigns: it may be alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from odradek.replication.raft.voter_changes import PendingVoterChange
+from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, VoterSet
+from odradek.seams.values import state_class
+
+OBSERVER_SESSION_MS: Final = 300_000
+CAUGHT_UP_WITHIN_MS: Final = 3_600_000
+
+
+@state_class
+class ReplicaState:
+    """How far a replica is. Times are the machine's `now_ms`; -1 is never."""
+
+    key: ReplicaKey
+    end_offset: int = -1
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+    leader_end_at_last_fetch: int = -1
+
+    def fetched(self, end_offset: int, now_ms: int, leader_end: int) -> None:
+        """Caught up is who has now what the leader had now, or at the fetch before (KIP-836)."""
+        if end_offset >= leader_end:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif 0 < self.leader_end_at_last_fetch <= end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.leader_end_at_last_fetch = leader_end
+        self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
+        self.end_offset = end_offset
+
+
+class LeaderState:
+    """See the module. `start_offset` is that of the epoch's first record."""
+
+    def __init__(
+        self,
+        key: ReplicaKey,
+        *,
+        epoch: int,
+        start_offset: int,
+        voters: VoterSet,
+        granted: Iterable[int],
+        fetch_timeout_ms: int,
+        now_ms: int,
+    ) -> None:
+        self.key = key
+        self.epoch = epoch
+        self.start_offset = start_offset
+        self.granted = tuple(sorted(granted))
+        self.high_watermark = -1  # unknown until this epoch has committed something
+        self.pending: PendingVoterChange | None = None
+        self.appending_voters = False  # asked for, but not in the log yet
+        self.begin_epoch_at_ms = now_ms
+        self._leave_at_ms: int | None = None
+        self._begin_interval_ms = fetch_timeout_ms // 2
+        self._check_quorum_ms = fetch_timeout_ms * 3 // 2
+        self._check_quorum_at_ms = now_ms + self._check_quorum_ms
+        self._fetched: set[int] = set()
+        self._observers: dict[ReplicaKey, ReplicaState] = {}
+        self._members: dict[int, ReplicaState] = {}
+        self._voters = VoterSet()
+        self.change_voters(voters)
+
+    # Who is who
+
+    def change_voters(self, voters: VoterSet) -> None:
+        """The log's newest voter set is this one now; replicas keep what is known of them."""
+        old = dict(self._members)
+        self._members = {}
+        for voter in voters:
+            known = old.get(voter.id)
+            if known is not None and known.key.directory_id in (NO_DIRECTORY, voter.directory_id):
+                del old[voter.id]
+            else:
+                known = self._observers.pop(voter.key, None) or ReplicaState(voter.key)
+            known.key = voter.key  # an upgrade of kraft.version tells the directory
+            self._members[voter.id] = known
+        for progress in old.values():
+            self._observers.setdefault(progress.key, progress)
+        self._voters = voters
+
+    def progress(self, key: ReplicaKey) -> ReplicaState:
+        """Of a voter, or of an observer, which is one from its first fetch on."""
+        if self._voters.includes(key):
+            return self._members[key.id]
+        return self._observers.setdefault(key, ReplicaState(key))
+
+    def voter_progress(self) -> list[ReplicaState]:
+        return list(self._members.values())
+
+    def observer_progress(self, now_ms: int) -> list[ReplicaState]:
+        """Those who have fetched in the last five minutes."""
+        self._observers = {
+            key: each
+            for key, each in self._observers.items()
+            if key == self.key or now_ms - each.last_fetch_ms < OBSERVER_SESSION_MS
+        }
+        return [each for key, each in self._observers.items() if key != self.key]
+
+    def successors(self) -> tuple[ReplicaKey, ...]:
+        """The other voters, who has most first."""
+        others = [each for each in self._members.values() if each.key.id != self.key.id]
+        return tuple(each.key for each in sorted(others, key=lambda each: -each.end_offset))
+
+    # What is committed
+
+    def flushed(self, end_offset: int) -> bool:
+        """The leader's own log is durable up to here. True if the high watermark moved."""
+        own = self.progress(self.key)
+        own.end_offset = max(own.end_offset, end_offset)
+        return self.recount()
+
+    def fetched(self, key: ReplicaKey, end_offset: int, now_ms: int, leader_end: int) -> bool:
+        """A replica fetches from `end_offset`. True if the high watermark moved."""
+        self.progress(key).fetched(end_offset, now_ms, leader_end)
+        self.heard_from(key, now_ms)
+        return self._voters.includes(key) and self.recount()
+
+    def recount(self) -> bool:
+        """What a majority of the voters has is committed. True if the high watermark moved."""
+        ends = sorted((each.end_offset for each in self._members.values()), reverse=True)
+        agreed = ends[self._voters.majority - 1]
+        if agreed <= max(self.high_watermark, self.start_offset):
+            return False
+        self.high_watermark = agreed
+        return True
+
+    def is_caught_up(self, key: ReplicaKey, now_ms: int) -> bool:
+        """Whether an observer may become a voter: it has been level, and fetched within the hour."""
+        observer = self._observers.get(key)
+        return (
+            observer is not None
+            and observer.last_caught_up_ms >= 0
+            and observer.last_fetch_ms > now_ms - CAUGHT_UP_WITHIN_MS
+        )
+
+    # Who still follows
+
+    def heard_from(self, key: ReplicaKey, now_ms: int) -> None:
+        """A voter asked for the log or a snapshot, so it knows that this one leads."""
+        if self._voters.includes(key):
+            self._fetched.add(key.id)
+        needed = self._voters.majority - (self.key.id in self._members)
+        if len(self._fetched) >= needed:
+            self._fetched.clear()
+            self._check_quorum_at_ms = now_ms + self._check_quorum_ms
+
+    @property
+    def check_quorum_at_ms(self) -> int | None:
+        """When to resign. Beside a lone voter nobody does, not even who has removed itself from the two:
+        while the other lacks that record, it is elected by nobody."""
+        return None if len(self._members) == 1 else self._check_quorum_at_ms
+
+    def leave(self, now_ms: int) -> None:
+        """Its removal is committed: resign with the next tick, when all who wait have heard of that."""
+        self._leave_at_ms = now_ms
+
+    @property
+    def resign_at_ms(self) -> int | None:
+        return self.check_quorum_at_ms if self._leave_at_ms is None else self._leave_at_ms
+
+    def to_remind(self, now_ms: int) -> list[ReplicaKey]:
+        """Voters that have not fetched lately: they may not know who leads."""
+        return [
+            each.key
+            for each in self._members.values()
+            if each.key.id != self.key.id
+            and (each.last_fetch_ms < 0 or now_ms - each.last_fetch_ms >= self._begin_interval_ms)
+        ]
+
+    def reminded(self, now_ms: int) -> None:
+        self.begin_epoch_at_ms = now_ms + self._begin_interval_ms
+
+    @property
+    def deadline_ms(self) -> int | None:
+        pending = None if self.pending is None else self.pending.until_ms
+        dues = (
+            self.resign_at_ms,
+            pending,
+            self.begin_epoch_at_ms if len(self._members) > 1 or self._stranger else None,
+        )
+        return min((each for each in dues if each is not None), default=None)
+
+    @property
+    def _stranger(self) -> bool:
+        """The leader is no voter any more."""
+        return self.key.id not in self._members

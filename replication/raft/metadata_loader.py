@@ -1,0 +1,122 @@
+"""A node's state follows the log: what is committed is read back and replayed, a step at a time.
+
+So it is on followers and observers, and on a new leader until it takes over. What lies below the
+log's start came as a snapshot, and is loaded whole: listeners hear of it as one change. Others run
+between the steps; the image moves every few records, for what listeners do about a change is one step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import trio
+
+from odradek.protocol.records.batch import Batch
+from odradek.replication.controller.image_difference import image_delta
+from odradek.replication.raft.metadata_batch_loader import MetadataBatchLoader, MetadataTransaction
+from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.metadata_log_writer import Blocking
+from odradek.replication.raft.metadata_state import MetadataState
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.seams.files import OutOfDescriptors, WouldBlock
+from odradek.storage.errors import NoDescriptors, OffsetOutOfRange
+
+log = logging.getLogger("odradek.metadata")
+
+RECORDS_A_CHANGE: Final = 50
+"""Or those of one batch, if it has more: listeners hear of so many at a time."""
+PAUSE_SECONDS: Final = 1.0
+"""Where descriptors are lacking."""
+
+
+async def catch_up(
+    state: MetadataState, metadata_log: MetadataLog, high_watermark: int, blocking: Blocking
+) -> None:
+    """Apply all that is committed. Raises InvalidMetadata, LogFailed."""
+    while (offset := state.image.offset + 1) < high_watermark:
+        try:
+            if offset < metadata_log.start_offset:
+                await _load_newest(state, metadata_log, blocking)
+            else:
+                await _apply(state, metadata_log, offset, high_watermark, blocking)
+        except OffsetOutOfRange:
+            await trio.lowlevel.checkpoint()  # a snapshot has taken the log's place meanwhile
+        except (NoDescriptors, OutOfDescriptors) as error:
+            log.warning("what is committed cannot be read now: %s", error)
+            await trio.sleep(PAUSE_SECONDS)
+
+
+async def _apply(
+    state: MetadataState,
+    metadata_log: MetadataLog,
+    offset: int,
+    high_watermark: int,
+    blocking: Blocking,
+) -> None:
+    for some in _some_at_a_time(await _read(metadata_log, offset, high_watermark, blocking)):
+        replay = MetadataBatchLoader(
+            state.image, keep_records=True, transactions=state.transactions.copy()
+        )
+        for batch in some:
+            await run_in_chunks(replay.batch_in_steps(batch))
+        state.transactions = replay.transactions  # with the image, which a snapshot may be taken of
+        state.publish(replay.finish(), sum(batch.size for batch in some))
+        await trio.lowlevel.checkpoint()
+
+
+async def _read(
+    metadata_log: MetadataLog, offset: int, high_watermark: int, blocking: Blocking
+) -> list[Batch]:
+    """What was just committed was just appended: it is in memory, mostly."""
+    try:
+        return metadata_log.batches_at(offset, high_watermark, nowait=True)
+    except WouldBlock:
+        found: list[Batch] = await blocking(metadata_log.batches_at, offset, high_watermark)
+        return found
+
+
+def _some_at_a_time(found: Iterable[Batch]) -> Iterator[list[Batch]]:
+    some: list[Batch] = []
+    records = 0
+    for batch in found:
+        some.append(batch)
+        records += batch.record_count
+        if records >= RECORDS_A_CHANGE:
+            yield some
+            some, records = [], 0
+    if some:
+        yield some
+
+
+async def _load_newest(state: MetadataState, metadata_log: MetadataLog, blocking: Blocking) -> None:
+    newest = metadata_log.snapshots.newest
+    assert newest is not None, "a log does not begin later than its newest snapshot"
+    try:
+        replay = await read_snapshot(metadata_log, newest, blocking)
+    except FileNotFoundError:
+        if newest == metadata_log.snapshots.newest:
+            raise
+        return  # the leader has sent another meanwhile
+    state.transactions = MetadataTransaction()
+    state.publish(image_delta(state.image, replay.finish().image), 0)
+
+
+async def read_snapshot(
+    metadata_log: MetadataLog, snapshot: SnapshotId, blocking: Blocking
+) -> MetadataBatchLoader:
+    """A snapshot replayed. Raises InvalidMetadata, OSError."""
+    contents = await blocking(metadata_log.snapshots.read, snapshot)
+    replay = MetadataBatchLoader()
+    await run_in_chunks(
+        replay.snapshot_in_steps(
+            contents.batches(), end_offset=snapshot.end_offset, epoch=snapshot.epoch
+        )
+    )
+    return replay
+
+
+async def run_in_chunks(steps: Iterator[None]) -> None:
+    for _ in steps:
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,374 @@
+"""What a node asks others in its role, and what it makes of their answers.
+
+`pursue` sends what is due: nobody is asked a second thing before the first is answered, timed out, or
+no longer wanted. An answer is taken as news first (a later epoch, a leader unknown till now), and only
+then for what was asked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import (
+    AppendFetched,
+    AppendSnapshot,
+    BeginSnapshot,
+    InstallSnapshot,
+    Truncate,
+)
+from odradek.replication.raft.errors import InconsistentQuorum
+from odradek.replication.raft.follower_state import FollowerState, SnapshotDownloadState
+from odradek.replication.raft.leader_state import LeaderState
+from odradek.replication.raft.messages import (
+    AddVoterRequest,
+    AddVoterResponse,
+    ApiVersionsResponse,
+    BeginEpochRequest,
+    EndEpochRequest,
+    EndEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RemoveVoterRequest,
+    RemoveVoterResponse,
+    Request,
+    Response,
+    UpdateVoterRequest,
+    UpdateVoterResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from odradek.replication.raft.quorum_state import (
+    NomineeState,
+    QuorumState,
+    ResignedState,
+    UnattachedState,
+)
+from odradek.replication.raft.raft_log import truncation_offset
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER, PendingRequest
+from odradek.replication.raft.voter_change_handler import VoterChangeHandler
+from odradek.replication.raft.voters import NO_LEADER
+
+NO_NEWS: Final = frozenset(
+    {
+        ErrorCode.inconsistent_cluster_id,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.unsupported_version,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.broker_not_available,
+    }
+)
+"""Errors that tell nothing of an epoch: ask again after a pause."""
+
+TURN_MS: Final = 50
+"""After the end of a leader was noticed, each voter waits so much longer than the one before it: by then
+most have noticed, and most often one has been elected."""
+
+CHANGE_RESPONDED: Final = frozenset(
+    {
+        ErrorCode.none,
+        ErrorCode.request_timed_out,
+        ErrorCode.duplicate_voter,
+        ErrorCode.voter_not_found,
+    }
+)
+
+
+class OutboundRequests:
+    """See the module."""
+
+    def __init__(self, stand: QuorumState, reconfiguration: VoterChangeHandler) -> None:
+        self._stand = stand
+        self._reconfiguration = reconfiguration
+
+    # OutboundRequests
+
+    def pursue(self, now_ms: int) -> None:
+        """Send what this role has to send, as far as nothing else is waited for."""
+        match self._stand.state:
+            case UnattachedState():
+                if not self._stand.closing:
+                    self._fetch_from_anyone(now_ms)
+            case NomineeState() as nominee:
+                self._ask_for_votes(nominee, now_ms)
+            case FollowerState() as following:
+                if not (self._stand.closing or following.changing_log):
+                    self._follow(following, now_ms)
+            case LeaderState() as leadership:
+                self._remind(leadership, now_ms)
+            case ResignedState() as resigned:
+                self._announce_end(resigned, now_ms)
+
+    def _ask_for_votes(self, nominee: NomineeState, now_ms: int) -> None:
+        stand = self._stand
+        if nominee.tally.lost:
+            return
+        for voter_id in nominee.tally.unrecorded:
+            voter = nominee.tally.voters.get(voter_id)
+            if voter is None or not stand.requests.may_ask(voter_id):
+                continue
+            request = VoteRequest(
+                cluster_id=stand.settings.cluster_id,
+                voter=voter.key,
+                epoch=stand.epoch,
+                candidate=stand.me.key,
+                last_epoch=stand.log.last_epoch,
+                end_offset=stand.log.end_offset,
+                pre_vote=nominee.pre_vote,
+            )
+            stand.ask(voter_id, request, voter.endpoints, now_ms)
+
+    def _follow(self, following: FollowerState, now_ms: int) -> None:
+        stand, leader_id = self._stand, following.leader_id
+        if now_ms >= following.update_voter_at_ms:
+            about_itself = self._about_itself(following)
+            if about_itself is not None and not stand.requests.may_ask(leader_id):
+                return  # as soon as the fetch is answered
+            following.update_voter_at_ms = now_ms + stand.settings.fetch_timeout_ms
+            if about_itself is not None:
+                stand.ask(leader_id, about_itself, following.endpoints, now_ms)
+                return
+        if stand.requests.backs_off(leader_id):
+            self._fetch_from_anyone(now_ms)
+        elif not stand.requests.any_waiting:
+            if following.download is None:
+                request: Request = self._fetch_request()
+            else:
+                request = self._fetch_snapshot_request(following.download)
+            stand.ask(leader_id, request, following.endpoints, now_ms)
+
+    def _about_itself(self, following: FollowerState) -> Request | None:
+        """What this node would have the leader change about it as a voter, if anything."""
+        stand, cluster_id = self._stand, self._stand.settings.cluster_id
+        known = stand.voters.get(stand.me.id)
+        dynamic = stand.history.kraft_version > 0
+        if stand.is_voter:
+            told = known is not None and known.says_as_much_as(stand.me)
+            outdated = not (told if dynamic else following.has_told_voter)
+            if outdated and stand.me.endpoints:
+                return UpdateVoterRequest(cluster_id=cluster_id, voter=stand.me, epoch=stand.epoch)
+        elif dynamic and stand.settings.auto_join and stand.settings.can_become_voter:
+            if known is not None:  # the same node, with the directory that it had before
+                return RemoveVoterRequest(cluster_id=cluster_id, voter=known.key)
+            return AddVoterRequest(
+                cluster_id=cluster_id,
+                voter=stand.me,
+                ack_when_committed=False,
+                timeout_ms=stand.settings.request_timeout_ms,
+            )
+        return None
+
+    def _fetch_from_anyone(self, now_ms: int) -> None:
+        """Whoever answers tells who leads, if it knows."""
+        requests = self._stand.requests
+        if not requests.any_waiting and requests.may_ask(BOOTSTRAP_SERVER):
+            self._stand.ask(BOOTSTRAP_SERVER, self._fetch_request(), (), now_ms)
+
+    def _fetch_request(self) -> FetchRequest:
+        stand = self._stand
+        return FetchRequest(
+            cluster_id=stand.settings.cluster_id,
+            replica=stand.me.key,
+            epoch=stand.epoch,
+            fetch_offset=stand.log.end_offset,
+            last_fetched_epoch=stand.log.last_epoch,
+            high_watermark=stand.high_watermark,
+            max_wait_ms=stand.settings.fetch_max_wait_ms,
+            max_bytes=stand.settings.fetch_max_bytes,
+        )
+
+    def _fetch_snapshot_request(self, download: SnapshotDownloadState) -> FetchSnapshotRequest:
+        stand = self._stand
+        return FetchSnapshotRequest(
+            cluster_id=stand.settings.cluster_id,
+            replica=stand.me.key,
+            epoch=stand.epoch,
+            snapshot_id=download.snapshot_id,
+            position=download.position,
+            max_bytes=stand.settings.fetch_snapshot_max_bytes,
+        )
+
+    def _remind(self, leadership: LeaderState, now_ms: int) -> None:
+        stand = self._stand
+        if now_ms < leadership.begin_epoch_at_ms:
+            return
+        for key in leadership.to_remind(now_ms):
+            if not stand.requests.may_ask(key.id):
+                continue
+            request = BeginEpochRequest(
+                cluster_id=stand.settings.cluster_id,
+                voter=key,
+                leader_id=stand.me.id,
+                epoch=stand.epoch,
+                leader_endpoints=stand.leader_endpoints,
+            )
+            stand.ask(key.id, request, stand.voters.endpoints(key.id), now_ms)
+        leadership.reminded(now_ms)
+
+    def _announce_end(self, resigned: ResignedState, now_ms: int) -> None:
+        stand = self._stand
+        for voter_id in sorted(resigned.unacknowledged):
+            if not stand.requests.may_ask(voter_id):
+                continue
+            request = EndEpochRequest(
+                cluster_id=stand.settings.cluster_id,
+                leader_id=stand.me.id,
+                epoch=stand.epoch,
+                successors=resigned.successors,
+                leader_endpoints=stand.me.endpoints,
+            )
+            stand.ask(voter_id, request, stand.voters.endpoints(voter_id), now_ms)
+
+    # Answers
+
+    def responded(self, asked: PendingRequest, respond: Response, now_ms: int) -> bool:
+        """False if the node had better be left alone for a moment."""
+        stand = self._stand
+        if isinstance(respond, ApiVersionsResponse):
+            return self._reconfiguration.versions_told(asked.number, respond, now_ms)
+        if isinstance(respond, AddVoterResponse | RemoveVoterResponse):
+            return respond.error in CHANGE_RESPONDED
+        if self._lacks_pre_votes(asked, respond):
+            stand.campaign(now_ms)
+            return True
+        if respond.error in NO_NEWS and not isinstance(respond, UpdateVoterResponse):
+            return False
+        if respond.epoch < stand.epoch:
+            return False
+        news = stand.learn(respond.epoch, respond.leader_id, respond.leader_endpoints, now_ms)
+        if asked.to == stand.leader_id:
+            self._heard_leader()
+        if respond.error is ErrorCode.snapshot_not_found and not news:
+            return self._snapshot_gone(now_ms)
+        if isinstance(respond, UpdateVoterResponse):
+            return self._told_voter(respond, now_ms)
+        if respond.error is not ErrorCode.none:
+            return news
+        match respond:
+            case VoteResponse():
+                self._count(asked, respond, now_ms)
+            case FetchResponse():
+                return self._fetched(respond, now_ms) or news
+            case FetchSnapshotResponse():
+                self._snapshot_piece(respond, now_ms)
+            case EndEpochResponse():
+                if isinstance(stand.state, ResignedState):
+                    stand.state.unacknowledged.discard(asked.to)
+        return True
+
+    def failed(self, asked: PendingRequest, now_ms: int, *, refused: bool) -> None:
+        """No answer came: the node does not run, cannot be reached, or broke off."""
+        stand = self._stand
+        match stand.state:
+            case LeaderState():
+                unreachable = ApiVersionsResponse(error=ErrorCode.broker_not_available)
+                self._reconfiguration.versions_told(asked.number, unreachable, now_ms)
+            case FollowerState() as following if refused and asked.to == following.leader_id:
+                self._refused(following, now_ms)
+            case NomineeState(leader_ended=True) as nominee if (
+                refused and asked.to == stand.leader_id
+            ):
+                if nominee.tally.lost_without(asked.to):
+                    stand.lose(now_ms)
+
+    def _heard_leader(self) -> None:
+        """It answers where it is asked, be it for its vote."""
+        match self._stand.state:
+            case FollowerState() as following:
+                following.heard_there = True
+            case NomineeState() as nominee:
+                nominee.leader_ended = False
+
+    def _refused(self, following: FollowerState, now_ms: int) -> None:
+        """The leader has ended, it seems, and leads this epoch never again: its voters take turns to campaign."""
+        stand = self._stand
+        others = [each for each in stand.voters.ids if each != following.leader_id]
+        turn = 1 + (others.index(stand.me.id) if stand.me.id in others else len(others))
+        following.refused(now_ms + turn * TURN_MS)
+
+    def _lacks_pre_votes(self, asked: PendingRequest, respond: Response) -> bool:
+        """The voter is older than KIP-996: campaign without knowing how it will end."""
+        state = self._stand.state
+        return (
+            respond.error is ErrorCode.unsupported_version
+            and isinstance(asked.request, VoteRequest)
+            and isinstance(state, NomineeState)
+            and state.pre_vote
+        )
+
+    def _count(self, asked: PendingRequest, respond: VoteResponse, now_ms: int) -> None:
+        stand, state = self._stand, self._stand.state
+        if not isinstance(state, NomineeState) or respond.epoch != stand.epoch:
+            return
+        state.tally.record(asked.to, granted=respond.granted)
+        stand.go_forward(now_ms)
+        if stand.state is state and state.pre_vote and state.tally.lost:
+            stand.lose(now_ms)
+
+    def _told_voter(self, respond: UpdateVoterResponse, now_ms: int) -> bool:
+        state = self._stand.state
+        heard = respond.error in (ErrorCode.none, ErrorCode.unsupported_version)
+        if heard and isinstance(state, FollowerState):
+            state.has_told_voter = True
+            state.heard(now_ms, self._stand.settings.fetch_timeout_ms)
+        return heard
+
+    def _fetched(self, respond: FetchResponse, now_ms: int) -> bool:
+        """The leader has answered: cut the log, fetch a snapshot, or append."""
+        stand, following = self._stand, self._stand.state
+        if not isinstance(following, FollowerState) or respond.leader_id == NO_LEADER:
+            return False
+        stand.committed_elsewhere = max(stand.committed_elsewhere, respond.high_watermark)
+        if respond.diverging is not None:
+            end_offset = truncation_offset(stand.log, respond.diverging)
+            if end_offset < stand.high_watermark:
+                raise InconsistentQuorum(
+                    f"{respond.diverging} of leader {respond.leader_id} cuts the log at {end_offset}, "
+                    f"but all below {stand.high_watermark} is committed"
+                )
+            stand.history.truncate(end_offset)
+            following.changing_log = True
+            stand.out.append(Truncate(end_offset))
+        elif respond.snapshot_id is not None:
+            following.download = SnapshotDownloadState(respond.snapshot_id)
+            stand.out.append(BeginSnapshot(respond.snapshot_id))
+        else:
+            following.leader_high_watermark = respond.high_watermark
+            if respond.records:
+                following.changing_log = True
+                durable = stand.is_voter or stand.settings.can_become_voter
+                stand.out.append(AppendFetched(respond.records, stand.epoch, durable))
+            else:
+                self.follow_high_watermark(following)
+        following.heard(now_ms, stand.settings.fetch_timeout_ms)
+        return True
+
+    def follow_high_watermark(self, following: FollowerState) -> None:
+        """What the leader says is committed is, as far as this node has it."""
+        stand = self._stand
+        stand.commit(min(following.leader_high_watermark, stand.log.end_offset))
+
+    def _snapshot_piece(self, piece: FetchSnapshotResponse, now_ms: int) -> None:
+        stand, following = self._stand, self._stand.state
+        if not isinstance(following, FollowerState) or following.download is None:
+            return
+        following.heard(now_ms, stand.settings.fetch_timeout_ms)
+        download = following.download
+        if not download.accepts(piece):
+            following.download = None  # the next fetch tells what to do
+            return
+        stand.out.append(AppendSnapshot(piece.position, piece.data))
+        if download.arrived(piece):
+            following.download = None
+            following.changing_log = True
+            stand.out.append(InstallSnapshot(download.snapshot_id))
+
+    def _snapshot_gone(self, now_ms: int) -> bool:
+        """The leader has dropped it meanwhile; there will be a newer one."""
+        following = self._stand.state
+        if isinstance(following, FollowerState):
+            following.download = None
+            following.heard(now_ms, self._stand.settings.fetch_timeout_ms)
+        return True

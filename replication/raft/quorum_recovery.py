@@ -1,0 +1,245 @@
+"""What a node finds in its metadata directory when it starts, and what that makes it in the quorum.
+
+All control records of the log count, committed or not: a voter acts by the newest voters it has. Of
+the state, a lone voter takes all that is in its log, for its own disk is the majority; any other node
+takes the newest snapshot, and what came after it once it hears that it is committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.records.batch import Batch
+from odradek.protocol.uuids import uuid_to_text
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.features import SUPPORTED_FEATURES
+from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
+from odradek.replication.raft.bootstrap import FIRST_SNAPSHOT, format_directory, is_formatted
+from odradek.replication.raft.election_state import ElectionState
+from odradek.replication.raft.errors import InvalidQuorum
+from odradek.replication.raft.metadata_batch_loader import (
+    MetadataBatchLoader,
+    MetadataTransaction,
+    control_changes,
+)
+from odradek.replication.raft.metadata_loader import read_snapshot
+from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
+from odradek.replication.raft.voters import Voter, VoterEndpoint
+from odradek.seams import Seams
+from odradek.seams.files import Path
+from odradek.seams.values import value_class
+
+log = logging.getLogger("odradek.metadata")
+
+SNAPSHOT_REMEDY: Final = (
+    "the log lacks what was in it: bring it back, or, where other controllers have it, begin anew with an "
+    "empty directory, as another voter"
+)
+
+
+@value_class
+class QuorumMember:
+    """This node, as its configs have it. `is_alone`: they name no other controller, so that it makes
+    a quorum of its own where there is none."""
+
+    node_id: int
+    directory_id: UUID
+    controller_listeners: tuple[Endpoint, ...]
+    controller_listener: str
+    static_voters: Mapping[int, tuple[str, int]]
+    is_alone: bool
+    may_vote: bool
+
+    @property
+    def voter(self) -> Voter:
+        """As which it votes, if it does."""
+        return Voter(
+            self.node_id,
+            self.directory_id,
+            tuple(
+                VoterEndpoint(each.name, each.host, each.port) for each in self.controller_listeners
+            ),
+        )
+
+    def registration(self, incarnation_id: UUID) -> ControllerImage:
+        return ControllerImage(
+            id=self.node_id,
+            incarnation_id=incarnation_id,
+            endpoints=self.controller_listeners,
+            features=SUPPORTED_FEATURES,
+        )
+
+    def voters_before_the_log(self) -> list[Voter]:
+        """Who votes as long as the log names nobody (kraft.version 0)."""
+        if self.is_alone:
+            return [self.voter]
+        return [
+            Voter(id, endpoints=(VoterEndpoint(self.controller_listener, host, port),))
+            for id, (host, port) in self.static_voters.items()
+        ]
+
+    def history(self, changes: Iterable[ControlChange]) -> VoterHistory:
+        """Who votes, with what the log and its snapshot say of it."""
+        return VoterHistory(self.voters_before_the_log(), changes)
+
+
+@value_class
+class RecoveredQuorum:
+    """`image` and what is open of `transactions` in it; `applied_bytes` of the log are in it."""
+
+    directory: Path
+    member: QuorumMember
+    election: ElectionState
+    history: VoterHistory
+    image: MetadataImage
+    transactions: MetadataTransaction
+    applied_bytes: int
+
+    @property
+    def is_alone(self) -> bool:
+        """This node is the one voter there is."""
+        return _is_alone(self.member, self.history)
+
+    def not_alone(self) -> InvalidQuorum:
+        """For a node that can reach nobody else."""
+        member, voters = self.member, self.history.voters
+        if voters.ids == (member.node_id,):
+            (voter,) = voters
+            ours, theirs = uuid_to_text(member.directory_id), uuid_to_text(voter.directory_id)
+            return InvalidQuorum(
+                f"the voter in {self.directory} is directory {theirs}, but meta.properties beside "
+                f"says that this is {ours}: if it was damaged or lost its directory.id, put "
+                f"directory.id={theirs} in it"
+            )
+        return _belongs_to_others(self.directory, member, voters.ids)
+
+
+def _belongs_to_others(
+    directory: Path, member: QuorumMember, voters: Sequence[int]
+) -> InvalidQuorum:
+    return InvalidQuorum(
+        f"{directory} belongs to a quorum of the nodes {sorted(voters)}; this node, "
+        f"{member.node_id}, is not told how to reach them"
+    )
+
+
+def _is_alone(member: QuorumMember, history: VoterHistory) -> bool:
+    voters = history.voters
+    return member.may_vote and len(voters) == 1 and voters.includes(member.voter.key)
+
+
+async def recover_quorum(
+    seams: Seams,
+    directory: Path,
+    metadata_log: MetadataLog,
+    member: QuorumMember,
+    blocking: Callable[..., Awaitable[Any]],
+    partitions_are_in: Callable[[], Path | None] = lambda: None,
+) -> RecoveredQuorum:
+    """Recover the log and read it. `partitions_are_in` is a directory with this node's, if one has any;
+    it may block. Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed."""
+    election: ElectionState = await blocking(
+        _open, seams, directory, metadata_log, member, partitions_are_in
+    )
+    replay, start = await _read_newest(metadata_log, blocking)
+    quorum = MetadataBatchLoader()
+    await _replay_log(metadata_log, start, quorum, lambda batch: batch.is_control)
+    changes = [*replay.changes, *quorum.changes]
+    history = member.history(changes)
+    names_voters = any(change.voters for change in changes)
+    if member.is_alone and not names_voters and set(quorum.static_voters) - {member.node_id}:
+        raise _belongs_to_others(directory, member, quorum.static_voters)
+    size_bytes = 0
+    if _is_alone(member, history):
+        if metadata_log.end_offset == 0:
+            await blocking(_refuse_beside_partitions, metadata_log, partitions_are_in)
+        size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
+    image = replay.finish().image
+    return RecoveredQuorum(
+        directory, member, election, history, image, replay.transactions, size_bytes
+    )
+
+
+async def _read_newest(
+    metadata_log: MetadataLog, blocking: Callable[..., Awaitable[Any]]
+) -> tuple[MetadataBatchLoader, int]:
+    """The newest snapshot and where it ends. A damaged one goes, if nothing is lost by that: nobody is to
+    be sent it, and nothing of the log to be deleted for it. Raises InvalidMetadata."""
+    snapshots = metadata_log.snapshots
+    while (newest := snapshots.newest) is not None:
+        try:
+            return await read_snapshot(metadata_log, newest, blocking), newest.end_offset
+        except InvalidMetadata as error:
+            if not await _is_in_the_log(metadata_log, newest):
+                raise InvalidMetadata(f"{error}: {SNAPSHOT_REMEDY}") from None
+            log.warning("%s: it is removed, the log has what was in it", error)
+        await blocking(snapshots.remove, newest)
+    return MetadataBatchLoader(), 0
+
+
+async def _is_in_the_log(metadata_log: MetadataLog, snapshot: SnapshotId) -> bool:
+    """Whether the log has all of the newest snapshot that none before has. The first one's voters are
+    there once somebody has led."""
+    *_, before = (None, *metadata_log.snapshots.ids[:-1])
+    if metadata_log.start_offset > (0 if before is None else before.end_offset):
+        return False
+    if snapshot != FIRST_SNAPSHOT:
+        return True
+    control = MetadataBatchLoader()
+    await _replay_log(metadata_log, 0, control, lambda batch: batch.is_control)
+    return any(change.voters for change in control.changes)
+
+
+async def _replay_log(
+    metadata_log: MetadataLog,
+    start: int,
+    replay: MetadataBatchLoader,
+    wanted: Callable[[Batch], bool],
+) -> int:
+    """The `wanted` batches from offset `start` on; their bytes. Raises InvalidMetadata."""
+    size_bytes = 0
+    for found in metadata_log.batches(start):
+        for batch in filter(wanted, found):
+            replay.batch(batch)
+            size_bytes += batch.size
+        await trio.lowlevel.checkpoint()
+    return size_bytes
+
+
+def _open(
+    seams: Seams,
+    directory: Path,
+    metadata_log: MetadataLog,
+    member: QuorumMember,
+    partitions_are_in: Callable[[], Path | None],
+) -> ElectionState:
+    """Blocks: everything that the disk is asked before the log is read."""
+    files = seams.files
+    if member.is_alone and not is_formatted(files, directory):
+        _refuse_beside_partitions(metadata_log, partitions_are_in)
+        format_directory(files, directory, member.voter, now_ms=seams.clock.wall_ms())
+    if not files.is_directory(metadata_log.directory):
+        files.make_directory(metadata_log.directory)
+        files.sync_directory(directory)
+    metadata_log.open(lambda whole: _is_alone(member, member.history(control_changes(whole))))
+    return metadata_log.quorum_state.read() or ElectionState()
+
+
+def _refuse_beside_partitions(
+    metadata_log: MetadataLog, partitions_are_in: Callable[[], Path | None]
+) -> None:
+    """A partition is made once its topic is in the log, on the disk. So where there is one, and a log without
+    a record that no other node has either, the log is lost: who began anew would set all aside."""
+    home = partitions_are_in()
+    if home is not None:
+        raise InvalidQuorum(
+            f"{metadata_log.directory} has no record, though {home} has partitions, which would all "
+            f"be set aside: bring it back, or move them away to begin anew"
+        )

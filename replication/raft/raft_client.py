@@ -1,0 +1,386 @@
+"""The quorum as one of its nodes sees it: a state machine without I/O (KIP-595, 630, 853, 996).
+
+What happened goes in by a method's call, with the time in ms of a clock that never goes back; what is
+to be done comes out as actions (`actions.py`), in the order in which the driver does them. The next
+call may be made once they are done; `tick` is called when `deadline_ms` is reached. Nothing is drawn
+or read here: `jitter` and the log are handed in.
+
+- An epoch and a vote are durable (`Persist`, always first) before anything is said in them, and no
+  node votes for two in an epoch: so an epoch has one leader (`roles.py`, `elections.py`).
+- What is committed is what a majority has on its disk, and only once that reaches into the leader's
+  own epoch: `StartEpoch` writes that epoch's first record at once (`leadership.py`).
+- A follower's fetch says what it has on its disk: what it appends is flushed first (`asking.py`). Who
+  led before may not have flushed all it fetches behind, but none of that counts before the first
+  record of the new epoch, and the flush that comes with that one covers everything.
+- Voters are those of the log's end, committed or not, and change one at a time (`voter_changes.py`).
+
+A lone voter is its own majority: `start` makes it leader in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.raft.actions import Action, Persist, Reply
+from odradek.replication.raft.election_state import ElectionState
+from odradek.replication.raft.errors import WrongState
+from odradek.replication.raft.follower_state import FollowerState
+from odradek.replication.raft.inbound_requests import InboundRequests
+from odradek.replication.raft.leader_state import LeaderState
+from odradek.replication.raft.messages import (
+    AddVoterRequest,
+    AddVoterResponse,
+    BeginEpochRequest,
+    BeginEpochResponse,
+    EndEpochRequest,
+    EndEpochResponse,
+    Endpoints,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RemoveVoterRequest,
+    RemoveVoterResponse,
+    Request,
+    Response,
+    UpdateVoterRequest,
+    UpdateVoterResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from odradek.replication.raft.outbound_requests import OutboundRequests
+from odradek.replication.raft.quorum_state import (
+    NomineeState,
+    QuorumSettings,
+    QuorumState,
+    ResignedState,
+    Role,
+    UnattachedState,
+)
+from odradek.replication.raft.raft_log import RaftLog
+from odradek.replication.raft.voter_change_handler import VoterChangeHandler
+from odradek.replication.raft.voter_changes import VoterChangeError
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
+from odradek.replication.raft.voters import NO_LEADER, Voter, VoterSet
+
+RESPONSES: dict[type[Request], type[Response]] = {
+    VoteRequest: VoteResponse,
+    BeginEpochRequest: BeginEpochResponse,
+    EndEpochRequest: EndEpochResponse,
+    FetchRequest: FetchResponse,
+    FetchSnapshotRequest: FetchSnapshotResponse,
+    AddVoterRequest: AddVoterResponse,
+    RemoveVoterRequest: RemoveVoterResponse,
+    UpdateVoterRequest: UpdateVoterResponse,
+}
+
+
+class RaftClient:
+    """See the module. `me` is this node as a voter, whether it is one or not; `history` and `log`
+    are as read from the disk, the log flushed; `election` is what `quorum-state` holds."""
+
+    def __init__(
+        self,
+        me: Voter,
+        log: RaftLog,
+        history: VoterHistory,
+        election: ElectionState,
+        *,
+        settings: QuorumSettings | None = None,
+        jitter: Callable[[int], int] = lambda bound: 0,
+    ) -> None:
+        settings = settings or QuorumSettings()
+        self._stand = QuorumState(me, log, history, election, settings, jitter)
+        self._reconfiguration = VoterChangeHandler(self._stand)
+        self._responding = InboundRequests(self._stand, self._reconfiguration)
+        self._asking = OutboundRequests(self._stand, self._reconfiguration)
+
+    # What it is
+
+    @property
+    def role(self) -> Role:
+        return self._stand.role
+
+    @property
+    def epoch(self) -> int:
+        return self._stand.epoch
+
+    @property
+    def leader_id(self) -> int:
+        return self._stand.leader_id
+
+    @property
+    def leader_endpoints(self) -> Endpoints:
+        """Where the leader listens; nothing while that is not known."""
+        stand = self._stand
+        return stand.leader_endpoints or stand.voters.endpoints(stand.leader_id)
+
+    @property
+    def election(self) -> ElectionState:
+        return self._stand.election
+
+    @property
+    def high_watermark(self) -> int:
+        """All below is committed; -1 while this node does not know of anything."""
+        return self._stand.high_watermark
+
+    @property
+    def known_to_be_committed(self) -> int:
+        """All below is, as this node was told, whether or not it has it."""
+        return max(self._stand.high_watermark, self._stand.committed_elsewhere)
+
+    @property
+    def voters(self) -> VoterSet:
+        """Of the log's end, committed or not."""
+        return self._stand.voters
+
+    @property
+    def kraft_version(self) -> int:
+        return self._stand.history.kraft_version
+
+    @property
+    def is_voter(self) -> bool:
+        return self._stand.is_voter
+
+    @property
+    def is_alone(self) -> bool:
+        """There is no other voter than this node."""
+        return self._stand.is_only_voter
+
+    @property
+    def leadership(self) -> LeaderState | None:
+        """What the leader knows of the others; None if this node does not lead."""
+        state = self._stand.state
+        return state if isinstance(state, LeaderState) else None
+
+    @property
+    def may_stop(self) -> bool:
+        """After `shut_down`: nobody waits for this node any more."""
+        stand = self._stand
+        led_by_another = stand.leader_id not in (NO_LEADER, stand.me.id)
+        return not stand.is_voter or stand.is_only_voter or led_by_another
+
+    # Time
+
+    def start(self, now_ms: int) -> Sequence[Action]:
+        """Once, before anything else."""
+        self._stand.begin(now_ms)
+        return self._actions(now_ms)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is due; None if nothing is waited for."""
+        respond, role = self._stand.requests.deadline_ms, self._role_deadline_ms()
+        if respond is None or role is None:
+            return role if respond is None else respond
+        return min(respond, role)
+
+    def _role_deadline_ms(self) -> int | None:
+        stand = self._stand
+        match stand.state:
+            case LeaderState() as leadership:
+                return leadership.deadline_ms
+            case _ if stand.closing:
+                return None
+            case UnattachedState(until_ms):
+                return until_ms if stand.may_lead else None
+            case NomineeState(until_ms=until_ms) | ResignedState(until_ms):
+                return until_ms
+            case FollowerState() as following:
+                due = following.fetch_until_ms if stand.may_lead else None
+                if following.changing_log or not stand.requests.may_ask(following.leader_id):
+                    return due
+                told = following.update_voter_at_ms
+                return told if due is None else min(due, told)
+
+    def tick(self, now_ms: int) -> Sequence[Action]:
+        """Whatever is due by now."""
+        stand = self._stand
+        stand.requests.expire(now_ms)
+        match stand.state:
+            case LeaderState() as leadership:
+                self._reconfiguration.expire(leadership, now_ms)
+                due = leadership.resign_at_ms
+                if due is not None and now_ms >= due:
+                    stand.resign(now_ms)
+            case _ if not stand.closing:
+                self._time_out(now_ms)
+        return self._actions(now_ms)
+
+    def _time_out(self, now_ms: int) -> None:
+        """One role may lead straight to the next: what is left of a time-out goes with it."""
+        stand = self._stand
+        match stand.state:
+            case NomineeState(until_ms=until_ms, pre_vote=True) if now_ms >= until_ms:
+                stand.lose(now_ms)
+            case NomineeState(until_ms=until_ms) if now_ms >= until_ms:
+                stand.nominate(now_ms)
+            case FollowerState() as following if (
+                stand.may_lead and now_ms >= following.fetch_until_ms
+            ):
+                stand.nominate(now_ms)
+            case ResignedState(until_ms) if now_ms >= until_ms:
+                stand.detach(stand.epoch + 1, now_ms)
+        match stand.state:
+            case UnattachedState(until_ms) if stand.may_lead and now_ms >= until_ms:
+                stand.nominate(now_ms)
+
+    # What others say
+
+    def receive(self, request: Request, now_ms: int, *, again: bool = False) -> Sequence[Action]:
+        """A request came in; its `Reply` is among these actions, or comes later (voter changes).
+
+        `again`: a Fetch that found nothing new has waited, and is to be answered now as things are.
+        """
+        stand = self._stand
+        known = stand.settings.cluster_id
+        if known is not None and request.cluster_id not in (None, known):
+            stand.out.append(Reply(request, _of_another_cluster(request, known)))
+            return self._actions(now_ms)
+        match request:
+            case VoteRequest():
+                respond: Response = self._responding.vote(request, now_ms)
+            case BeginEpochRequest():
+                respond = self._responding.begin_epoch(request, now_ms)
+            case EndEpochRequest():
+                respond = self._responding.end_epoch(request, now_ms)
+            case FetchRequest():
+                respond = self._responding.fetch(request, now_ms, again=again)
+            case FetchSnapshotRequest():
+                respond = self._responding.fetch_snapshot(request, now_ms)
+            case _:
+                self._change_voters(request, now_ms)
+                return self._actions(now_ms)
+        stand.out.append(Reply(request, respond))
+        return self._actions(now_ms)
+
+    def _change_voters(self, request: Request, now_ms: int) -> None:
+        match request:
+            case AddVoterRequest():
+                self._reconfiguration.add(request, now_ms)
+            case RemoveVoterRequest():
+                self._reconfiguration.remove(request, now_ms)
+            case UpdateVoterRequest():
+                self._reconfiguration.update(request, now_ms)
+            case _:
+                raise WrongState(f"{request} is nothing that a node of the quorum answers")
+
+    def responded(self, number: int, respond: Response, now_ms: int) -> Sequence[Action]:
+        """The answer to what was sent with this number; ignored if it is not waited for."""
+        asked = self._stand.requests.take(number)
+        if asked is None:
+            return []
+        if not self._asking.responded(asked, respond, now_ms):
+            self._stand.requests.back_off(asked.to, now_ms)
+        return self._actions(now_ms)
+
+    def failed(self, number: int, now_ms: int, *, refused: bool = False) -> Sequence[Action]:
+        """No answer will come to what was sent with this number; `refused`: the node does not run."""
+        asked = self._stand.requests.take(number)
+        if asked is None:
+            return []
+        self._asking.failed(asked, now_ms, refused=refused)
+        self._stand.requests.back_off(asked.to, now_ms)
+        return self._actions(now_ms)
+
+    # What became of the log
+
+    def appended(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
+        """`StartEpoch`, `AppendVoters` or `AppendFetched` is done; `changes` were among the records.
+
+        What a leader appends of its own needs no such call.
+        """
+        stand = self._stand
+        stand.history.append(changes)
+        match stand.state:
+            case LeaderState():
+                self._reconfiguration.appended(changes, now_ms)
+            case FollowerState() as following:
+                following.changing_log = False
+                self._asking.follow_high_watermark(following)
+        return self._actions(now_ms)
+
+    def not_appended(self, error: KafkaError, now_ms: int) -> Sequence[Action]:
+        """`AppendVoters` found no room: nothing is in the log, and nothing has changed."""
+        if isinstance(self._stand.state, LeaderState):
+            self._reconfiguration.not_appended(error)
+        return self._actions(now_ms)
+
+    def truncated(self, now_ms: int) -> Sequence[Action]:
+        """`Truncate` is done."""
+        if isinstance(self._stand.state, FollowerState):
+            self._stand.state.changing_log = False
+        return self._actions(now_ms)
+
+    def snapshot_given_up(self, now_ms: int) -> Sequence[Action]:
+        """There was no room for what `BeginSnapshot` or `AppendSnapshot` wanted written: what was begun is
+        gone, and a fetch tells what to do now. The snapshot's `InstallSnapshot`, if it comes, is not done."""
+        following = self._stand.state
+        if isinstance(following, FollowerState):
+            following.download = None
+            following.changing_log = False
+        return self._actions(now_ms)
+
+    def installed(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
+        """`InstallSnapshot` is done: the log is empty and starts at its end; `changes` are all that
+        the snapshot says of version and voters."""
+        stand = self._stand
+        stand.history.reset(changes)
+        stand.commit(stand.log.end_offset)
+        if isinstance(stand.state, FollowerState):
+            stand.state.changing_log = False
+        return self._actions(now_ms)
+
+    def flushed(self, end_offset: int, epoch: int, now_ms: int) -> Sequence[Action]:
+        """A flush is done that began in this epoch, when the log ended at `end_offset`.
+
+        One that began in an epoch before means nothing: the log may have been cut since.
+        """
+        leads = self.leadership
+        if leads is not None and epoch == self.epoch and leads.flushed(end_offset):
+            self._reconfiguration.high_watermark_moved(leads, now_ms)
+        return self._actions(now_ms)
+
+    # What the node wants
+
+    def upgrade(
+        self, kraft_version: int, now_ms: int, *, validate_only: bool = False
+    ) -> tuple[VoterChangeError | None, Sequence[Action]]:
+        """Raise kraft.version (KIP-853): why not, or what to do."""
+        refusal = self._reconfiguration.upgrade(kraft_version, validate_only=validate_only)
+        return refusal, self._actions(now_ms)
+
+    def resign(self, now_ms: int) -> Sequence[Action]:
+        """Lead no more in this epoch."""
+        if isinstance(self._stand.state, LeaderState):
+            self._stand.resign(now_ms)
+        return self._actions(now_ms)
+
+    def shut_down(self, now_ms: int) -> Sequence[Action]:
+        """The node is going to stop: hand over, if it leads, and campaign no more. Who would be elected now
+        would answer nobody, and be waited for by all."""
+        self._stand.closing = True
+        if isinstance(self._stand.state, NomineeState):
+            self._stand.lose(now_ms)
+        return self.resign(now_ms)
+
+    def _actions(self, now_ms: int) -> Sequence[Action]:
+        """What has come together; the election first, before anything that is said in it."""
+        stand = self._stand
+        self._asking.pursue(now_ms)
+        actions, stand.out = stand.out, []
+        if stand.election != stand.persisted:
+            stand.persisted = stand.election
+            actions.insert(0, Persist(stand.election))
+        return actions
+
+
+def _of_another_cluster(request: Request, known: str) -> Response:
+    told: dict[str, Any] = {"error": ErrorCode.inconsistent_cluster_id}
+    if isinstance(request, AddVoterRequest | RemoveVoterRequest):
+        told["message"] = (
+            f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{known}"'
+        )
+    return RESPONSES[type(request)](**told)

@@ -1,0 +1,503 @@
+"""Drives a quorum's state machine: events in, one after the other, and all that they cause done in order.
+
+Whatever happens (a request, an answer, a deadline, a flush that is done) is an event. `_event` is
+its turn: the state machine decides, its actions are done to the last, and only then comes the next. An
+event that has begun is never cancelled: a vote that was decided is on the disk before anybody hears of
+it. If the disk fails one, the node ends (`fail`).
+
+What the machine wants asked (`Send`) goes to the `NetworkChannel`, one request at a time to each node: a
+newer one lets the older go, whose answer nobody waits for any more. What others ask is answered when
+the machine says so (`Reply`), which for a change of voters is long after.
+
+`RaftListener` is who keeps the cluster's state above the log. It is told of each step at once, on the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from functools import partial
+from typing import Protocol
+
+import trio
+from trio.lowlevel import ParkingLot
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import (
+    Action,
+    AppendFetched,
+    AppendSnapshot,
+    AppendVoters,
+    BeginSnapshot,
+    Committed,
+    InstallSnapshot,
+    Persist,
+    Reply,
+    Send,
+    StartEpoch,
+    Truncate,
+)
+from odradek.replication.raft.messages import Request, Response
+from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
+from odradek.replication.raft.network_channel import NetworkChannel, NodeNotRunning, RequestFailed
+from odradek.replication.raft.quorum_state import Role
+from odradek.replication.raft.raft_client import RaftClient
+from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
+from odradek.replication.raft.voter_changes import VoterChangeError
+from odradek.replication.raft.voter_history import ControlChange
+from odradek.seams import Seams
+from odradek.seams.locks import PromptLock
+from odradek.seams.values import state_class
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
+
+log = logging.getLogger("odradek.metadata")
+
+Events = Sequence[Action]
+_AT_ONCE = (Send, Reply, Committed, StartEpoch, AppendVoters)
+
+
+class RaftListener(Protocol):
+    """Who is told."""
+
+    def committed(self, high_watermark: int) -> None:
+        """All below is committed."""
+        ...
+
+    def control_appended(self) -> None:
+        """The log has grown by control records of this node, the leader."""
+        ...
+
+    def quorum_changed(self) -> None:
+        """An event is over: role, epoch or leader may be others than before."""
+        ...
+
+    def quorum_failed(self, error: Exception) -> None:
+        """The node must end."""
+        ...
+
+
+@state_class
+class _Waiting:
+    """Who asked this node something; the request is kept, for its identity says which it is."""
+
+    request: Request
+    respond: Response | None = None
+    responded: trio.Event | None = None
+    """If it waits for the answer still."""
+
+
+@state_class
+class _Line:
+    """What is being asked of one node: only the newest; the one before has to let go first."""
+
+    next: Send | None = None
+    posted: ParkingLot = field(default_factory=ParkingLot)
+    asking: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """From the question to the turn of what happened: an event that has begun is shielded."""
+    is_foreign: bool = False
+    """It has said that it belongs to another cluster, and that was complained of."""
+
+
+class RaftClientDriver:
+    """See the module. `start`, then `run` for as long as there may be others."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        metadata_log: MetadataLog,
+        quorum: RaftClient,
+        changes: MetadataLogWriter,
+        *,
+        node_id: int,
+        transport: NetworkChannel | None,
+        owner: RaftListener,
+    ) -> None:
+        self.quorum = quorum
+        self.failure: Exception | None = None
+        self.high_watermark = 0
+        """All below is committed, as far as this node knows."""
+        self._seams = seams
+        self._log = metadata_log
+        self._changes = changes
+        self._node_id = node_id
+        self._transport = transport
+        self._owner = owner
+        self._turn = PromptLock()
+        self._counting = PromptLock()  # from a flush to the event that it is
+        self._flushes = 0
+        """Asked for, and not over."""
+        self._news = ParkingLot()
+        self._moved = ParkingLot()
+        self._unattended = ParkingLot()
+        self._progress: tuple[int, int, int, int, bool] | None = None
+        self._alarm = trio.CancelScope()
+        self._alarm_ms = math.inf
+        """When it rings: no later than the state machine wants to hear of the time."""
+        self._waiting: dict[int, _Waiting] = {}
+        self._unsent: list[Send] = []
+        self._lines: dict[int, _Line] = {}
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def leads(self) -> bool:
+        return self.quorum.role is Role.LEADER and self.failure is None
+
+    @property
+    def now_ms(self) -> int:
+        """What the state machine is told."""
+        return int(self._seams.clock.monotonic() * 1000)
+
+    # Events
+
+    async def start(self) -> None:
+        """The first event. A lone voter leads when this returns."""
+        await self._event(self.quorum.start)
+
+    async def _event(self, happen: Callable[[int], Events]) -> None:
+        """Its turn, from the decision to the last action. Raises LogFailed if the node has failed."""
+        async with self._turn:
+            if self.failure is not None:
+                raise LogFailed(f"the metadata log is offline: {self.failure}")
+            try:
+                actions = deque(happen(self.now_ms))
+                while actions:
+                    action = actions.popleft()
+                    if isinstance(action, _AT_ONCE):
+                        caused = self._do(action)
+                    else:
+                        with trio.CancelScope(shield=True):
+                            caused = await self._change(action)
+                    actions.extendleft(reversed(caused))
+                self._owner.quorum_changed()
+            except Exception as error:
+                self.fail(error)
+                raise
+            self.tell()
+
+    def fail(self, error: Exception) -> None:
+        """Nothing is decided any more."""
+        if self.failure is None:
+            self.failure = error
+            self._owner.quorum_failed(error)
+            self.tell()
+
+    def tell(self) -> None:
+        """There is news: the log has grown, or an event is over."""
+        if self._news:
+            self._news.unpark_all()
+        leadership = self.quorum.leadership
+        known = -1 if leadership is None else leadership.high_watermark
+        end_offset, epoch = self._log.end_offset, self.quorum.epoch
+        progress = (end_offset, known, self.high_watermark, epoch, self.leads)
+        if progress != self._progress:
+            self._progress = progress
+            self._moved.unpark_all()
+        if self._unattended and self._is_unattended:
+            self._unattended.unpark_all()
+        due_ms = self._due_ms
+        if due_ms < self._alarm_ms:
+            self._set_alarm(due_ms)
+
+    async def news(self) -> None:
+        """Until there is any."""
+        await self._news.park()
+
+    async def progress(self) -> None:
+        """Until log, high watermark, epoch or leadership are others: fewer are woken by less."""
+        await self._moved.park()
+
+    def _do(self, action: Action) -> Events:
+        """What does not wait for the disk. What the state machine wants done next because of it."""
+        match action:
+            case StartEpoch():
+                return self._start_epoch(action)
+            case AppendVoters():
+                return self._append_voters(action)
+            case Committed(high_watermark):
+                self.high_watermark = high_watermark
+                self._log.committed(high_watermark)
+                self._owner.committed(high_watermark)
+            case Send():
+                return self._send(action)
+            case Reply(request, respond):
+                self._reply(request, respond)
+        return ()
+
+    async def _change(self, action: Action) -> Events:
+        """As `_do`, of what changes the disk; not to be cancelled."""
+        quorum, changes = self.quorum, self._changes
+        match action:
+            case Persist(election):
+                write = partial(
+                    self._log.quorum_state.write,
+                    kraft_version=quorum.kraft_version,
+                    voters=quorum.voters.ids,
+                )
+                await changes.patiently(write, election)
+            case AppendFetched():
+                return quorum.appended(await changes.append_fetched(action), self.now_ms)
+            case Truncate(end_offset):
+                await changes.truncate(end_offset)
+                return quorum.truncated(self.now_ms)
+            case BeginSnapshot(snapshot_id):
+                if not await changes.begin_snapshot(snapshot_id):
+                    return quorum.snapshot_given_up(self.now_ms)
+            case AppendSnapshot(position, data):
+                if not await changes.append_snapshot(position, data):
+                    return quorum.snapshot_given_up(self.now_ms)
+            case InstallSnapshot():
+                installed = await changes.install_snapshot()
+                if installed is not None:
+                    return quorum.installed(installed, self.now_ms)
+        return ()
+
+    def _start_epoch(self, action: StartEpoch) -> Events:
+        try:
+            changes = self._changes.start_epoch(action, self._node_id)
+        except (DiskFull, NoDescriptors) as error:
+            if not self.hand_over(error):
+                raise
+            return ()
+        return self._leader_appended(changes)
+
+    def _append_voters(self, action: AppendVoters) -> Events:
+        try:
+            changes = self._changes.append_voters(action, self.quorum.kraft_version)
+        except (DiskFull, NoDescriptors) as error:  # refused, as any commit is: the log goes on
+            log.error("the voters cannot be changed: %s", error)
+            return self.quorum.not_appended(error, self.now_ms)
+        return self._leader_appended(changes)
+
+    def _leader_appended(self, changes: Sequence[ControlChange]) -> Events:
+        self._owner.control_appended()
+        return self.quorum.appended(changes, self.now_ms)
+
+    # The log's end, while this node leads
+
+    async def flush(self, up_to: int) -> None:
+        """All below `up_to` is on the disk, and counted. Raises DiskFull, and LogFailed for good."""
+        if self.failure is not None:
+            raise LogFailed(f"the metadata log is offline: {self.failure}")
+        self._flushes += 1
+        try:
+            self.tell()  # others may have it on their disks sooner
+            with trio.CancelScope(shield=True):  # others rely on it once it has begun
+                async with self._counting:
+                    await self._flush(up_to)
+        finally:
+            self._flushes -= 1
+            if self._is_unattended:
+                self._unattended.unpark_all()
+
+    async def _flush(self, up_to: int) -> None:
+        try:
+            flushed = await self._changes.flush(lambda: self.quorum.epoch, up_to)
+        except DiskFull:
+            raise  # nothing is lost: the next flush does it all
+        except Exception as error:
+            self.fail(error)
+            raise
+        if flushed is not None:
+            await self._event(partial(self._flushed, *flushed))
+
+    def _flushed(self, end_offset: int, epoch: int, now_ms: int) -> Events:
+        return self.quorum.flushed(end_offset, epoch, now_ms)
+
+    # What the node wants
+
+    async def resign(self) -> None:
+        """Lead no more in this epoch."""
+        await self._event(self.quorum.resign)
+
+    async def give_way(self) -> None:
+        """As `resign`; whoever asks need not hear whether the node has failed meanwhile."""
+        await self._background_event(self.quorum.resign)
+
+    def hand_over(self, error: DiskFull | NoDescriptors) -> bool:
+        """This node leads, and can write nothing: another voter had better, soon. False if there is none."""
+        if self._nursery is None or self.quorum.is_alone:
+            return False
+        log.error("this node leads, and can write nothing: %s", error)
+        self._nursery.start_soon(self.give_way)
+        return True
+
+    async def upgrade(self, kraft_version: int, *, validate_only: bool) -> VoterChangeError | None:
+        """Raise kraft.version (KIP-853): why not."""
+        refusals: list[VoterChangeError | None] = []
+
+        def decide(now_ms: int) -> Events:
+            refusal, actions = self.quorum.upgrade(
+                kraft_version, now_ms, validate_only=validate_only
+            )
+            refusals.append(refusal)
+            return actions
+
+        await self._event(decide)
+        is_done = validate_only or self.quorum.kraft_version == kraft_version
+        if refusals[0] is None and not is_done:
+            return VoterChangeError(
+                ErrorCode.kafka_storage_error, "the metadata log has no room for it"
+            )
+        return refusals[0]
+
+    async def shut_down(self) -> None:
+        """Hand over, if this node leads, and wait until nobody needs it; the caller sets a limit."""
+        if self.quorum.may_stop:
+            return
+        await self._event(self.quorum.shut_down)
+        while not (self.quorum.may_stop or self.failure is not None):
+            await self.news()
+
+    # What others ask
+
+    async def ask(self, request: Request, *, again: bool = False) -> Response:
+        """The state machine's answer; see `RaftClient.receive`."""
+        waiting = self._waiting[id(request)] = _Waiting(request)
+        try:
+            await self._event(partial(self._receive, request, again))
+            if waiting.respond is None:
+                waiting.responded = trio.Event()
+                await waiting.responded.wait()
+        finally:
+            if self._waiting.get(id(request)) is waiting:
+                del self._waiting[id(request)]
+        assert waiting.respond is not None
+        return waiting.respond
+
+    def _receive(self, request: Request, again: bool, now_ms: int) -> Events:
+        return self.quorum.receive(request, now_ms, again=again)
+
+    def _reply(self, request: Request, respond: Response) -> None:
+        waiting = self._waiting.get(id(request))
+        if waiting is not None:  # else whoever asked has gone
+            waiting.respond = respond
+            if waiting.responded is not None:
+                waiting.responded.set()
+
+    # What others are asked
+
+    def _send(self, send: Send) -> Events:
+        if self._transport is None:  # there is nobody
+            return self.quorum.failed(send.number, self.now_ms)
+        if self._nursery is None:
+            self._unsent.append(send)
+            return ()
+        line = self._lines.get(send.to)
+        if line is None:
+            line = self._lines[send.to] = _Line()
+            self._nursery.start_soon(self._keep_asking, self._transport, line)
+        line.next = send
+        line.posted.unpark_all()
+        line.asking.cancel()
+        return ()
+
+    async def _keep_asking(self, transport: NetworkChannel, line: _Line) -> None:
+        """Ask one node, one thing after the other."""
+        while True:
+            send, line.next = line.next, None
+            if send is None:
+                await line.posted.park()
+                continue
+            with trio.CancelScope() as line.asking:
+                await self._background_event(await self._ask_other(transport, line, send))
+
+    async def _ask_other(
+        self, transport: NetworkChannel, line: _Line, send: Send
+    ) -> Callable[[int], Events]:
+        """What happens by that."""
+        try:
+            respond = await transport.ask(send.to, send.endpoints, send.request)
+        except RequestFailed as error:
+            log.debug("node %d did not answer: %s", send.to, error)
+            refused = isinstance(error, NodeNotRunning)
+            return partial(self.quorum.failed, send.number, refused=refused)
+        _complain(send, line, respond)
+        return partial(self.quorum.responded, send.number, respond)
+
+    # In the background
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Ask others, keep time, flush, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            for send in self._unsent:
+                self._send(send)
+            self._unsent.clear()
+            self._changes.is_patient = True
+            self._nursery.start_soon(self._keep_time)
+            self._nursery.start_soon(self._keep_flushed)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                self._lines.clear()
+                self._changes.is_patient = False
+
+    async def _background_event(self, happen: Callable[[int], Events]) -> None:
+        """An event that nobody waits for: if it fails the node, `failed` says so."""
+        try:
+            await self._event(happen)
+        except Exception:
+            if self.failure is None:
+                raise
+
+    async def _keep_time(self) -> None:
+        while self.failure is None:
+            with trio.CancelScope() as self._alarm:
+                self._set_alarm(self._due_ms)
+                await trio.sleep_forever()
+            if self._due_ms <= self.now_ms:  # it mostly is later by now than when the alarm was set
+                await self._background_event(self._tick)
+
+    @property
+    def _due_ms(self) -> float:
+        """When the state machine wants to hear of the time."""
+        due_ms = self.quorum.deadline_ms
+        return math.inf if due_ms is None else due_ms
+
+    def _set_alarm(self, due_ms: float) -> None:
+        self._alarm_ms = due_ms
+        left = due_ms / 1000 - self._seams.clock.monotonic()
+        self._alarm.deadline = trio.current_time() + left + 0.0001
+
+    def _tick(self, now_ms: int) -> Events:
+        return self.quorum.tick(now_ms)
+
+    @property
+    def _is_unattended(self) -> bool:
+        """The leader's log has records that are not on the disk, and nobody has asked for that."""
+        is_asked = self._flushes > 0
+        return self.leads and not is_asked and self._changes.durable_end < self._log.end_offset
+
+    async def _keep_flushed(self) -> None:
+        """What a leader appends and nobody waits for: the first record of its epoch, voters."""
+        while self.failure is None:
+            if self._is_unattended:
+                try:
+                    await self.flush(self._log.end_offset)
+                except DiskFull as error:
+                    log.error("the metadata log cannot be flushed: %s", error)
+                    await self._seams.clock.sleep(1)
+                except Exception:
+                    if self.failure is None:
+                        raise
+            else:
+                await self._unattended.park()
+
+
+def _complain(send: Send, line: _Line, respond: Response) -> None:
+    """Of a node of another cluster, once: asked again and again it will say the same."""
+    foreign = respond.error is ErrorCode.inconsistent_cluster_id
+    if foreign and not line.is_foreign:
+        who = "a controller" if send.to == BOOTSTRAP_SERVER else f"controller {send.to}"
+        log.error(
+            "%s belongs to another cluster than %s: this node was formatted for that one, or its"
+            " controller.quorum.* configs name the wrong controllers",
+            who,
+            send.request.cluster_id,
+        )
+    line.is_foreign = foreign

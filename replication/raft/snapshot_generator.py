@@ -1,0 +1,146 @@
+"""Snapshots of the cluster's state: when one is due, writing it, dropping what it supersedes (KIP-630).
+
+Every node takes its own, of what it knows to be committed, while the log goes on. None is taken in the
+middle of a metadata transaction: what that holds back is not in the image.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import Final
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.schemas.serde import encode_metadata_record
+from odradek.replication.controller.features import record_version
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.raft.bootstrap import quorum_records
+from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
+from odradek.replication.raft.metadata_log_writer import Blocking, MetadataLogWriter
+from odradek.replication.raft.metadata_state import MetadataState
+from odradek.replication.raft.snapshots import SnapshotId, SnapshotWriter
+from odradek.replication.raft.voter_history import VoterHistory
+from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.metadata")
+
+BATCH_RECORDS: Final = 500
+RECORDS_A_STEP: Final = 50  # encoded in one go
+CHECK_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 10.0
+"""After one that failed: it is due all the time, and takes a while to write."""
+
+
+class SnapshotGenerator:
+    """See the module. What `changes` does to the log does not go on meanwhile."""
+
+    def __init__(
+        self,
+        state: MetadataState,
+        metadata_log: MetadataLog,
+        history: VoterHistory,
+        settings: MetadataLogSettings,
+        *,
+        clock: Clock,
+        blocking: Blocking,
+        changes: MetadataLogWriter,
+    ) -> None:
+        self._state = state
+        self._log = metadata_log
+        self._history = history
+        self._settings = settings
+        self._clock = clock
+        self._blocking = blocking
+        self._changes = changes
+        self._covered_bytes = 0  # of the log, by the newest snapshot
+        self._last_at = clock.monotonic()
+        self._wanted = trio.Event()
+
+    async def run(self) -> None:
+        """Take them as they fall due, until cancelled."""
+        while True:
+            with trio.move_on_after(CHECK_SECONDS):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            if self._is_due():
+                try:
+                    await self.take()
+                except (OSError, KafkaError) as error:
+                    # the log has all of it: the next try may find more space
+                    log.error(
+                        "no snapshot of the metadata in %s: %s", self._log.directory.parent, error
+                    )
+                    await trio.sleep(RETRY_SECONDS)
+
+    def log_has_grown(self) -> None:
+        if self._is_due():
+            self._wanted.set()
+
+    def _is_due(self) -> bool:
+        since_bytes = self._state.applied_bytes - self._covered_bytes
+        if since_bytes == 0 or self._state.transactions.open:
+            return False
+        if since_bytes >= self._settings.snapshot_bytes:
+            return True
+        since = self._clock.monotonic() - self._last_at
+        return since * 1000 >= self._settings.snapshot_interval_ms
+
+    async def take(self) -> SnapshotId | None:
+        """Write the image as it is now beside the log; None if there is such a snapshot already."""
+        image, covered = self._state.image, self._state.applied_bytes
+        snapshot = SnapshotId(image.offset + 1, image.epoch)
+        if self._is_superseded(snapshot) or self._state.transactions.open:
+            return None
+        writer = self._log.snapshots.writer(
+            snapshot,
+            now_ms=self._clock.wall_ms(),
+            timestamp_ms=image.timestamp_ms,
+            control=quorum_records(*self._history.at(snapshot.end_offset)),
+        )
+        try:
+            await _write_image(writer, image)
+            async with self._changes.publishing:
+                if self._is_superseded(snapshot):  # one came from the leader meanwhile
+                    self._log.snapshots.give_up(writer)
+                    return None
+                await self._blocking(self._log.snapshots.publish, snapshot, writer)
+        except BaseException:
+            self._log.snapshots.give_up(writer)
+            raise
+        self._covered_bytes = covered
+        self._last_at = self._clock.monotonic()
+        await self._prune()
+        return snapshot
+
+    def _is_superseded(self, snapshot: SnapshotId) -> bool:
+        newest = self._log.snapshots.newest
+        return newest is not None and newest.end_offset >= snapshot.end_offset
+
+    async def _prune(self) -> None:
+        """Not beside a flush, which would sync what is removed; appends may go on meanwhile."""
+        now_ms = self._clock.wall_ms()
+        with trio.CancelScope(shield=True):
+            async with self._changes.flushing:
+                dropped = await self._blocking(self._log.superseded, now_ms)
+                self._log.forget(dropped, now_ms)
+                self._history.compact(self._log.start_offset)
+                await self._blocking(self._log.remove, dropped, now_ms)
+
+
+async def _write_image(writer: SnapshotWriter, image: MetadataImage) -> None:
+    """The records of an image, a batch at a time; others run in between."""
+    records = image.records()
+    values: list[bytes] = []
+    while step := list(islice(records, RECORDS_A_STEP)):
+        values += [
+            encode_metadata_record(record, record_version(record, image.features))
+            for record in step
+        ]
+        if len(values) >= BATCH_RECORDS:
+            writer.append(values)
+            values = []
+        await trio.lowlevel.checkpoint()
+    writer.append(values)
+    writer.end()
