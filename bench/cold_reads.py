@@ -27,7 +27,7 @@ from odradek.bench.peers.topics import with_cluster
 from odradek.bench.stores import Store, arguments_of, open_stores
 from odradek.client.admin import NewTopic, create_topics
 from odradek.seams.object_store import ObjectStoreObjects, open_objects
-from odradek.storage.tiered.remote_reads import FETCH_BYTES_MAX
+from odradek.storage.tiered.remote_log_reader import FETCH_BYTES_MAX
 
 RECORD_BYTES = 1000
 SEGMENTS = 8

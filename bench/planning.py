@@ -50,7 +50,7 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, Summary, encode
 
 TOPIC, TOPIC_ID = "history", UUID(int=1)

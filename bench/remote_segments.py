@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from uuid import UUID
 
-from odradek.storage.tiered.expiry import Retained, decide_expiry
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
@@ -30,8 +29,9 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_file import Snapshot, encode_snapshot
-from odradek.storage.tiered.partition_metadata import PartitionMetadata
+from odradek.storage.tiered.metadata_snapshot_file import MetadataSnapshotReader, encode_snapshot
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.remote_retention import RetentionInput, decide_expiration
 
 PARTITION = TopicIdPartition(UUID(int=1), "measured", 0)
 SIZES = (1_000, 10_000, 100_000)
@@ -113,9 +113,9 @@ def _lineage(count: int) -> tuple[EpochStart, ...]:
     )
 
 
-def _filled(count: int) -> tuple[PartitionMetadata, list[float]]:
+def _filled(count: int) -> tuple[RemoteLogMetadataCache, list[float]]:
     """With copies that are finished; how long each event took."""
-    metadata, took = PartitionMetadata(PARTITION), []
+    metadata, took = RemoteLogMetadataCache(PARTITION), []
     for copy in _segments(count):
         done = RemoteLogSegmentMetadataUpdate(copy.id, 1, 5, SegmentState.COPY_SEGMENT_FINISHED)
         for event in (copy, done):
@@ -125,7 +125,7 @@ def _filled(count: int) -> tuple[PartitionMetadata, list[float]]:
     return metadata, took
 
 
-def _resident(make: Callable[[], PartitionMetadata]) -> int:
+def _resident(make: Callable[[], RemoteLogMetadataCache]) -> int:
     gc.collect()
     tracemalloc.start()
     try:
@@ -138,10 +138,10 @@ def _resident(make: Callable[[], PartitionMetadata]) -> int:
         tracemalloc.stop()
 
 
-def _restored(data: bytes) -> tuple[PartitionMetadata, list[float]]:
+def _restored(data: bytes) -> tuple[RemoteLogMetadataCache, list[float]]:
     steps, more = [], True
     began = time.thread_time()
-    snapshot = Snapshot(data, PARTITION)
+    snapshot = MetadataSnapshotReader(data, PARTITION)
     while more:
         more = snapshot.load()
         steps.append(time.thread_time() - began)
@@ -149,9 +149,9 @@ def _restored(data: bytes) -> tuple[PartitionMetadata, list[float]]:
     return snapshot.metadata, steps
 
 
-def _retention_run(metadata: PartitionMetadata, count: int) -> None:
+def _retention_run(metadata: RemoteLogMetadataCache, count: int) -> None:
     lineage, end = _lineage(count), count * RECORDS + 1
-    retained = Retained(
+    retained = RetentionInput(
         epochs=lineage,
         log_start_offset=0,
         log_end_offset=end,
@@ -162,7 +162,7 @@ def _retention_run(metadata: PartitionMetadata, count: int) -> None:
         now_ms=0,
     )
     assert retained.remote_bytes == count * (BYTES - 1)
-    *_, decided = decide_expiry(retained, metadata.segments(), metadata.unfinished())
+    *_, decided = decide_expiration(retained, metadata.segments(), metadata.unfinished())
     assert decided is not None
     assert decided.expired == ()
 

@@ -38,18 +38,18 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_store import ObjectStoreStorage, StoredForm
-from odradek.storage.tiered.remote_storage import LogSegmentData
+from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
+from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 
 RANGES_BYTES = (1 << 20, 8 << 20)
 
 _KEYS = KeyRing({"bench": bytes(32)})
-FORMS: Mapping[str, StoredForm] = {
-    "as it is": StoredForm(),
-    "zstd": StoredForm(Compression.ZSTD),
-    "lz4": StoredForm(Compression.LZ4),
-    "encrypted": StoredForm(keys=_KEYS, encrypts=True),
-    "zstd, encrypted": StoredForm(Compression.ZSTD, keys=_KEYS, encrypts=True),
+FORMS: Mapping[str, StorageFormat] = {
+    "as it is": StorageFormat(),
+    "zstd": StorageFormat(Compression.ZSTD),
+    "lz4": StorageFormat(Compression.LZ4),
+    "encrypted": StorageFormat(keys=_KEYS, encrypts=True),
+    "zstd, encrypted": StorageFormat(Compression.ZSTD, keys=_KEYS, encrypts=True),
 }
 
 

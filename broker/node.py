@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from odradek.broker.quotas.connection_quotas import ConnectionQuotas
     from odradek.broker.replicas.log_directory_reports import DirectoryReports
     from odradek.broker.replicas.partition_table import PartitionTable
-    from odradek.broker.tiered.tiering import Tiering
+    from odradek.broker.tiered.tiered_storage import TieredStorage
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
@@ -125,7 +125,7 @@ class Node:
         self.client_quotas: ClientQuotas | None = None
         """None as long as no client has any; so are those of addresses."""
         self.connection_quotas: ConnectionQuotas | None = None
-        self.remote: Tiering | None = None
+        self.remote: TieredStorage | None = None
         """Tiered storage; None where it is off (`remote.log.storage.system.enable`)."""
         self._replicas: Replicas | None = None
         self._partitions: PartitionTable | None = None
@@ -353,9 +353,9 @@ class Node:
             self.producer_ids.start(room)
             self.coordinators.start(room)
             if self.config.get_bool("remote.log.storage.system.enable"):
-                from odradek.broker.tiered.tiering import open_tiering
+                from odradek.broker.tiered.tiered_storage import open_tiered_storage
 
-                self.remote = await open_tiering(self)
+                self.remote = await open_tiered_storage(self)
                 await room.start(self.remote.run)
             await room.start(self.logs.run)
             await self.lifecycle.register(broker_registration_request(self))

@@ -163,9 +163,11 @@ def _partition_metadata(found: Found, data: bytes) -> Rows:
 
 def _remote_segments(found: Found, data: bytes) -> Rows:
     """A snapshot of what is in the remote tier of a partition (T-48)."""
-    from odradek.storage.tiered.metadata_file import Snapshot
+    from odradek.storage.tiered.metadata_snapshot_file import MetadataSnapshotReader
 
-    snapshot = Snapshot.of_any(data, int(found.path.name.removesuffix(".tmp").rpartition("-")[2]))
+    snapshot = MetadataSnapshotReader.of_any(
+        data, int(found.path.name.removesuffix(".tmp").rpartition("-")[2])
+    )
     while snapshot.load():
         pass
     known, partition = snapshot.metadata, snapshot.metadata.partition
@@ -203,7 +205,7 @@ def _remote_segments(found: Found, data: bytes) -> Rows:
 
 def _remote_offsets(found: Found, data: bytes) -> Rows:
     """Up to where each partition of the metadata topic was read (T-47)."""
-    from odradek.storage.tiered.metadata_file import decode_offsets
+    from odradek.storage.tiered.metadata_snapshot_file import decode_offsets
 
     for partition, offset in decode_offsets(data).items():
         yield Row("remoteMetadataOffset", {"partition": partition, "offset": offset})
@@ -211,7 +213,7 @@ def _remote_offsets(found: Found, data: bytes) -> Rows:
 
 def _remote_topic(found: Found, data: bytes) -> Rows:
     """Of which metadata topic these offsets are."""
-    from odradek.storage.tiered.metadata_file import decode_topic_id
+    from odradek.storage.tiered.metadata_snapshot_file import decode_topic_id
 
     yield Row("remoteMetadataTopic", {"topicId": uuid_to_text(decode_topic_id(data))})
 

@@ -20,16 +20,16 @@ from odradek.cli.cluster import (
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.remote_give_up import find_losses, give_up
 from odradek.cli.remote_output import Progress
-from odradek.cli.remote_store import MetadataReading, call, listing, open_store
+from odradek.cli.remote_store import MetadataTopicConsumer, call, listing, open_store
 from odradek.cli.remote_summaries import Summaries
 from odradek.cli.terminal import hint
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 from odradek.seams.real import real_seams
-from odradek.storage.tiered.audit import Audit, Finding, Standing
+from odradek.storage.tiered.audit import AuditFinding, RemoteStorageAudit, SegmentStatus
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.object_names import MANIFEST_SUFFIX
-from odradek.storage.tiered.verification import Verification, summary_problems
+from odradek.storage.tiered.segment_verification import SegmentVerification, summary_problems
 
 FAILED = 1
 OLD_S, OLD_WITHOUT_METADATA_S = 3600.0, 86400.0
@@ -53,7 +53,7 @@ examples:
 exit status: 0 if all is well, 1 if something failed or is not as it should be, 2 for bad usage
 """
 Action = Callable[["Look"], Awaitable[int]]
-Judged = Callable[[list[Finding]], Awaitable[None]]
+Judged = Callable[[list[AuditFinding]], Awaitable[None]]
 
 
 def add_parser(
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
 
         async def beside(cluster: Cluster, seams: Seams) -> int:
             return await action(
-                Look(args, seams, MetadataReading(cluster, args.passed_over), cluster)
+                Look(args, seams, MetadataTopicConsumer(cluster, args.passed_over), cluster)
             )
 
         return with_cluster(args, beside)
@@ -189,7 +189,7 @@ class Look:
         self,
         args: argparse.Namespace,
         seams: Seams,
-        metadata: MetadataReading | None,
+        metadata: MetadataTopicConsumer | None,
         cluster: Cluster | None = None,
     ) -> None:
         self.args = args
@@ -201,13 +201,13 @@ class Look:
         old_s = args.older_than or (OLD_S if metadata else OLD_WITHOUT_METADATA_S)
         self.old_before_ms = seams.clock.wall_ms() - round(old_s * 1000)
 
-    async def through(self, judged: Judged | None = None) -> Audit:
+    async def through(self, judged: Judged | None = None) -> RemoteStorageAudit:
         """List everything, and account for it; `judged` gets how each segment stands at first. The
         metadata is read before, and to its end after."""
         if self.metadata is not None:
             self.progress.say("reading the metadata")
             await self.metadata.read_on()
-        audit = Audit(
+        audit = RemoteStorageAudit(
             None if self.metadata is None else self.metadata.known,
             old_before_ms=self.old_before_ms,
             wanted=self._is_wanted,
@@ -224,7 +224,7 @@ class Look:
         if self.metadata is not None:
             await self.metadata.read_on()
             self.metadata.check_passed_over()
-            audit.settle()
+            audit.recheck()
         return audit
 
     def tell_gaps(self) -> None:
@@ -240,9 +240,9 @@ class Look:
 
 
 async def _list(look: Look) -> int:
-    found: list[Finding] = []
+    found: list[AuditFinding] = []
 
-    async def keep(findings: list[Finding]) -> None:
+    async def keep(findings: list[AuditFinding]) -> None:
         found.extend(findings)
 
     audit = await look.through(keep if look.args.segments else None)
@@ -261,28 +261,28 @@ async def _verify(look: Look) -> int:
     remote_output.print_verified(audit, problems, as_json=look.args.json, quick=look.args.quick)
     look.tell_gaps()
     is_well = not problems and not any(
-        each.standing.is_loss or each.standing.is_garbage or each.standing is Standing.UNCLEAR
+        each.status.is_loss or each.status.is_garbage or each.status is SegmentStatus.UNCLEAR
         for each in audit.findings
     )
     return 0 if is_well else FAILED
 
 
-async def _read_all(look: Look, problems: list[str]) -> Audit:
+async def _read_all(look: Look, problems: list[str]) -> RemoteStorageAudit:
     """Read the whole segments while the rest is listed, several at once; what is wrong with them goes
     to `problems`."""
     segments = size_bytes = 0
-    send, receive = trio.open_memory_channel[Finding](2 * AT_ONCE)
+    send, receive = trio.open_memory_channel[AuditFinding](2 * AT_ONCE)
 
-    async def pass_on(findings: list[Finding]) -> None:
+    async def pass_on(findings: list[AuditFinding]) -> None:
         for each in findings:
-            if each.standing is Standing.WHOLE:
+            if each.status is SegmentStatus.WHOLE:
                 await send.send(each)
 
     async def read() -> None:
         nonlocal segments, size_bytes
         async for finding in receive:
             assert finding.stored is not None
-            verification = Verification(look.objects, finding.stored, finding.metadata)
+            verification = SegmentVerification(look.objects, finding.stored, finding.metadata)
             steps = verification.steps()
             while (size := await call(look.seams, partial(next, steps, None))) is not None:
                 size_bytes += size
@@ -301,7 +301,7 @@ async def _read_all(look: Look, problems: list[str]) -> Audit:
     return audit
 
 
-async def _still_there(look: Look, finding: Finding, problems: list[str]) -> list[str]:
+async def _still_there(look: Look, finding: AuditFinding, problems: list[str]) -> list[str]:
     """What retention removed while it was being read is no problem."""
     if not problems or look.metadata is None or finding.metadata is None:
         return problems
@@ -321,7 +321,7 @@ async def _summarize(look: Look) -> int:
 
 async def _collect(look: Look) -> int:
     audit = await look.through()
-    garbage = [each for each in audit.findings if each.standing.is_garbage]
+    garbage = [each for each in audit.findings if each.status.is_garbage]
     swept: list[str] = []
     if look.args.execute:
         await _remove(look, garbage)
@@ -330,14 +330,14 @@ async def _collect(look: Look) -> int:
     remote_output.print_collected(
         audit, garbage, swept, executed=look.args.execute, as_json=look.args.json
     )
-    unclear = sum(each.standing is Standing.UNCLEAR for each in audit.findings)
+    unclear = sum(each.status is SegmentStatus.UNCLEAR for each in audit.findings)
     if unclear and look.metadata is not None:
         raise CommandFailed(_why_unclear(unclear, look.metadata))
     look.tell_gaps()
     return 0
 
 
-def _why_unclear(segments: int, metadata: MetadataReading) -> str:
+def _why_unclear(segments: int, metadata: MetadataTopicConsumer) -> str:
     lines = [
         f"{segments} segments are left alone: what brokers still use of them cannot be told from garbage",
         *metadata.gaps,
@@ -365,7 +365,7 @@ async def _give_up(look: Look) -> int:
     return FAILED if losses.left else 0
 
 
-async def _remove(look: Look, garbage: list[Finding]) -> None:
+async def _remove(look: Look, garbage: list[AuditFinding]) -> None:
     """Manifests first, so that what is left by a crash is garbage still."""
     keys = [key for each in garbage for key in each.removal_order()]
     keys.sort(key=lambda key: not key.endswith(MANIFEST_SUFFIX))

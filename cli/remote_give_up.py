@@ -21,7 +21,7 @@ import trio
 
 from odradek.cli.errors import CommandFailed
 from odradek.cli.remote_output import Progress
-from odradek.cli.remote_store import MetadataReading
+from odradek.cli.remote_store import MetadataTopicConsumer
 from odradek.client import admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ConfigSource, ResourceType
 from odradek.client.consumer import EARLIEST, TopicPartition, list_offsets
@@ -30,7 +30,7 @@ from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.store_directory import begin_instead, has_mark
-from odradek.storage.tiered.audit import Audit, Standing
+from odradek.storage.tiered.audit import RemoteStorageAudit, SegmentStatus
 from odradek.storage.tiered.metadata import SegmentState, TopicIdPartition
 
 ENABLE = "remote.storage.enable"
@@ -70,18 +70,18 @@ class Losses:
     """Where the store is, if it is one that brokers are to be told to take."""
 
 
-async def find_losses(audit: Audit, url: str, cluster: Cluster) -> Losses:
+async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> Losses:
     """Of the store at `url`. Raises KafkaError and ClientError."""
     found: dict[UUID, LostTopic] = {}
     for each in audit.findings:
-        if each.standing is not Standing.MISSING or each.metadata is None:
+        if each.status is not SegmentStatus.MISSING or each.metadata is None:
             continue
         of = each.metadata.partition
         topic = found.setdefault(of.topic_id, LostTopic(of.topic, of.topic_id))
         segments, size_bytes = topic.lost.get(of, (0, 0))
         topic.lost[of] = segments + 1, size_bytes + each.metadata.size_bytes
     await cluster.refresh(None)
-    still_there = {each.topic_id for each, tally in audit.tallies.items() if tally.segments}
+    still_there = {each.topic_id for each, tally in audit.usages.items() if tally.segments}
     losses = Losses()
     for topic in sorted(found.values(), key=lambda each: each.name):
         known = cluster.topics.get(topic.name)
@@ -110,7 +110,7 @@ async def _is_tiered(cluster: Cluster, topic: str) -> bool:
 async def give_up(
     losses: Losses,
     cluster: Cluster,
-    metadata: MetadataReading,
+    metadata: MetadataTopicConsumer,
     clock: Clock,
     progress: Progress,
 ) -> None:
@@ -171,7 +171,7 @@ def _set(name: str, value: str) -> ConfigChange:
 
 
 async def _until_deleted(
-    topics: Sequence[LostTopic], metadata: MetadataReading, clock: Clock, progress: Progress
+    topics: Sequence[LostTopic], metadata: MetadataTopicConsumer, clock: Clock, progress: Progress
 ) -> None:
     left, since = -1, clock.monotonic()
     while True:
@@ -192,7 +192,7 @@ async def _until_deleted(
         await clock.sleep(LOOK_S)
 
 
-def _finished(topic: LostTopic, metadata: MetadataReading) -> Iterator[int]:
+def _finished(topic: LostTopic, metadata: MetadataTopicConsumer) -> Iterator[int]:
     for partition in topic.lost:
         yield sum(
             each.state is SegmentState.COPY_SEGMENT_FINISHED

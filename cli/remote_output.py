@@ -12,23 +12,28 @@ from odradek.cli.output import human_bytes, print_json, print_lines, print_table
 from odradek.cli.remote_summaries import Summaries
 from odradek.cli.terminal import hint
 from odradek.protocol.uuids import uuid_to_text
-from odradek.storage.tiered.audit import Audit, Finding, Standing, Tally
+from odradek.storage.tiered.audit import (
+    AuditFinding,
+    RemoteStorageAudit,
+    SegmentStatus,
+    StorageUsage,
+)
 from odradek.storage.tiered.metadata import TopicIdPartition
 
 if TYPE_CHECKING:
     from odradek.cli.remote_give_up import Losses, LostTopic
 
-MEANINGS: Mapping[Standing, str] = {
-    Standing.WHOLE: "whole",
-    Standing.INCOMPLETE: "INCOMPLETE: objects of it are missing",
-    Standing.MISSING: "MISSING: the metadata has it, the store does not",
-    Standing.COPYING: "its copy is under way, or its leader will remove it",
-    Standing.DELETING: "its deletion is under way",
-    Standing.DANGLING: "garbage: it belongs to nothing",
-    Standing.YOUNG: "belongs to nothing, but is so young that its copy may be under way",
-    Standing.UNCLEAR: "belongs to nothing that is known, but brokers may know more: not touched",
-    Standing.FOREIGN: "of a partition that the cluster's metadata has never heard of: not touched",
-    Standing.STRAY: "no segment's object: not touched",
+MEANINGS: Mapping[SegmentStatus, str] = {
+    SegmentStatus.WHOLE: "whole",
+    SegmentStatus.INCOMPLETE: "INCOMPLETE: objects of it are missing",
+    SegmentStatus.MISSING: "MISSING: the metadata has it, the store does not",
+    SegmentStatus.COPYING: "its copy is under way, or its leader will remove it",
+    SegmentStatus.DELETING: "its deletion is under way",
+    SegmentStatus.DANGLING: "garbage: it belongs to nothing",
+    SegmentStatus.YOUNG: "belongs to nothing, but is so young that its copy may be under way",
+    SegmentStatus.UNCLEAR: "belongs to nothing that is known, but brokers may know more: not touched",
+    SegmentStatus.FOREIGN: "of a partition that the cluster's metadata has never heard of: not touched",
+    SegmentStatus.STRAY: "no segment's object: not touched",
 }
 LOOKED_EVERY_S = 0.5
 
@@ -62,15 +67,15 @@ class Progress:
             hint(f"\r{' ' * self._width}\r", end="")
 
 
-def print_partitions(audit: Audit, *, as_json: bool) -> None:
+def print_partitions(audit: RemoteStorageAudit, *, as_json: bool) -> None:
     """A row for each partition that there is anything of."""
     rest = _by_partition(audit.findings)
-    partitions = sorted({*audit.tallies, *(each for each in rest if each is not None)}, key=_order)
+    partitions = sorted({*audit.usages, *(each for each in rest if each is not None)}, key=_order)
     if as_json:
         print_json(
             {
                 "partitions": [
-                    _tally_json(each, audit.tallies.get(each, Tally()), rest.get(each, []))
+                    _tally_json(each, audit.usages.get(each, StorageUsage()), rest.get(each, []))
                     for each in partitions
                 ],
                 "stray": [each.stray.key for each in audit.findings if each.stray is not None],
@@ -90,13 +95,13 @@ def print_partitions(audit: Audit, *, as_json: bool) -> None:
                 _counted(rest.get(each, [])),
             )
             for each in partitions
-            for tally in [audit.tallies.get(each, Tally())]
+            for tally in [audit.usages.get(each, StorageUsage())]
         ),
     )
     _print_strays(audit)
 
 
-def print_segments(findings: Sequence[Finding], *, as_json: bool) -> None:
+def print_segments(findings: Sequence[AuditFinding], *, as_json: bool) -> None:
     """A row for each segment, by partition and offset."""
     if as_json:
         print_json({"segments": [_finding_json(each) for each in findings]})
@@ -111,7 +116,7 @@ def print_segments(findings: Sequence[Finding], *, as_json: bool) -> None:
                 _segment_id(each),
                 human_bytes(None if each.stored is None else each.stored.size_bytes),
                 "-" if each.stored is None else time_text(each.stored.newest_ms),
-                each.standing.value,
+                each.status.value,
             )
             for each in findings
             if each.partition is not None
@@ -119,7 +124,9 @@ def print_segments(findings: Sequence[Finding], *, as_json: bool) -> None:
     )
 
 
-def print_verified(audit: Audit, problems: Sequence[str], *, as_json: bool, quick: bool) -> None:
+def print_verified(
+    audit: RemoteStorageAudit, problems: Sequence[str], *, as_json: bool, quick: bool
+) -> None:
     total = _total(audit)
     if as_json:
         print_json(
@@ -133,9 +140,9 @@ def print_verified(audit: Audit, problems: Sequence[str], *, as_json: bool, quic
         return
     print_lines(problems)
     _print_findings(audit.findings)
-    losses = sum(each.standing.is_loss for each in audit.findings)
-    garbage = sum(each.standing.is_garbage for each in audit.findings)
-    unclear = sum(each.standing is Standing.UNCLEAR for each in audit.findings)
+    losses = sum(each.status.is_loss for each in audit.findings)
+    garbage = sum(each.status.is_garbage for each in audit.findings)
+    unclear = sum(each.status is SegmentStatus.UNCLEAR for each in audit.findings)
     read = "" if quick else ", read and compared"
     print_lines(
         [
@@ -147,15 +154,20 @@ def print_verified(audit: Audit, problems: Sequence[str], *, as_json: bool, quic
 
 
 def print_collected(
-    audit: Audit, garbage: Sequence[Finding], swept: Sequence[str], *, executed: bool, as_json: bool
+    audit: RemoteStorageAudit,
+    garbage: Sequence[AuditFinding],
+    swept: Sequence[str],
+    *,
+    executed: bool,
+    as_json: bool,
 ) -> None:
-    of_it = Tally()
+    of_it = StorageUsage()
     for each in garbage:
         if each.stored is not None:
             of_it.add(each.stored)
         elif each.stray is not None:
             of_it.add_object(each.stray)
-    rest = [each for each in audit.findings if not each.standing.is_garbage]
+    rest = [each for each in audit.findings if not each.status.is_garbage]
     if as_json:
         print_json(
             {
@@ -221,31 +233,29 @@ def print_summarized(made: Summaries, *, as_json: bool) -> None:
     )
 
 
-def _print_findings(findings: Iterable[Finding]) -> None:
+def _print_findings(findings: Iterable[AuditFinding]) -> None:
     for each in findings:
         if each.stray is not None:
-            print_lines([f"{each.stray.key}: {MEANINGS[each.standing]}"])
+            print_lines([f"{each.stray.key}: {MEANINGS[each.status]}"])
         elif each.stored is not None:
             key = each.stored.removal_order()[0]
             missing = ", ".join(each.stored.missing(each.metadata))
-            more = f" ({missing})" if each.standing is Standing.INCOMPLETE else ""
-            print_lines([f"{key[: key.rindex('.')]}: {MEANINGS[each.standing]}{more}"])
+            more = f" ({missing})" if each.status is SegmentStatus.INCOMPLETE else ""
+            print_lines([f"{key[: key.rindex('.')]}: {MEANINGS[each.status]}{more}"])
         elif each.metadata is not None:
-            print_lines(
-                [f"{each.metadata.id}, offsets {_offsets(each)}: {MEANINGS[each.standing]}"]
-            )
+            print_lines([f"{each.metadata.id}, offsets {_offsets(each)}: {MEANINGS[each.status]}"])
 
 
-def _print_strays(audit: Audit) -> None:
+def _print_strays(audit: RemoteStorageAudit) -> None:
     strays = [each for each in audit.findings if each.stray is not None]
     if strays:
         print_lines([f"{len(strays)} objects are no segment's"])
 
 
 def _by_partition(
-    findings: Iterable[Finding],
-) -> dict[TopicIdPartition | None, list[Finding]]:
-    found: dict[TopicIdPartition | None, list[Finding]] = {}
+    findings: Iterable[AuditFinding],
+) -> dict[TopicIdPartition | None, list[AuditFinding]]:
+    found: dict[TopicIdPartition | None, list[AuditFinding]] = {}
     for each in findings:
         found.setdefault(each.partition, []).append(each)
     return found
@@ -255,14 +265,14 @@ def _order(partition: TopicIdPartition) -> tuple[str, int, str]:
     return partition.topic, partition.partition, uuid_to_text(partition.topic_id)
 
 
-def _counted(findings: Iterable[Finding]) -> str:
-    counts = Counter(each.standing for each in findings)
-    return ", ".join(f"{counts[each]} {each.value}" for each in Standing if counts[each])
+def _counted(findings: Iterable[AuditFinding]) -> str:
+    counts = Counter(each.status for each in findings)
+    return ", ".join(f"{counts[each]} {each.value}" for each in SegmentStatus if counts[each])
 
 
-def _total(audit: Audit) -> Tally:
-    total = Tally()
-    for each in audit.tallies.values():
+def _total(audit: RemoteStorageAudit) -> StorageUsage:
+    total = StorageUsage()
+    for each in audit.usages.values():
         total.segments += each.segments
         total.objects += each.objects
         total.size_bytes += each.size_bytes
@@ -270,13 +280,13 @@ def _total(audit: Audit) -> Tally:
     return total
 
 
-def _offsets(finding: Finding) -> str:
+def _offsets(finding: AuditFinding) -> str:
     if finding.metadata is not None:
         return f"{finding.metadata.start_offset}..{finding.metadata.end_offset}"
     return "-" if finding.stored is None else f"{finding.stored.start_offset}.."
 
 
-def _segment_id(finding: Finding) -> str:
+def _segment_id(finding: AuditFinding) -> str:
     found = finding.stored or finding.metadata
     return "-" if found is None else uuid_to_text(found.id.id)
 
@@ -300,17 +310,17 @@ def _lost_json(topic: LostTopic) -> dict[str, Any]:
 
 
 def _tally_json(
-    partition: TopicIdPartition, tally: Tally, rest: Iterable[Finding]
+    partition: TopicIdPartition, tally: StorageUsage, rest: Iterable[AuditFinding]
 ) -> dict[str, Any]:
-    counts = Counter(each.standing for each in rest)
+    counts = Counter(each.status for each in rest)
     return {
         **_partition_json(partition),
         **_sum_json(tally),
-        "notWhole": {each.value: counts[each] for each in Standing if counts[each]},
+        "notWhole": {each.value: counts[each] for each in SegmentStatus if counts[each]},
     }
 
 
-def _sum_json(tally: Tally) -> dict[str, Any]:
+def _sum_json(tally: StorageUsage) -> dict[str, Any]:
     return {
         "segments": tally.segments,
         "objects": tally.objects,
@@ -327,8 +337,8 @@ def _partition_json(partition: TopicIdPartition) -> dict[str, Any]:
     }
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    shown: dict[str, Any] = {"standing": finding.standing.value}
+def _finding_json(finding: AuditFinding) -> dict[str, Any]:
+    shown: dict[str, Any] = {"status": finding.status.value}
     if finding.partition is not None:
         shown |= _partition_json(finding.partition)
         shown["segmentId"] = _segment_id(finding)

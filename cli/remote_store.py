@@ -30,7 +30,7 @@ from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.opening import LOCAL_STORE, Settings
+from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE, RemoteStorageSettings
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def open_store(
         if args.config is not None:
             from odradek.broker.config.properties import parse_properties
 
-            settings = Settings(parse_properties(seams.files.read(Path(args.config))))
+            settings = RemoteStorageSettings(parse_properties(seams.files.read(Path(args.config))))
             url, options, patience = settings.url(), settings.store_options(), settings.patience()
         elif args.url is not None:
             url, options, patience = args.url, dict(args.option), USUAL_PATIENCE
@@ -100,7 +100,7 @@ async def listing(objects: Objects, seams: Seams) -> AsyncIterator[Sequence[Obje
         yield page
 
 
-class MetadataReading:
+class MetadataTopicConsumer:
     """Reads the metadata topic from its beginning into `known`, each time to its end of that moment.
 
     A record that cannot be read may have announced a segment that brokers know: those of a later version

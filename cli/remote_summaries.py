@@ -14,7 +14,7 @@ import trio
 from odradek.cli.remote_store import call
 from odradek.seams import Seams
 from odradek.seams.objects import ObjectMissing, Objects
-from odradek.storage.tiered.audit import Finding, Standing
+from odradek.storage.tiered.audit import AuditFinding, SegmentStatus
 from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.object_names import (
@@ -37,16 +37,16 @@ class Summaries:
         self._seams = seams
         self._storage = ObjectStoreStorage(objects, seams.entropy)
         self._of: TopicIdPartition | None = None
-        self._found: list[Finding] = []
+        self._found: list[AuditFinding] = []
         self.partitions = 0
         self.segments = 0
         self.by_leaders = 0
         self.problems: list[str] = []
 
-    async def take(self, findings: Sequence[Finding]) -> None:
+    async def take(self, findings: Sequence[AuditFinding]) -> None:
         for each in findings:
             has_manifest = each.stored is not None and MANIFEST_SUFFIX in each.stored.objects
-            if each.standing is Standing.WHOLE and has_manifest:
+            if each.status is SegmentStatus.WHOLE and has_manifest:
                 if each.partition != self._of:
                     await self.end()
                     self._of = each.partition
@@ -77,7 +77,7 @@ class Summaries:
         named = (parse_summary(each.key) for each in page)
         return any(each is not None and each[1] != NO_LEADER for each in named)
 
-    async def _metadata(self, found: Sequence[Finding]) -> list[RemoteLogSegmentMetadata]:
+    async def _metadata(self, found: Sequence[AuditFinding]) -> list[RemoteLogSegmentMetadata]:
         """ValueError for a manifest that is none."""
         segments = [each.metadata for each in found if each.metadata is not None]
         limit = trio.CapacityLimiter(MANIFESTS_AT_ONCE)

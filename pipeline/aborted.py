@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from odradek.pipeline.decoding.wanted import Aborted
-from odradek.pipeline.planning import Piece
+from odradek.pipeline.planning import SegmentRange
 from odradek.pipeline.segment_columns import PackedStretches
 
 Partition = tuple[str, int]
@@ -49,7 +49,7 @@ class AbortedByTask:
     def __init__(self, aborted: Mapping[Partition, Sequence[Aborted]]) -> None:
         self._partitions = {where: AbortedOffsets(each) for where, each in aborted.items() if each}
 
-    def of(self, pieces: Iterable[Piece]) -> dict[Partition, list[Aborted]]:
+    def of(self, pieces: Iterable[SegmentRange]) -> dict[Partition, list[Aborted]]:
         """What concerns these pieces of the store; brokers tell it of theirs."""
         read: dict[Partition, list[tuple[int, int]]] = {}
         for piece in pieces if self._partitions else ():

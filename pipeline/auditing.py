@@ -31,16 +31,16 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.index_entries import check_index
+from odradek.storage.tiered.index_lookup import check_index
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
 from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, segment_key
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_verification import SegmentVerification, summary_problems
 from odradek.storage.tiered.summary import decode
-from odradek.storage.tiered.verification import Verification, summary_problems
 
 PIECE_BYTES = 8 << 20
 
@@ -117,7 +117,7 @@ class _SegmentCheck:
         self._store = store
         self._stored = stored
         self._metadata = metadata
-        self._verification = Verification(store.objects, stored, metadata, self._see)
+        self._verification = SegmentVerification(store.objects, stored, metadata, self._see)
         self.walk: LogWalk | None = None
         self.size_bytes = 0
         self.problems: list[str] = []

@@ -65,7 +65,7 @@ class Lost:
         return 0
 
 
-Piece = PackedStretches | BrokerRange | Lost
+SegmentRange = PackedStretches | BrokerRange | Lost
 """What a plan has, and each of its tasks."""
 
 
@@ -81,13 +81,13 @@ def each_piece(
 
 
 def tasks_of(
-    pieces: list[Piece],
+    pieces: list[SegmentRange],
     *,
     task_bytes: int,
     skips_dense: bool = False,
     min_tasks: int | None = None,
     max_records: int | None = None,
-) -> list[tuple[Piece, ...]]:
+) -> list[tuple[SegmentRange, ...]]:
     """The pieces of each task: about `task_bytes` each, at least `min_tasks` of them as far as there are
     offsets enough, none with more than `max_records` offsets. With `skips_dense` the records of segments that are
     known to be dense are not read, and take that much less. Takes them out of the list: there may be
@@ -102,7 +102,7 @@ def tasks_of(
     records = max_records if max_records is not None else 1 << 62
     sizes_of = Stretches.work if skips_dense else Stretches.sizes
     packer = _Packer(limit, records, sizes_of)
-    found: list[tuple[Piece, ...]] = []
+    found: list[tuple[SegmentRange, ...]] = []
     pieces.reverse()
     while pieces:
         found += packer.add(_cut(pieces.pop(), limit, records, sizes_of))
@@ -114,7 +114,7 @@ _SizesOf = Callable[[Stretches], Int64s]
 
 
 def _cut(
-    piece: Piece, limit: int, records: int, sizes_of: _SizesOf
+    piece: SegmentRange, limit: int, records: int, sizes_of: _SizesOf
 ) -> Sequence[_NotStored] | Stretches:
     """At most so large, as far as offsets allow."""
     if isinstance(piece, PackedStretches):
@@ -138,11 +138,11 @@ class _Packer:
         self._limit = limit
         self._records = records
         self._sizes_of = sizes_of
-        self._taken: list[Piece] = []
+        self._taken: list[SegmentRange] = []
         self._size = 0
         self._count = 0
 
-    def add(self, pieces: Sequence[_NotStored] | Stretches) -> Iterator[tuple[Piece, ...]]:
+    def add(self, pieces: Sequence[_NotStored] | Stretches) -> Iterator[tuple[SegmentRange, ...]]:
         """Those that are full by then."""
         if isinstance(pieces, Stretches):
             offsets = pieces.rows["high"] - pieces.rows["low"]
@@ -175,10 +175,10 @@ class _Packer:
         else:
             self._taken += pieces[at:end]
 
-    def end(self) -> Iterator[tuple[Piece, ...]]:
+    def end(self) -> Iterator[tuple[SegmentRange, ...]]:
         if self._taken:
             yield self._full()
 
-    def _full(self) -> tuple[Piece, ...]:
+    def _full(self) -> tuple[SegmentRange, ...]:
         taken, self._taken, self._size, self._count = tuple(self._taken), [], 0, 0
         return taken

@@ -23,7 +23,7 @@ from odradek.pipeline.doubts import Doubt, concerning
 from odradek.pipeline.errors import BadOption, DataLoss, or_without
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import Options, Position
-from odradek.pipeline.planning import BrokerRange, Lost, Piece
+from odradek.pipeline.planning import BrokerRange, Lost, SegmentRange
 from odradek.pipeline.segment_columns import PackedStretches, Stretches
 from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.pipeline.stored_partitions import StoredPartitions
@@ -43,7 +43,7 @@ Ranges = Mapping[TopicPartition, tuple[int, int]]
 class Plan:
     """Pieces in the order of partitions and offsets, and what of them is not read."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[SegmentRange] = field(default_factory=list)
     aborted: dict[tuple[str, int], list[Aborted]] = field(default_factory=dict)
 
 
@@ -307,14 +307,14 @@ class Query:
         id = self.partitions.get(where)
         return BrokerRange(*where, low, high, None if id is None else id.topic_id)
 
-    def _with_epochs(self, pieces: list[Piece]) -> list[Piece]:
+    def _with_epochs(self, pieces: list[SegmentRange]) -> list[SegmentRange]:
         """Leaders are asked for theirs once all else is known: no offset that is read was written later."""
         asked = {TopicPartition(e.topic, e.partition) for e in pieces if isinstance(e, BrokerRange)}
         if self._brokers is None or not asked:
             return pieces
         epochs = self._brokers.leader_epochs(sorted(asked))
 
-        def with_epoch(piece: Piece) -> Piece:
+        def with_epoch(piece: SegmentRange) -> SegmentRange:
             if not isinstance(piece, BrokerRange):
                 return piece
             return replace(
@@ -342,7 +342,9 @@ class Query:
         is_time = 0 <= at_ms < INT64_MAX
         return self._at_times(dict.fromkeys(ranges, at_ms)) if is_time else {}
 
-    def _narrowed(self, store: Store, pieces: list[Piece], filtered: Filtered) -> list[Piece]:
+    def _narrowed(
+        self, store: Store, pieces: list[SegmentRange], filtered: Filtered
+    ) -> list[SegmentRange]:
         """Without what the time indexes tell to be too early or too late in segments that are pieces by
         themselves."""
         if not self._is_timed(filtered):
@@ -351,7 +353,7 @@ class Query:
 
         since_ms, too_late_ms = filtered.since_ms, self._too_late_ms(filtered)
 
-        def narrow(piece: Piece) -> list[Piece]:
+        def narrow(piece: SegmentRange) -> list[SegmentRange]:
             if not isinstance(piece, PackedStretches) or len(piece) > 1:
                 return [piece]
             whole = piece.unpacked()

@@ -32,16 +32,16 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.index_entries import (
+from odradek.storage.tiered.index_lookup import (
     check_index,
+    first_time_entry_from,
     lookup_offset,
     position_behind,
-    time_entry_as_late,
     time_entry_at,
 )
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
-from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
+from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 
 log = logging.getLogger("odradek.pipeline")
 
@@ -89,7 +89,7 @@ class SegmentIndexes:
         before = time_entry_at(index, start, since_ms - 1) if is_early else None
         if before is not None and before[1] > low and self._named_by(*before) is not None:
             low = before[1]
-        by = time_entry_as_late(index, start, too_late_ms) if is_late else None
+        by = first_time_entry_from(index, start, too_late_ms) if is_late else None
         late = self._named_by(*by) if by is not None and by[1] + 1 < high else None
         if late is not None:
             high = min(high, late.next_offset)
@@ -101,7 +101,7 @@ class SegmentIndexes:
         index = self._times
         if index is None:
             return False
-        found = time_entry_as_late(index, self._segment.start_offset, at_ms)
+        found = first_time_entry_from(index, self._segment.start_offset, at_ms)
         return found is not None and self._named_by(*found) is not None
 
     def place(self, low: int, high: int) -> Place:

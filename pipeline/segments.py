@@ -25,7 +25,7 @@ from odradek.pipeline.store_errors import of_object
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
-from odradek.storage.tiered.remote_storage import RemoteStorageManager
+from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odradek.pipeline.decoding.wanted import Aborted, Wanted
-    from odradek.pipeline.planning import Piece
+    from odradek.pipeline.planning import SegmentRange
     from odradek.pipeline.query import Plan
     from odradek.pipeline.stream import StreamReader
 
@@ -43,7 +43,7 @@ NAME = "odradek"
 class ReadTask(InputPartition):
     """What one task reads."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SegmentRange, ...]
     aborted: Mapping[tuple[str, int], Sequence[Aborted]]
 
 

@@ -32,7 +32,7 @@ from odradek.seams.real_files import RealFiles
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
-from odradek.storage.tiered.index_entries import aborted_in, check_index
+from odradek.storage.tiered.index_lookup import aborted_in, check_index
 from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.object_names import (
@@ -46,14 +46,14 @@ from odradek.storage.tiered.object_names import (
     segment_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.opening import (
+from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
+from odradek.storage.tiered.remote_storage_settings import (
     CLASS_NAME,
     LOCAL_TIERED_STORAGE,
     OBJECT_STORE,
     OWN_PREFIX,
-    Settings,
+    RemoteStorageSettings,
 )
-from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
 from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, decode
 
 log = logging.getLogger("odradek.pipeline")
@@ -346,7 +346,7 @@ def open_store(target: str, options: Mapping[str, str]) -> Store:
     else:
         properties |= {CLASS_NAME: LOCAL_TIERED_STORAGE, f"{OWN_PREFIX}dir": target}
     try:
-        settings = Settings(properties)
+        settings = RemoteStorageSettings(properties)
         url = settings.url()
         _check_directory(target, url)
         objects = open_objects(url, settings.store_options(), settings.patience())

@@ -18,7 +18,7 @@ from odradek.storage.tiered.metadata import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_view import MetadataView
+from odradek.storage.tiered.remote_partition_metadata_store import RemotePartitionMetadataStore
 
 
 class MemoryMetadataTopic:
@@ -34,7 +34,7 @@ class MemoryMetadataTopic:
             reader.take(event)
 
 
-class MemoryMetadataManager(MetadataView):
+class MemoryMetadataManager(RemotePartitionMetadataStore):
     """See the module. `hold` before a partition is announced keeps it from becoming ready, until
     `release`; `failing` is raised instead of publishing."""
 

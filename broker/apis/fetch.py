@@ -18,10 +18,10 @@ from odradek.broker.fetch.log_reading import (
     Read,
     bring_in,
     left_out_of,
-    let_go,
     read_again,
     read_all,
     size_of,
+    unpin,
 )
 from odradek.broker.fetch.purgatory import FetchWait, StableWait
 from odradek.broker.fetch.session_cache import FetchPlan, PartitionKey, Wanted
@@ -106,7 +106,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
             await read_remote(found, ctx)
         await bring_in(found, ctx)
     except BaseException:
-        let_go(found)
+        unpin(found)
         raise
     if quiet is not None:
         quiet.settle(found)
@@ -238,7 +238,7 @@ class _Waiting:
                 return
             if limits.has_remote or (not read and not self._quiet):
                 return
-            let_go(found)
+            unpin(found)
             # First of all: whoever wakes a fetch may answer it, and nothing is being sent then.
             await ctx.flush()
             wait = self._begin(missing)

@@ -166,7 +166,7 @@ async def read_all(
             found.append(read)
             size_bytes += read.size
     except BaseException:
-        let_go(found)
+        unpin(found)
         raise
     return found
 
@@ -251,10 +251,10 @@ async def _read_partition(
     except InRemoteTier:
         assert partition is not None
         if ctx.services.remote is not None and not limits.is_follower:
-            from odradek.broker.tiered.remote_fetch import leave_for_later
+            from odradek.broker.tiered.remote_fetch import defer_remote_read
 
             reads = ctx.services.remote.reads
-            return leave_for_later(wanted, partition, limits, size_bytes, reads)
+            return defer_remote_read(wanted, partition, limits, size_bytes, reads)
         respond = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:
         respond = FetchedPartition(
@@ -339,7 +339,7 @@ async def _read_for_follower(
             broker_epoch=epoch,
         )
     except KafkaError:
-        let_go([read])
+        unpin([read])
         raise
     read.respond.high_watermark = partition.log.high_watermark
     read.respond.last_stable_offset = partition.log.last_stable_offset
@@ -435,7 +435,7 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
             except OSError as error:
                 assert each.partition is not None
                 ctx.services.logs.report(each.partition.log, error)
-                let_go([each])
+                unpin([each])
                 each.respond = FetchedPartition(
                     index=each.wanted.index, error_code=_told(ErrorCode.kafka_storage_error, ctx)
                 )
@@ -476,6 +476,6 @@ def left_out_of(found: Iterable[Read]) -> int:
     return sum(each.left_out_bytes for each in found)
 
 
-def let_go(found: Iterable[Read]) -> None:
+def unpin(found: Iterable[Read]) -> None:
     for part in _slices(found):
         part.file.unpin()

@@ -20,13 +20,13 @@ from odradek.protocol.errors import KafkaError
 from odradek.protocol.fetch import FetchedPartition
 from odradek.storage.errors import InRemoteTier
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
-from odradek.storage.tiered.pieces import OverQuota
-from odradek.storage.tiered.remote_reads import ReadLimits, RemoteRead
+from odradek.storage.tiered.remote_log_reader import ReadLimits, RemoteRead
+from odradek.storage.tiered.segment_range_cache import RemoteFetchQuotaExceeded
 
 if TYPE_CHECKING:
     from odradek.broker.fetch.session_cache import Wanted
     from odradek.broker.requests.context import RequestContext
-    from odradek.broker.tiered.reads import TieredReads
+    from odradek.broker.tiered.remote_read_service import RemoteReadService
     from odradek.replication.partition.partition import Partition
 
 BACKOFF_SECONDS = 0.05
@@ -36,10 +36,10 @@ RESPONSE_BYTES_MAX = 8 << 20
 is, and is an eighth of what there is for all of them."""
 FAILURE_SECONDS = 0.1
 """How long a failure that is final is held back: who is told of it asks again at once."""
-_NO_FAILURE = (RemoteNotReady, OverQuota)
+_NO_FAILURE = (RemoteNotReady, RemoteFetchQuotaExceeded)
 
 
-class Pending(Read):
+class PendingRemoteRead(Read):
     """Found to be in the remote tier; `size` is what is set aside for it until it is read."""
 
     __slots__ = ("at_least_one", "failure", "is_known", "reserved_bytes")
@@ -90,12 +90,12 @@ class Pending(Read):
         )
 
 
-def leave_for_later(
-    wanted: Wanted, partition: Partition, limits: Limits, size_bytes: int, reads: TieredReads
+def defer_remote_read(
+    wanted: Wanted, partition: Partition, limits: Limits, size_bytes: int, reads: RemoteReadService
 ) -> Read:
     """For a partition whose offset is in the remote tier: `read_remote` is to read it. Where nothing may
     be read now (a quota), or nothing fits in, there is nothing."""
-    pending = Pending(wanted, partition, limits, size_bytes)
+    pending = PendingRemoteRead(wanted, partition, limits, size_bytes)
     if not pending.reserved_bytes or reads.is_left_out():
         pending.reserved_bytes = 0
         return Read(wanted, pending.respond, partition, limits)
@@ -107,15 +107,19 @@ async def read_remote(found: Sequence[Read], ctx: RequestContext) -> None:
     """Read what was left for later. It stays in `found`, pinned."""
     tiering = ctx.services.remote
     assert tiering is not None
-    pending = [each for each in found if isinstance(each, Pending) and each.reserved_bytes]
+    pending = [
+        each for each in found if isinstance(each, PendingRemoteRead) and each.reserved_bytes
+    ]
     await ctx.flush()
-    await _Reading(pending, ctx, tiering.reads).run()
+    await _RemoteFetch(pending, ctx, tiering.reads).run()
 
 
-class _Reading:
+class _RemoteFetch:
     """The remote part of one fetch."""
 
-    def __init__(self, pending: Sequence[Pending], ctx: RequestContext, reads: TieredReads) -> None:
+    def __init__(
+        self, pending: Sequence[PendingRemoteRead], ctx: RequestContext, reads: RemoteReadService
+    ) -> None:
         self._pending = pending
         self._clock = ctx.services.seams.clock
         self._offload = ctx.services.seams.offload
@@ -140,7 +144,7 @@ class _Reading:
         for each in self._pending:
             self._settle(each)
 
-    def _settle(self, pending: Pending) -> None:
+    def _settle(self, pending: PendingRemoteRead) -> None:
         failure, pending.reserved_bytes = pending.failure, 0
         if failure is None or isinstance(failure, _NO_FAILURE):
             return
@@ -151,7 +155,7 @@ class _Reading:
             )
         pending.fail(failure)
 
-    async def _read(self, pending: Pending) -> None:
+    async def _read(self, pending: PendingRemoteRead) -> None:
         self._meter("RemoteFetchRequestsPerSec", topic=_topic_of(pending)).mark()
         backoff_seconds = BACKOFF_SECONDS
         while True:
@@ -171,7 +175,7 @@ class _Reading:
             await self._clock.sleep(backoff_seconds)
             backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
-    def _has_come(self, pending: Pending) -> None:
+    def _has_come(self, pending: PendingRemoteRead) -> None:
         """It is done, or has failed. What fails is not waited for, if that is all that is left, and
         there is something."""
         if not pending.is_known:
@@ -182,17 +186,17 @@ class _Reading:
         if any(each.respond.records for each in self._pending):
             self._scope.cancel()
 
-    async def _read_once(self, pending: Pending) -> None:
+    async def _read_once(self, pending: PendingRemoteRead) -> None:
         partition, wanted, limits = pending.partition, pending.wanted, pending.limits
         assert partition is not None
-        which = partition.log
+        partition_log = partition.log
         committed = limits.isolation_level == READ_COMMITTED
         found = await self._reads.reads.read(
-            which,
+            partition_log,
             wanted.offset,
             ReadLimits(
                 pending.reserved_bytes,
-                which.last_stable_offset if committed else which.high_watermark,
+                partition_log.last_stable_offset if committed else partition_log.high_watermark,
                 pending.at_least_one,
             ),
             committed=committed,
@@ -200,7 +204,7 @@ class _Reading:
         try:
             limits.check_role(partition, wanted.current_leader_epoch)  # it may have taken long
         except KafkaError:
-            found.let_go()
+            found.unpin()
             raise
         self._meter("RemoteFetchBytesPerSec", topic=partition.topic).mark(found.size)
         self._reads.succeeded(partition.topic, partition.index, found)
@@ -209,7 +213,7 @@ class _Reading:
         else:
             pending.put(found)
 
-    async def _read_local(self, pending: Pending, offset: int) -> None:
+    async def _read_local(self, pending: PendingRemoteRead, offset: int) -> None:
         """There is nothing up to where the local log begins (it was compacted once)."""
         partition = pending.partition
         assert partition is not None
@@ -224,6 +228,6 @@ class _Reading:
         pending.put_local(read.respond)
 
 
-def _topic_of(pending: Pending) -> str:
+def _topic_of(pending: PendingRemoteRead) -> str:
     assert pending.partition is not None
     return pending.partition.topic

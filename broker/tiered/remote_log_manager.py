@@ -27,16 +27,33 @@ from uuid import UUID
 import trio
 
 from odradek.broker.metrics.registry import Metrics
-from odradek.broker.tiered.copier import Copier, CopierTools, CopyQuota, find_copied
-from odradek.broker.tiered.expirer import Expirer, ExpirerTools, Remover
-from odradek.broker.tiered.rounds import BackOff, rounds
-from odradek.broker.tiered.segment_work import SegmentWork
+from odradek.broker.tiered.copy_failures import (
+    REMIND_SECONDS,
+    CopyBacklog,
+    CopyFailureMonitor,
+    FailingComponent,
+)
+from odradek.broker.tiered.copy_task import (
+    CopyQuota,
+    CopyTask,
+    CopyTaskContext,
+    update_highest_copied_offset,
+)
+from odradek.broker.tiered.expiration_task import (
+    ExpirationTask,
+    ExpirationTaskContext,
+    RemoteDeletionTask,
+)
+from odradek.broker.tiered.periodic_task import BackOff, run_periodically
+from odradek.broker.tiered.remote_storage_check import RemoteStorageCheck
+from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.broker.tiered.settings import RemoteLogSettings
-from odradek.broker.tiered.store_health import REMIND_SECONDS, Backlog, Culprit, StoreHealth
-from odradek.broker.tiered.store_presence import StorePresence
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
-from odradek.replication.remote.lost_history import Histories, lacks_history
+from odradek.replication.remote.leader_epoch_recovery import (
+    LeaderEpochRecovery,
+    lacks_leader_epochs,
+)
 from odradek.seams import Seams
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.tiered.errors import (
@@ -50,8 +67,8 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_storage import RemoteStorageManager
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 
 log = logging.getLogger("odradek.tiered")
 
@@ -76,15 +93,15 @@ class Role(enum.Enum):
 
 def role_of(partition: Partition) -> Role | None:
     """None where nothing is to be done for it."""
-    which = partition.log
-    if which.failure is not None:
+    partition_log = partition.log
+    if partition_log.failure is not None:
         return None
-    if not which.is_tiered:
-        is_removed = partition.is_leader and which.config.remote_log_delete_on_disable
+    if not partition_log.is_tiered:
+        is_removed = partition.is_leader and partition_log.config.remote_log_delete_on_disable
         return Role.REMOVES if is_removed else None
     if not partition.is_leader:
         return Role.FOLLOWS
-    return Role.LEADS_WITHOUT_COPIES if which.config.remote_log_copy_disable else Role.LEADS
+    return Role.LEADS_WITHOUT_COPIES if partition_log.config.remote_log_copy_disable else Role.LEADS
 
 
 class _Tiered:
@@ -96,8 +113,8 @@ class _Tiered:
         self.role = role
         self.leading_since = partition.leading_since
         self.scope = trio.CancelScope()
-        self.expirer: Expirer | None = None
-        self.lacks_history = False
+        self.expirer: ExpirationTask | None = None
+        self.lacks_leader_epochs = False
         """It has epochs in the remote tier that are not known, for now."""
         self.knows_copies = False
         """It was found out what is copied already."""
@@ -130,18 +147,18 @@ class RemoteLogManager:
         topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
     ) -> None:
         """`topic_exists`: as far as this node knows by now."""
-        self._histories = Histories(metadata, storage, seams.offload)
+        self._histories = LeaderEpochRecovery(metadata, storage, seams.offload)
         self._metadata = metadata
         self._logs = logs
         self._seams = seams
         self._metrics = metrics
         self._settings = settings
-        self.work = SegmentWork(
+        self.work = SegmentOperations(
             node_id, storage, metadata, seams, metrics, settings, topic_exists=topic_exists
         )
         self._quota = CopyQuota(settings, seams.clock)
-        self._copying = CopierTools(node_id, seams, logs, metadata, self.work, self._quota)
-        self._expiring = ExpirerTools(
+        self._copying = CopyTaskContext(node_id, seams, logs, metadata, self.work, self._quota)
+        self._expiring = ExpirationTaskContext(
             seams.clock, metadata, self.work, trio.CapacityLimiter(DELETIONS_AT_ONCE)
         )
         self.copiers = trio.CapacityLimiter(settings.copiers)
@@ -149,13 +166,13 @@ class RemoteLogManager:
         self._followers = trio.CapacityLimiter(settings.followers)
         self._table: dict[Name, _Tiered] = {}
         self._nursery: trio.Nursery | None = None
-        self._health = StoreHealth()
-        self._presence = StorePresence(
-            storage, metadata, seams, settings, begin_anew=self._begin_anew
+        self._health = CopyFailureMonitor()
+        self._presence = RemoteStorageCheck(
+            storage, metadata, seams, settings, restart_partition=self._restart_partition
         )
         metadata.on_segment(self._segment_changed)
         metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
-        metrics.gauge("PartitionsWithoutHistoryCount", self._without_history)
+        metrics.gauge("PartitionsWithoutHistoryCount", self._partitions_without_epochs)
         metrics.gauge(
             "RemoteStoreAway", lambda: int(self._presence.is_missed or self._health.is_failing)
         )
@@ -202,7 +219,7 @@ class RemoteLogManager:
         if self._nursery is not None:
             self._nursery.start_soon(self._see_to, begun)
 
-    def _begin_anew(self, id: TopicIdPartition) -> None:
+    def _restart_partition(self, id: TopicIdPartition) -> None:
         """In the role that it has."""
         name = (id.topic, id.partition)
         known = self._table.get(name)
@@ -222,10 +239,10 @@ class RemoteLogManager:
         is_given_up = segment.state is SegmentState.DELETE_SEGMENT_STARTED
         if known is None or known.id != segment.partition or not is_given_up:
             return
-        which = known.partition.log
-        is_here = which.local_log_start_offset <= segment.end_offset
-        if is_here and segment.start_offset <= which.highest_copied_offset:
-            which.copies_unknown()
+        partition_log = known.partition.log
+        is_here = partition_log.local_log_start_offset <= segment.end_offset
+        if is_here and segment.start_offset <= partition_log.highest_copied_offset:
+            partition_log.copies_unknown()
 
     # What is done
 
@@ -251,7 +268,7 @@ class RemoteLogManager:
             tiered.knows_copies = True
             log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
             async with trio.open_nursery() as nursery:
-                if tiered.lacks_history:
+                if tiered.lacks_leader_epochs:
                     nursery.start_soon(self._seek_history, tiered)
                 for what, one_round, pool in self._rounds_of(tiered):
                     nursery.start_soon(self._come_round, tiered, what, one_round, pool)
@@ -269,8 +286,10 @@ class RemoteLogManager:
                 if not is_complete:
                     await self._complete_history(tiered)
                     is_complete = True
-                await self.work.wait_given_up(tiered.id)
-                return await find_copied(self._metadata, tiered.id, tiered.partition.log)
+                await self.work.wait_for_pending_deletions(tiered.id)
+                return await update_highest_copied_offset(
+                    self._metadata, tiered.id, tiered.partition.log
+                )
             except RemoteResourceNotFound:
                 return None
             except KafkaError as error:  # it is read anew
@@ -279,8 +298,8 @@ class RemoteLogManager:
 
     async def _complete_history(self, tiered: _Tiered) -> None:
         """Before anything is looked up by it, if the store answers at all."""
-        tiered.lacks_history = lacks_history(tiered.partition.log)
-        if tiered.lacks_history:
+        tiered.lacks_leader_epochs = lacks_leader_epochs(tiered.partition.log)
+        if tiered.lacks_leader_epochs:
             error = await self._seek_history(tiered, until_responded=True)
             if error is not None:
                 log.error(
@@ -307,7 +326,7 @@ class RemoteLogManager:
                     self._came(tiered, error)
                 log.info("%s: its leader epochs cannot be restored yet: %s", tiered.id, error)
             else:
-                tiered.lacks_history = False
+                tiered.lacks_leader_epochs = False
                 return None
             await self._seams.clock.sleep(back_off.next())
 
@@ -315,17 +334,17 @@ class RemoteLogManager:
         if tiered.role is Role.FOLLOWS:
             return [("looking up copies", partial(self._look_up, tiered), self._followers)]
         if tiered.role is Role.REMOVES:
-            remover = Remover(tiered.partition, tiered.id, self._expiring)
+            remover = RemoteDeletionTask(tiered.partition, tiered.id, self._expiring)
             return [("removal", remover.round, self._expirers)]
-        expirer = tiered.expirer = Expirer(
+        expirer = tiered.expirer = ExpirationTask(
             tiered.partition,
             tiered.id,
             self._expiring,
-            lacks_history=lambda: tiered.lacks_history,
+            lacks_leader_epochs=lambda: tiered.lacks_leader_epochs,
         )
         found: list[_Rounds] = [("expiry", expirer.round, self._expirers)]
         if tiered.role is Role.LEADS:
-            copier = Copier(tiered.partition, tiered.id, self._copying)
+            copier = CopyTask(tiered.partition, tiered.id, self._copying)
             found.append(("copying", copier.round, self.copiers))
         return found
 
@@ -336,7 +355,7 @@ class RemoteLogManager:
         one_round: Callable[[], Awaitable[bool]],
         pool: trio.CapacityLimiter,
     ) -> None:
-        await rounds(
+        await run_periodically(
             f"{what} of {tiered.id}",
             one_round,
             pool=pool,
@@ -347,7 +366,7 @@ class RemoteLogManager:
         )
 
     async def _look_up(self, tiered: _Tiered) -> bool:
-        await find_copied(self._metadata, tiered.id, tiered.partition.log)
+        await update_highest_copied_offset(self._metadata, tiered.id, tiered.partition.log)
         await self.work.delete_own(tiered.id)
         return False
 
@@ -360,7 +379,7 @@ class RemoteLogManager:
         else:
             reason = error.message if isinstance(error, KafkaError) and error.message else error
             is_metadata = isinstance(error, RemoteMetadataUnavailable)
-            culprit = Culprit.METADATA if is_metadata else Culprit.STORE
+            culprit = FailingComponent.METADATA if is_metadata else FailingComponent.STORE
             self._say(self._health.failed(tiered.id, str(reason), now, culprit))
 
     async def _remind(self) -> None:
@@ -379,7 +398,7 @@ class RemoteLogManager:
             if number % PARTITIONS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
 
-    async def _backlog(self) -> Backlog:
+    async def _backlog(self) -> CopyBacklog:
         await self._measure_lags()
         waiting = [each.lag for each in self._table.values() if each.lag and each.lag[0]]
         free: list[int] = []
@@ -391,7 +410,9 @@ class RemoteLogManager:
             except OSError:
                 continue  # its own watchers find out
             free.append(usage.free_bytes)
-        return Backlog(len(waiting), sum(size for size, _ in waiting), min(free) if free else None)
+        return CopyBacklog(
+            len(waiting), sum(size for size, _ in waiting), min(free) if free else None
+        )
 
     @staticmethod
     def _say(line: str | None) -> None:
@@ -418,8 +439,8 @@ class RemoteLogManager:
         ):
             add(metric, partial(_of_expirer, tiered, attribute))
 
-    def _without_history(self) -> int:
-        return sum(each.lacks_history for each in self._table.values())
+    def _partitions_without_epochs(self) -> int:
+        return sum(each.lacks_leader_epochs for each in self._table.values())
 
     def _idle_part(self) -> float:
         pools = (self.copiers, self._expirers)
@@ -436,9 +457,15 @@ def _of_expirer(tiered: _Tiered, attribute: str) -> int | None:
 def _lag(tiered: _Tiered) -> tuple[int, int] | None:
     """Bytes and segments that are closed and not copied; None where this node does not copy, or does not know
     yet what is copied: all would seem to wait."""
-    which = tiered.partition.log
-    if tiered.role is not Role.LEADS or which.failure is not None or not tiered.knows_copies:
+    partition_log = tiered.partition.log
+    if (
+        tiered.role is not Role.LEADS
+        or partition_log.failure is not None
+        or not tiered.knows_copies
+    ):
         return None
-    segments = which.segment_list.past(which.highest_copied_offset)
-    waiting = [each for each in segments[:-1] if each.base_offset > which.highest_copied_offset]
+    segments = partition_log.segment_list.past(partition_log.highest_copied_offset)
+    waiting = [
+        each for each in segments[:-1] if each.base_offset > partition_log.highest_copied_offset
+    ]
     return sum(each.size for each in waiting), len(waiting)

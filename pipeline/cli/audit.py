@@ -12,7 +12,7 @@ from odradek.pipeline.errors import BadOption
 
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.audit import AuditReport, DeletedPartition
-    from odradek.storage.tiered.audit import Finding
+    from odradek.storage.tiered.audit import AuditFinding
 
 LINE = "every remote segment against its metadata: sizes, CRCs, offsets, epochs, gaps, orphans"
 FAILED = 1
@@ -111,7 +111,7 @@ def as_json(report: AuditReport) -> dict[str, Any]:
         ],
         "problems": report.problems,
         "findings": [
-            {"standing": each.standing.value, "what": _name(each), "lacks": _lacks(each)}
+            {"status": each.status.value, "what": _name(each), "lacks": _lacks(each)}
             for each in report.findings
         ],
     }
@@ -131,8 +131,8 @@ def as_text(report: AuditReport) -> Iterator[str]:
     yield from (f"WRONG: {text}" for text in report.problems)
     yield from (f"deleted: {_left_of(each)}" for each in report.deleted)
     for finding in report.findings:
-        word = finding.standing.value
-        is_bad = finding.standing.is_loss or finding.standing.is_garbage
+        word = finding.status.value
+        is_bad = finding.status.is_loss or finding.status.is_garbage
         lacks = ", ".join(_lacks(finding))
         yield f"{word.upper() if is_bad else word}: {_name(finding)}{lacks and f' lacks {lacks}'}"
     yield "all is well" if report.is_well else "not all is well"
@@ -154,7 +154,7 @@ def _left_of(deleted: DeletedPartition) -> str:
 
 def _rows(report: AuditReport) -> Iterator[Sequence[str]]:
     for each in report.partitions:
-        tally = report.tallies.get(each.partition)
+        tally = report.usages.get(each.partition)
         yield (
             each.partition.topic,
             str(each.partition.partition),
@@ -168,7 +168,7 @@ def _rows(report: AuditReport) -> Iterator[Sequence[str]]:
         )
 
 
-def _name(finding: Finding) -> str:
+def _name(finding: AuditFinding) -> str:
     from odradek.storage.tiered.object_names import segment_key
 
     if finding.stray is not None:
@@ -180,8 +180,8 @@ def _name(finding: Finding) -> str:
     return found.key.removesuffix(suffix)
 
 
-def _lacks(finding: Finding) -> list[str]:
+def _lacks(finding: AuditFinding) -> list[str]:
     """The suffixes of objects, where some are there and others not."""
-    if not finding.standing.is_loss or finding.stored is None:
+    if not finding.status.is_loss or finding.stored is None:
         return []
     return finding.stored.missing(finding.metadata)

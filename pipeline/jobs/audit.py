@@ -45,12 +45,12 @@ from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.tiered.audit import (
-    Audit,
-    Finding,
+    AuditFinding,
     KnownSegments,
-    Standing,
+    RemoteStorageAudit,
+    SegmentStatus,
+    StorageUsage,
     StoredSegment,
-    Tally,
 )
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
@@ -107,9 +107,9 @@ class DeletedPartition:
 class AuditReport:
     """What there is and what is wrong. `problems` name objects, or partitions and their offsets."""
 
-    tallies: Mapping[TopicIdPartition, Tally]
+    usages: Mapping[TopicIdPartition, StorageUsage]
     partitions: Sequence[PartitionReport]
-    findings: Sequence[Finding]
+    findings: Sequence[AuditFinding]
     """Segments that are not whole, and what belongs to none."""
     problems: Sequence[str]
     records: Mapping[TopicIdPartition, int]
@@ -123,7 +123,7 @@ class AuditReport:
         return not (
             self.problems
             or any(each.gaps or each.problems for each in self.partitions)
-            or any(each.standing.is_loss or each.standing.is_garbage for each in self.findings)
+            or any(each.status.is_loss or each.status.is_garbage for each in self.findings)
         )
 
 
@@ -170,7 +170,7 @@ def _audited(
     world = None if brokers is None else _World(brokers, job.topics)
     young = YOUNG_MS if world else YOUNG_WITHOUT_BROKERS_MS
     young = young if job.young_ms is None else job.young_ms
-    listed = Audit(
+    listed = RemoteStorageAudit(
         None if world is None else world.known,
         old_before_ms=clock.wall_ms() - young,
         wanted=partial(_is_wanted, job.topics),
@@ -208,7 +208,7 @@ def _audited(
     if world is not None:
         world.read_on()
         world.look_again()
-        listed.settle()
+        listed.recheck()
         deleted = [each for each in world.deleted() if listed.is_wanted(each.partition)]
         partitions = [each for each in partitions if world.is_there(each.partition)]
         broken = [each for each in broken if world.is_finished(each)]
@@ -217,12 +217,12 @@ def _audited(
     findings = [
         each
         for each in listed.findings
-        if each.standing is not Standing.WHOLE
-        and not (each.standing.is_loss and each.partition in left)
+        if each.status is not SegmentStatus.WHOLE
+        and not (each.status.is_loss and each.partition in left)
     ]
     on_progress(Progress(done, done, clock.monotonic() - begun_at, noted))
     return AuditReport(
-        tallies=listed.tallies,
+        usages=listed.usages,
         partitions=sorted(partitions, key=lambda each: _order(each.partition)),
         findings=sorted(findings, key=_key),
         problems=[text for each in broken for text in each.problems],
@@ -236,14 +236,14 @@ def _is_wanted(topics: Sequence[str], partition: TopicIdPartition) -> bool:
     return not topics or partition.topic in topics
 
 
-def _check_there(job: AuditJob, listed: Audit, world: _World | None) -> None:
+def _check_there(job: AuditJob, listed: RemoteStorageAudit, world: _World | None) -> None:
     """What is not there is not well: a topic that is misspelt, and another directory than the store's. Raises
     BadOption."""
-    known = {each.topic for each in listed.tallies} | (set() if world is None else world.topics)
+    known = {each.topic for each in listed.usages} | (set() if world is None else world.topics)
     missing = sorted(set(job.topics) - known)
     if missing:
         raise BadOption(f"{job.tiered_url} has nothing of a topic {', '.join(missing)}")
-    if world is None and not listed.tallies:
+    if world is None and not listed.usages:
         raise BadOption(
             f"{job.tiered_url} has no remote segments: is it what the brokers were given?"
         )
@@ -331,9 +331,9 @@ def _where(partition: TopicIdPartition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
 
 
-def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
+def _whole(listed: RemoteStorageAudit, source: AuditSource) -> Iterator[AuditFinding]:
     """What has all its objects, while everything is listed, but for partitions that nobody asks for."""
-    parts: dict[str, Audit] = defaultdict(listed.part)
+    parts: dict[str, RemoteStorageAudit] = defaultdict(listed.part)
     try:
         objects = source.store().objects
         yield from _to_read(listed.take(objects.outside_directories("")))
@@ -352,15 +352,15 @@ def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
     yield from _to_read(listed.end())
 
 
-def _to_read(judged: Iterable[Finding]) -> Iterator[Finding]:
-    return (each for each in judged if each.standing is Standing.WHOLE)
+def _to_read(judged: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
+    return (each for each in judged if each.status is SegmentStatus.WHOLE)
 
 
 _Read = list[tuple[StoredSegment, SegmentReport]]
 
 
 def _noted(
-    notes: AuditNotes | None, findings: Sequence[Finding]
+    notes: AuditNotes | None, findings: Sequence[AuditFinding]
 ) -> dict[RemoteLogSegmentId, SegmentReport]:
     """What earlier runs have found in some of these segments."""
     if notes is None:
@@ -370,11 +370,11 @@ def _noted(
     return {id: report for id, report in found if report is not None}
 
 
-def _id(finding: Finding) -> RemoteLogSegmentId | None:
+def _id(finding: AuditFinding) -> RemoteLogSegmentId | None:
     return None if finding.stored is None else finding.stored.id
 
 
-def _read(source: AuditSource, findings: Sequence[Finding], each_of: EachOf) -> _Read:
+def _read(source: AuditSource, findings: Sequence[AuditFinding], each_of: EachOf) -> _Read:
     tasks = [
         (source, findings[at : at + SEGMENTS_A_TASK])
         for at in range(0, len(findings), SEGMENTS_A_TASK)
@@ -384,7 +384,7 @@ def _read(source: AuditSource, findings: Sequence[Finding], each_of: EachOf) -> 
     return [(stored[each.id], each) for found in reports for each in found]
 
 
-def _check_segments(task: tuple[AuditSource, Sequence[Finding]]) -> list[SegmentReport]:
+def _check_segments(task: tuple[AuditSource, Sequence[AuditFinding]]) -> list[SegmentReport]:
     source, findings = task
     return [
         check_segment(source, each.stored, each.metadata)
@@ -403,7 +403,7 @@ _History = tuple[
 
 
 def _histories(
-    listed: Audit,
+    listed: RemoteStorageAudit,
     source: AuditSource,
     world: _World | None,
     manifests: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
@@ -416,7 +416,7 @@ def _histories(
     if world is None:
         return [
             (source, partition, manifests[partition], None, summaries[partition])
-            for partition in listed.tallies
+            for partition in listed.usages
         ]
     return [
         (
@@ -439,7 +439,7 @@ def _order(partition: TopicIdPartition) -> tuple[str, int, bytes]:
     return partition.topic, partition.partition, partition.topic_id.bytes
 
 
-def _key(finding: Finding) -> str:
+def _key(finding: AuditFinding) -> str:
     """The first of its objects; where there is none, what they would be called."""
     known = finding.metadata
     keys = finding.removal_order() or ["" if known is None else segment_key(known, "")]

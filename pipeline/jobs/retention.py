@@ -2,7 +2,7 @@
 
 Brokers delete whole segments, from a partition's oldest on, as long as one after the other may go: its
 newest record is older than `retention.ms` (the copy, where no record has a timestamp), or the log is
-`retention.bytes` large without it (storage/tiered/expiry.py, KIP-405). The log's size is that of its remote
+`retention.bytes` large without it (storage/tiered/remote_retention.py, KIP-405). The log's size is that of its remote
 segments and of what is on its leader's disk alone (KIP-852); of the latter nothing goes in the answer:
 which segments it has, no client is told.
 

@@ -369,7 +369,7 @@ class Follower:
             self.state = State.STOPPED
             self._change = None
         elif outlived:
-            self._begin_anew()
+            self._restart_partition()
         elif isinstance(question, Fetch) and error is ErrorCode.offset_out_of_range:
             self._lose_place(now_ms)
         elif isinstance(question, Fetch) and error is ErrorCode.offset_moved_to_tiered_storage:
@@ -468,11 +468,11 @@ class Follower:
         self._change = None
         outlived, self._outlived = self._outlived, False
         if outlived:
-            self._begin_anew()
+            self._restart_partition()
         elif self.state is State.BUILDING_REMOTE_AUX:
             self.state = State.FETCHING
 
-    def _begin_anew(self) -> None:
+    def _restart_partition(self) -> None:
         if self.state is not State.STOPPED:
             self._begin()
 

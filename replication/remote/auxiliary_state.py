@@ -33,8 +33,8 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
 )
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
-from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 
 log = logging.getLogger("odradek.following")
 
@@ -61,18 +61,18 @@ class AuxiliaryState:
         self._offload = offload
         self._on_built = on_built
 
-    async def beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
+    async def beginning(self, partition_log: PartitionLog, change: BuildRemoteAux) -> Beginning:
         """As `RemoteTier.beginning`. Raises RemoteStorageError."""
         try:
-            found = await self._beginning(which, change)
+            found = await self._beginning(partition_log, change)
         except KafkaError:
-            self._on_built(which.topic, True)
+            self._on_built(partition_log.topic, True)
             raise
-        self._on_built(which.topic, False)
+        self._on_built(partition_log.topic, False)
         return found
 
-    async def _beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
-        segment = await self._segment_before(which, change)
+    async def _beginning(self, partition_log: PartitionLog, change: BuildRemoteAux) -> Beginning:
+        segment = await self._segment_before(partition_log, change)
         epochs = await self._fetch(segment, IndexType.LEADER_EPOCH)
         producers = await self._fetch(segment, IndexType.PRODUCER_SNAPSHOT)
         start, end = change.start_offset, segment.end_offset + 1
@@ -84,13 +84,18 @@ class AuxiliaryState:
         )
 
     async def _segment_before(
-        self, which: PartitionLog, change: BuildRemoteAux
+        self, partition_log: PartitionLog, change: BuildRemoteAux
     ) -> RemoteLogSegmentMetadata:
         """The one with the record before the leader's local start."""
-        name, offset = f"{which.topic}-{which.partition}", change.local_start_offset - 1
-        if not which.is_tiered or which.topic_id is None:
+        name, offset = (
+            f"{partition_log.topic}-{partition_log.partition}",
+            change.local_start_offset - 1,
+        )
+        if not partition_log.is_tiered or partition_log.topic_id is None:
             raise RemoteStorageError(f"{name} is not in the remote tier as far as is known here")
-        partition = TopicIdPartition(which.topic_id, which.topic, which.partition)
+        partition = TopicIdPartition(
+            partition_log.topic_id, partition_log.topic, partition_log.partition
+        )
         with trio.move_on_after(READING_S), suppress(RemoteResourceNotFound):  # no replica any more
             await self._metadata.wait_ready(partition)
         if not self._metadata.is_ready(partition):

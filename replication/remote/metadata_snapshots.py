@@ -33,17 +33,17 @@ from odradek.seams.files import Path
 from odradek.seams.values import value_class
 from odradek.storage.tiered.errors import CorruptRemoteData
 from odradek.storage.tiered.metadata import TopicIdPartition
-from odradek.storage.tiered.metadata_file import (
+from odradek.storage.tiered.metadata_snapshot_file import (
     COMMITTED_OFFSETS,
     TOPIC_ID,
-    Snapshot,
+    MetadataSnapshotReader,
     decode_offsets,
     decode_topic_id,
     encode_offsets,
     encode_snapshot,
     encode_topic_id,
 )
-from odradek.storage.tiered.partition_metadata import PartitionMetadata
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 
 log = logging.getLogger("odradek.tiered")
 
@@ -59,31 +59,31 @@ Ts = TypeVarTuple("Ts")
 
 
 @value_class
-class Opened:
+class LoadedSnapshot:
     """A partition's segments, and the offset of its metadata partition that is read next: of the topic
     with that id, None if nobody knows which that is."""
 
-    metadata: PartitionMetadata
+    metadata: RemoteLogMetadataCache
     offset: int
     topic_id: UUID | None
 
 
 @value_class
-class ReadPartition:
+class SubscribedPartition:
     """A partition that is read for: all below `offset` of its metadata partition is in `metadata`."""
 
-    metadata: PartitionMetadata
+    metadata: RemoteLogMetadataCache
     metadata_partition: int
     offset: int
     is_ready: bool
 
 
 @value_class
-class WhatIsRead:
+class SubscribedPartitions:
     """Of the topic with that id, for these."""
 
     topic_id: UUID
-    partitions: Sequence[ReadPartition]
+    partitions: Sequence[SubscribedPartition]
 
 
 def file_name(partition: TopicIdPartition) -> str:
@@ -108,7 +108,9 @@ class MetadataSnapshots:
         """Its file is behind from now on."""
         self._changed.add(partition)
 
-    async def load(self, partition: TopicIdPartition, metadata_partition: int) -> Opened | None:
+    async def load(
+        self, partition: TopicIdPartition, metadata_partition: int
+    ) -> LoadedSnapshot | None:
         """What there is of a partition that is about to be read for; None if that is nothing."""
         async with self._writing:
             try:
@@ -124,9 +126,9 @@ class MetadataSnapshots:
                 return None
             committed = self._committed.get(metadata_partition, 0)
             topic_id = self._topic_id
-        return Opened(snapshot.metadata, max(snapshot.next_offset, committed), topic_id)
+        return LoadedSnapshot(snapshot.metadata, max(snapshot.next_offset, committed), topic_id)
 
-    async def run(self, reading: Callable[[], Awaitable[WhatIsRead | None]]) -> None:
+    async def run(self, reading: Callable[[], Awaitable[SubscribedPartitions | None]]) -> None:
         """Write a round every so often, and one at the end; until cancelled.
 
         `reading` tells who is read for; None while some of them are not open yet, or the topic is not known.
@@ -143,7 +145,7 @@ class MetadataSnapshots:
             with trio.move_on_after(LAST_ROUND_S, shield=True):
                 await self.write(await reading())
 
-    async def write(self, reading: WhatIsRead | None) -> None:
+    async def write(self, reading: SubscribedPartitions | None) -> None:
         """One round, in the order above; one that fails is made up for by the next."""
         if reading is None:
             return
@@ -153,7 +155,7 @@ class MetadataSnapshots:
             except OSError as error:
                 log.warning("the remote log metadata is not written to disk: %s", error)
 
-    async def _write(self, reading: WhatIsRead) -> None:
+    async def _write(self, reading: SubscribedPartitions) -> None:
         names = await self._names()
         of = {file_name(each.metadata.partition): each for each in reading.partitions}
         read_for = {each.metadata.partition for each in reading.partitions}
@@ -178,7 +180,7 @@ class MetadataSnapshots:
             await self._blocking(self._say_topic, encode_topic_id(reading.topic_id))
             self._topic_id = reading.topic_id
 
-    async def _replace(self, name: str, reading: ReadPartition) -> None:
+    async def _replace(self, name: str, reading: SubscribedPartition) -> None:
         # What is applied while this is encoded may be in it or not: it comes again after `offset`, and
         # saying it twice changes nothing.
         self._changed.discard(reading.metadata.partition)
@@ -243,8 +245,10 @@ class MetadataSnapshots:
     def _say_topic(self, topic_id: bytes) -> None:
         self._seams.files.write_new(self._directory / TOPIC_ID, topic_id)
 
-    def _read(self, partition: TopicIdPartition) -> Snapshot:
-        return Snapshot(self._seams.files.read(self._directory / file_name(partition)), partition)
+    def _read(self, partition: TopicIdPartition) -> MetadataSnapshotReader:
+        return MetadataSnapshotReader(
+            self._seams.files.read(self._directory / file_name(partition)), partition
+        )
 
     async def _blocking(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         return await self._seams.offload.run(fn, *args, lane=str(self._directory))

@@ -9,6 +9,13 @@ follows, and those it removes; of the metadata partitions that it leads itself, 
 
 A partition is opened by a task, since its snapshot is a file; all else happens where it is called. One
 bad record never ends the reading: it is passed over with a word in the log.
+
+Which partitions have anything in the remote tier, by one partition of the metadata topic.
+
+Whoever leads the metadata partition reads all of it for that (T-51), and keeps of each partition that
+occurs only when it was first heard of, until its deletion is finished. So what was missed is found
+whoever missed it: a topic deleted while nobody led, or by a broker that knows no remover, and segments
+that were announced after the deletion was over.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from enum import Enum
 from typing import Final
+from uuid import UUID
 
 import trio
 
@@ -26,20 +34,23 @@ from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import Producer, open_producer
 from odradek.protocol.errors import KafkaError
-from odradek.replication.remote.census import Census
-from odradek.replication.remote.metadata_reading import MetadataReading
+from odradek.replication.remote.metadata_manager_settings import MetadataManagerSettings
 from odradek.replication.remote.metadata_snapshots import (
     MetadataSnapshots,
-    ReadPartition,
-    WhatIsRead,
+    SubscribedPartition,
+    SubscribedPartitions,
+)
+from odradek.replication.remote.metadata_subscriptions import (
+    InventoryOf,
+    Lane,
+    MetadataSubscriptions,
 )
 from odradek.replication.remote.metadata_topic import (
     UnusableMetadataTopic,
     ensure_metadata_topic,
     metadata_partition,
 )
-from odradek.replication.remote.settings import MetadataManagerSettings
-from odradek.replication.remote.subscriptions import CensusOf, Lane, Subscriptions
+from odradek.replication.remote.metadata_topic_consumer import MetadataTopicConsumer
 from odradek.seams import Seams
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.errors import (
@@ -50,6 +61,7 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
 )
 from odradek.storage.tiered.metadata import (
+    PartitionDeleteState,
     RemoteEvent,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -58,7 +70,59 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.metadata_view import MetadataView
+from odradek.storage.tiered.remote_partition_metadata_store import RemotePartitionMetadataStore
+
+
+class PartitionInventory:
+    """See the module. `apply` is told every record of the metadata partition, in order."""
+
+    def __init__(self) -> None:
+        self._first_ms: dict[TopicIdPartition, int] = {}
+        self._of_topic: dict[UUID, dict[TopicIdPartition, None]] = {}
+
+    def __contains__(self, partition: TopicIdPartition) -> bool:
+        return partition in self._first_ms
+
+    def __iter__(self) -> Iterator[tuple[TopicIdPartition, int]]:
+        """Each partition, with the time (ms) of the first record about it that was read."""
+        return iter(tuple(self._first_ms.items()))
+
+    def __len__(self) -> int:
+        return len(self._first_ms)
+
+    def of_topics(self, topic_ids: Mapping[UUID, object]) -> list[TopicIdPartition]:
+        """Their partitions that are in here; soon found where there are few of either."""
+        known = self._of_topic
+        few = known if len(known) < len(topic_ids) else topic_ids
+        return [
+            partition
+            for topic_id in few
+            if topic_id in topic_ids
+            for partition in known.get(topic_id, ())
+        ]
+
+    def apply(self, event: RemoteEvent) -> bool:
+        """Whether a partition was heard of for the first time."""
+        partition = event.partition
+        if isinstance(event, RemotePartitionDeleteMetadata):
+            if event.state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
+                self._remove(partition)
+                return False
+        elif event.state is SegmentState.DELETE_SEGMENT_FINISHED:
+            return False  # of a partition whose earlier records are cut away: nothing is left of it
+        if partition in self._first_ms:
+            return False
+        self._first_ms[partition] = event.event_timestamp_ms
+        self._of_topic.setdefault(partition.topic_id, {})[partition] = None
+        return True
+
+    def _remove(self, partition: TopicIdPartition) -> None:
+        if self._first_ms.pop(partition, None) is not None:
+            of_topic = self._of_topic[partition.topic_id]
+            del of_topic[partition]
+            if not of_topic:
+                del self._of_topic[partition.topic_id]
+
 
 log = logging.getLogger("odradek.tiered")
 
@@ -79,7 +143,7 @@ class Interest(Enum):
     REMOVAL = "this node removes it"
 
 
-class TopicBasedRemoteLogMetadataManager(MetadataView):
+class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
     """See the module, and RemoteLogMetadataManager for what is asked of it. `run` must be running for
     anything to become ready, and to be published."""
 
@@ -90,19 +154,19 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
         self._seams = seams
         self._settings = settings
         self._snapshots = snapshots
-        self._subscriptions = Subscriptions()
+        self._subscriptions = MetadataSubscriptions()
         self._interests: dict[TopicIdPartition, set[Interest]] = {}
         self._to_open: deque[TopicIdPartition] = deque()
         self._opening = trio.Event()
-        self._censuses: dict[int, Census] = {}
-        self._on_census: Callable[[], None] = lambda: None
+        self._inventories: dict[int, PartitionInventory] = {}
+        self._on_inventory_changed: Callable[[], None] = lambda: None
         self._publishing: dict[int, dict[object, float]] = {}
         """By metadata partition, who publishes there, the first to come first, and since when."""
         self._refusing: set[int] = set()
         """The metadata partitions where that failed last."""
         self._passed_over: dict[tuple[int, int], RemoteStorageError] = {}
         self._moved: dict[int, trio.Event] = {}
-        self._reading: MetadataReading | None = None
+        self._reading: MetadataTopicConsumer | None = None
         self._producer: Producer | None = None
         self.records_read = 0
         """Of partitions that are read for, since the start; censuses do not count."""
@@ -153,33 +217,36 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
 
     def lead_metadata(self, index: int) -> None:
         """This node leads a partition of the metadata topic now: take its census."""
-        if index not in self._censuses:
-            self._censuses[index] = Census()
-            self._subscriptions.follow(CensusOf(index), index)
+        if index not in self._inventories:
+            self._inventories[index] = PartitionInventory()
+            self._subscriptions.follow(InventoryOf(index), index)
             self._reading_changed()
 
     def resign_metadata(self, index: int) -> None:
         """It does not any more."""
-        if self._censuses.pop(index, None) is not None:
-            self._subscriptions.forget(CensusOf(index))
+        if self._inventories.pop(index, None) is not None:
+            self._subscriptions.forget(InventoryOf(index))
             self._reading_changed()
-            self._on_census()
+            self._on_inventory_changed()
 
-    def censuses(self) -> Iterator[tuple[int, Census]]:
+    def inventories(self) -> Iterator[tuple[int, PartitionInventory]]:
         """Those that are complete, by metadata partition."""
-        for index, census in sorted(self._censuses.items()):
-            if self._subscriptions.is_ready(CensusOf(index)):
+        for index, census in sorted(self._inventories.items()):
+            if self._subscriptions.is_ready(InventoryOf(index)):
                 yield index, census
 
-    def is_in_census(self, partition: TopicIdPartition) -> bool:
+    def is_in_inventory(self, partition: TopicIdPartition) -> bool:
         """Whether the remote tier may have something of it. False too where that is not this node's
         to know (any more, or yet)."""
         place = self.place_of(partition)
-        return self._subscriptions.is_ready(CensusOf(place)) and partition in self._censuses[place]
+        return (
+            self._subscriptions.is_ready(InventoryOf(place))
+            and partition in self._inventories[place]
+        )
 
-    def on_census(self, callback: Callable[[], None]) -> None:
+    def on_inventory_changed(self, callback: Callable[[], None]) -> None:
         """Call back when a census is complete or ends, or somebody new is in it."""
-        self._on_census = callback
+        self._on_inventory_changed = callback
 
     def place_of(self, partition: TopicIdPartition) -> int:
         """Which metadata partition has it."""
@@ -268,11 +335,11 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
             return
         if self._subscriptions.is_for(event.partition, lane, where, offset):
             self._apply(event, where, offset)
-        here = CensusOf(where)
+        here = InventoryOf(where)
         if self._subscriptions.is_for(here, lane, where, offset):
-            is_new = self._censuses[where].apply(event)
+            is_new = self._inventories[where].apply(event)
             if is_new and self._subscriptions.is_ready(here):
-                self._on_census()
+                self._on_inventory_changed()
 
     def _apply(self, event: RemoteEvent, where: int, offset: int) -> None:
         self.records_read += 1
@@ -286,8 +353,8 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
 
     def _progressed(self, where: int) -> None:
         for subject in self._subscriptions.take_newly_ready():
-            if isinstance(subject, CensusOf):
-                self._on_census()
+            if isinstance(subject, InventoryOf):
+                self._on_inventory_changed()
             else:
                 self.ready(subject)
         self._wake(where)
@@ -321,14 +388,14 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
                 self._cluster("consumer") as census,
             ):
                 await self._find_topic(admin)
-                lanes = {Lane.LIVE: live, Lane.CATCHING_UP: catching_up, Lane.CENSUS: census}
+                lanes = {Lane.LIVE: live, Lane.CATCHING_UP: catching_up, Lane.INVENTORY: census}
                 await self._serve(admin, publishing, lanes)
 
     async def _serve(
         self, admin: Cluster, publishing: Cluster, lanes: Mapping[Lane, Cluster]
     ) -> None:
         async with trio.open_nursery() as nursery:
-            self._reading = MetadataReading(
+            self._reading = MetadataTopicConsumer(
                 lanes,
                 self._subscriptions,
                 self._settings.consumer,
@@ -402,10 +469,10 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
             start = self._subscriptions.start_in(found.topic_id, found.offset)
         self._subscriptions.follow(partition, place, start)
 
-    async def _read_for(self) -> WhatIsRead | None:
+    async def _read_for(self) -> SubscribedPartitions | None:
         """What may be written to disk; None while some are not open, or of which topic offsets are may change."""
         topic_id = self._subscriptions.topic_id
-        found: list[ReadPartition] = []
+        found: list[SubscribedPartition] = []
         for number, (partition, interests) in enumerate(list(self._interests.items()), 1):
             if self._to_open:
                 return None
@@ -417,9 +484,11 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
             ):
                 position = self._subscriptions.position(partition)
                 is_ready = self.is_ready(partition)
-                found.append(ReadPartition(known, self.place_of(partition), position, is_ready))
+                found.append(
+                    SubscribedPartition(known, self.place_of(partition), position, is_ready)
+                )
             if number % PARTITIONS_A_STEP == 0:
                 await trio.lowlevel.checkpoint()
         if topic_id is None or topic_id != self._subscriptions.topic_id:
             return None
-        return WhatIsRead(topic_id, found)
+        return SubscribedPartitions(topic_id, found)

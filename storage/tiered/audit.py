@@ -20,7 +20,7 @@ The summary of a partition's segments (`summary.py`) belongs to the partition: i
 deleted and nothing is left but the summary, and else is not looked at.
 
 A copy is announced before its first object is put. So what was listed and is in no metadata that was read
-*after* the listing is nobody's: `settle` is called then, and takes back what has changed meanwhile. The
+*after* the listing is nobody's: `recheck` is called then, and takes back what has changed meanwhile. The
 age is there for stores that list what they have late, and for clocks.
 
 Without metadata, a manifest stands for it: it is put last and removed first. A partition without a
@@ -51,8 +51,8 @@ from odradek.storage.tiered.object_names import (
     parse_key,
     parse_summary,
 )
-from odradek.storage.tiered.partition_metadata import PartitionMetadata
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
+from odradek.storage.tiered.remote_storage_manager import IndexType
 
 NEEDED = tuple(
     suffix for suffix in SUFFIXES if suffix not in (IndexType.TRANSACTION.value, MANIFEST_SUFFIX)
@@ -60,7 +60,7 @@ NEEDED = tuple(
 """What every whole segment has. Kafka's have no manifest."""
 
 
-class Standing(Enum):
+class SegmentStatus(Enum):
     """See the module."""
 
     WHOLE = "whole"
@@ -77,11 +77,11 @@ class Standing(Enum):
     @property
     def is_loss(self) -> bool:
         """Records cannot be read."""
-        return self in (Standing.INCOMPLETE, Standing.MISSING)
+        return self in (SegmentStatus.INCOMPLETE, SegmentStatus.MISSING)
 
     @property
     def is_garbage(self) -> bool:
-        return self is Standing.DANGLING
+        return self is SegmentStatus.DANGLING
 
 
 @value_class
@@ -113,11 +113,11 @@ class StoredSegment:
 
 
 @value_class
-class Finding:
+class AuditFinding:
     """How something stands. A MISSING segment has no `stored`; an object that is no segment's is `stray`,
     and has nothing but its key."""
 
-    standing: Standing
+    status: SegmentStatus
     stored: StoredSegment | None = None
     metadata: RemoteLogSegmentMetadata | None = None
     stray: ObjectInfo | None = None
@@ -139,13 +139,13 @@ class KnownSegments:
     """What the metadata topic says, of all partitions that it ever spoke of."""
 
     def __init__(self) -> None:
-        self._partitions: dict[TopicIdPartition, PartitionMetadata] = {}
+        self._partitions: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
     def apply(self, event: RemoteEvent) -> None:
         """The next record. What does not follow is passed over, as by every reader."""
         partition = event.partition
         if partition not in self._partitions:
-            self._partitions[partition] = PartitionMetadata(partition)
+            self._partitions[partition] = RemoteLogMetadataCache(partition)
         try:
             self._partitions[partition].apply(event)
         except RemoteStorageError:
@@ -172,7 +172,7 @@ class KnownSegments:
 
 
 @dataclass(slots=True)
-class Tally:
+class StorageUsage:
     """Of one partition, or of all: what there is, and of it how much is garbage."""
 
     segments: int = 0
@@ -192,9 +192,9 @@ class Tally:
         self.size_bytes += info.size
 
 
-class Audit:
+class RemoteStorageAudit:
     """See the module. `take` every page of the listing, then `end`; then, once the metadata has been read
-    to its end again, `settle`.
+    to its end again, `recheck`.
 
     `known` is None without metadata. Garbage is what was put before `old_before_ms`.
     """
@@ -215,14 +215,14 @@ class Audit:
         self._open: list[ObjectInfo] = []
         self._directory: _Directory | None = None
         self._done: set[TopicIdPartition] = set()
-        self.tallies: dict[TopicIdPartition, Tally] = {}
+        self.usages: dict[TopicIdPartition, StorageUsage] = {}
         """Of everything that was listed, partition by partition."""
-        self.findings: list[Finding] = []
+        self.findings: list[AuditFinding] = []
         """All that is not WHOLE. What is said of a partition may change until its listing has ended."""
         self.objects = 0
         self.summaries: list[ObjectInfo] = []
 
-    def take(self, page: Iterable[ObjectInfo]) -> list[Finding]:
+    def take(self, page: Iterable[ObjectInfo]) -> list[AuditFinding]:
         """How the segments stand whose objects are all listed by now, whole ones too."""
         judged = []
         for info in page:
@@ -232,25 +232,25 @@ class Audit:
             self._open.append(info)
         return judged
 
-    def part(self) -> Audit:
+    def part(self) -> RemoteStorageAudit:
         """Takes the pages of other directories, meanwhile, and tells of them here: `join` it when they have
         no more."""
-        part = Audit(
+        part = RemoteStorageAudit(
             self._known,
             old_before_ms=self._old_before_ms,
             wanted=self.is_wanted,
             is_doubtful=self._is_doubtful,
         )
-        part._done, part.tallies = self._done, self.tallies
+        part._done, part.usages = self._done, self.usages
         part.findings, part.summaries = self.findings, self.summaries
         return part
 
-    def join(self, part: Audit) -> list[Finding]:
+    def join(self, part: RemoteStorageAudit) -> list[AuditFinding]:
         """The directories of a part have ended."""
         self.objects += part.objects
         return [*part._close(), *part._leave_directory()]
 
-    def end(self) -> list[Finding]:
+    def end(self) -> list[AuditFinding]:
         """The listing is over: now it is known as well which segments are not in it."""
         judged = self._close()
         judged += self._leave_directory()
@@ -259,7 +259,7 @@ class Audit:
                 judged += self._missing_of(partition, ())
         return judged
 
-    def settle(self) -> None:
+    def recheck(self) -> None:
         """Judge again what was not whole, by what the metadata says now."""
         settled = []
         for finding in self.findings:
@@ -268,7 +268,7 @@ class Audit:
                 settled.append(again)
         self.findings = settled
 
-    def _close(self) -> list[Finding]:
+    def _close(self) -> list[AuditFinding]:
         objects, self._open = self._open, []
         if not objects:
             return []
@@ -279,7 +279,7 @@ class Audit:
         name = parse_key(stem + LOG_SUFFIX)
         by_suffix = {} if name is None else {each.key[len(stem) :]: each for each in objects}
         strays = [each for each in objects if each.key[len(stem) :] not in SUFFIXES or name is None]
-        judged = self._found(Finding(Standing.STRAY, stray=each) for each in strays)
+        judged = self._found(AuditFinding(SegmentStatus.STRAY, stray=each) for each in strays)
         for each in strays:
             by_suffix.pop(each.key[len(stem) :], None)
         if name is None or not by_suffix:
@@ -290,19 +290,19 @@ class Audit:
         if not self.is_wanted(partition):
             return judged
         stored = StoredSegment(name.id, name.start_offset, by_suffix)
-        self.tallies.setdefault(partition, Tally()).add(stored)
+        self.usages.setdefault(partition, StorageUsage()).add(stored)
         directory.saw(stored)
         return judged + self._found([self._judge(stored)])
 
-    def _close_summary(self, info: ObjectInfo, partition: TopicIdPartition) -> list[Finding]:
+    def _close_summary(self, info: ObjectInfo, partition: TopicIdPartition) -> list[AuditFinding]:
         directory, left = self._enter(partition)
         if self.is_wanted(partition):
-            self.tallies.setdefault(partition, Tally()).add_object(info)
+            self.usages.setdefault(partition, StorageUsage()).add_object(info)
             directory.summaries.append(info)
             self.summaries.append(info)
         return left
 
-    def _enter(self, partition: TopicIdPartition) -> tuple[_Directory, list[Finding]]:
+    def _enter(self, partition: TopicIdPartition) -> tuple[_Directory, list[AuditFinding]]:
         """The partition's directory, and what is said of the one before."""
         if self._directory is not None and self._directory.partition == partition:
             return self._directory, []
@@ -310,33 +310,37 @@ class Audit:
         self._directory = _Directory(partition)
         return self._directory, left
 
-    def _found(self, findings: Iterable[Finding]) -> list[Finding]:
+    def _found(self, findings: Iterable[AuditFinding]) -> list[AuditFinding]:
         found = list(findings)
-        self.findings += [each for each in found if each.standing is not Standing.WHOLE]
+        self.findings += [each for each in found if each.status is not SegmentStatus.WHOLE]
         return found
 
-    def _judge(self, stored: StoredSegment) -> Finding:
+    def _judge(self, stored: StoredSegment) -> AuditFinding:
         if self._known is None:
-            return Finding(self._by_manifest(stored), stored)
+            return AuditFinding(self._by_manifest(stored), stored)
         metadata = self._known.segment(stored.id)
         if metadata is not None:
-            return Finding(_by_state(metadata, stored), stored, metadata)
+            return AuditFinding(_by_state(metadata, stored), stored, metadata)
         if stored.id.partition not in self._known:
-            return Finding(Standing.FOREIGN, stored)
+            return AuditFinding(SegmentStatus.FOREIGN, stored)
         by_age = self._by_age(stored)
-        if by_age is Standing.DANGLING and self._is_doubtful(stored.id.partition):
-            return Finding(Standing.UNCLEAR, stored)
-        return Finding(by_age, stored)
+        if by_age is SegmentStatus.DANGLING and self._is_doubtful(stored.id.partition):
+            return AuditFinding(SegmentStatus.UNCLEAR, stored)
+        return AuditFinding(by_age, stored)
 
-    def _by_manifest(self, stored: StoredSegment) -> Standing:
+    def _by_manifest(self, stored: StoredSegment) -> SegmentStatus:
         if MANIFEST_SUFFIX not in stored.objects:
             return self._by_age(stored)
-        return Standing.INCOMPLETE if stored.missing() else Standing.WHOLE
+        return SegmentStatus.INCOMPLETE if stored.missing() else SegmentStatus.WHOLE
 
-    def _by_age(self, stored: StoredSegment) -> Standing:
-        return Standing.DANGLING if stored.newest_ms < self._old_before_ms else Standing.YOUNG
+    def _by_age(self, stored: StoredSegment) -> SegmentStatus:
+        return (
+            SegmentStatus.DANGLING
+            if stored.newest_ms < self._old_before_ms
+            else SegmentStatus.YOUNG
+        )
 
-    def _leave_directory(self) -> list[Finding]:
+    def _leave_directory(self) -> list[AuditFinding]:
         directory, self._directory = self._directory, None
         if directory is None or not self.is_wanted(directory.partition):
             return []
@@ -346,27 +350,29 @@ class Audit:
             return missing + self._left_summaries(self._known, directory)
         if not directory.has_manifests:
             self.findings[:] = [
-                Finding(Standing.FOREIGN, each.stored)
+                AuditFinding(SegmentStatus.FOREIGN, each.stored)
                 if each.partition == directory.partition
                 else each
                 for each in self.findings
             ]
         return []
 
-    def _left_summaries(self, known: KnownSegments, directory: _Directory) -> list[Finding]:
+    def _left_summaries(self, known: KnownSegments, directory: _Directory) -> list[AuditFinding]:
         if directory.seen or not known.is_deleted(directory.partition):
             return []
         old = [each for each in directory.summaries if each.modified_ms < self._old_before_ms]
-        return self._found(Finding(Standing.DANGLING, stray=each) for each in old)
+        return self._found(AuditFinding(SegmentStatus.DANGLING, stray=each) for each in old)
 
-    def _missing_of(self, partition: TopicIdPartition, seen: Container[bytes]) -> list[Finding]:
+    def _missing_of(
+        self, partition: TopicIdPartition, seen: Container[bytes]
+    ) -> list[AuditFinding]:
         return self._found(
-            Finding(Standing.MISSING, metadata=each)
+            AuditFinding(SegmentStatus.MISSING, metadata=each)
             for each in (() if self._known is None else self._known.segments(partition))
             if each.state is SegmentState.COPY_SEGMENT_FINISHED and each.id.id.bytes not in seen
         )
 
-    def _judge_again(self, finding: Finding) -> Finding | None:
+    def _judge_again(self, finding: AuditFinding) -> AuditFinding | None:
         if self._known is None or finding.stray is not None:
             return finding
         if finding.stored is not None:
@@ -374,11 +380,11 @@ class Audit:
             if finding.metadata is not None and again.metadata is None:
                 return None  # deleted since it was listed; if not all of it is gone, the next look tells
             if (
-                again.standing is Standing.INCOMPLETE
-                and finding.standing is not Standing.INCOMPLETE
+                again.status is SegmentStatus.INCOMPLETE
+                and finding.status is not SegmentStatus.INCOMPLETE
             ):
                 return None  # finished since: what is missing may have been put since it was listed
-            return None if again.standing is Standing.WHOLE else again
+            return None if again.status is SegmentStatus.WHOLE else again
         assert finding.metadata is not None
         now = self._known.segment(finding.metadata.id)
         is_finished = now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
@@ -400,12 +406,12 @@ class _Directory:
         self.has_manifests = self.has_manifests or MANIFEST_SUFFIX in stored.objects
 
 
-def _by_state(metadata: RemoteLogSegmentMetadata, stored: StoredSegment) -> Standing:
+def _by_state(metadata: RemoteLogSegmentMetadata, stored: StoredSegment) -> SegmentStatus:
     if metadata.state is SegmentState.COPY_SEGMENT_STARTED:
-        return Standing.COPYING
+        return SegmentStatus.COPYING
     if metadata.state is SegmentState.DELETE_SEGMENT_STARTED:
-        return Standing.DELETING
-    return Standing.INCOMPLETE if stored.missing(metadata) else Standing.WHOLE
+        return SegmentStatus.DELETING
+    return SegmentStatus.INCOMPLETE if stored.missing(metadata) else SegmentStatus.WHOLE
 
 
 def _stem(key: str) -> str:

@@ -27,7 +27,7 @@ class Compression(Enum):
     LZ4 = "lz4"
 
 
-class BrokenChunk(ValueError):
+class CorruptChunk(ValueError):
     """It does not decrypt, decompress, or have the size that it had."""
 
 
@@ -70,29 +70,29 @@ class Chunk:
     stored_size: int
 
 
-class Seal:
+class ChunkCodec:
     """What is done to the bytes of one segment on their way to the store, and undone on the way back."""
 
     def __init__(self, compression: Compression, cipher: SegmentCipher | None) -> None:
         self._compression = compression
         self._cipher = cipher
 
-    def seal_chunk(self, suffix: str, number: int, plain: Buffer) -> Buffer:
+    def encode_chunk(self, suffix: str, number: int, plain: Buffer) -> Buffer:
         """One of the log's."""
-        return self.seal(suffix, number, _COMPRESS[self._compression](plain))
+        return self.encrypt(suffix, number, _COMPRESS[self._compression](plain))
 
-    def seal(self, suffix: str, number: int, plain: Buffer) -> Buffer:
+    def encrypt(self, suffix: str, number: int, plain: Buffer) -> Buffer:
         """What is not compressed."""
         return plain if self._cipher is None else self._cipher.encrypt(suffix, number, plain)
 
-    def unseal_chunk(self, suffix: str, number: int, stored: Buffer, size: int) -> Buffer:
+    def decode_chunk(self, suffix: str, number: int, stored: Buffer, size: int) -> Buffer:
         """Raises BrokenChunk."""
-        plain = _DECOMPRESS[self._compression](self.unseal(suffix, number, stored), size)
+        plain = _DECOMPRESS[self._compression](self.decrypt(suffix, number, stored), size)
         if len(plain) != size:
-            raise BrokenChunk(f"{len(plain)} bytes instead of {size}")
+            raise CorruptChunk(f"{len(plain)} bytes instead of {size}")
         return plain
 
-    def unseal(self, suffix: str, number: int, stored: Buffer) -> Buffer:
+    def decrypt(self, suffix: str, number: int, stored: Buffer) -> Buffer:
         return stored if self._cipher is None else self._cipher.decrypt(suffix, number, stored)
 
 
@@ -111,10 +111,10 @@ def _unzstd(data: Buffer, size: int) -> Buffer:
 
     try:
         if frame_content_size(data) != size:  # which decides how much memory it takes
-            raise BrokenChunk(f"a zstd frame of {frame_content_size(data)} bytes, not {size}")
+            raise CorruptChunk(f"a zstd frame of {frame_content_size(data)} bytes, not {size}")
         return ZstdDecompressor().decompress(data, max_output_size=size)
     except ZstdError as error:
-        raise BrokenChunk(f"zstd: {error}") from error
+        raise CorruptChunk(f"zstd: {error}") from error
 
 
 def _lz4(data: Buffer) -> Buffer:
@@ -130,10 +130,10 @@ def _unlz4(data: Buffer, size: int) -> Buffer:
     try:
         said = get_frame_info(data)["content_size"]
         if said != size:
-            raise BrokenChunk(f"an lz4 frame of {said} bytes, not {size}")
+            raise CorruptChunk(f"an lz4 frame of {said} bytes, not {size}")
         decompressed: bytes = decompress(data)
     except RuntimeError as error:
-        raise BrokenChunk(f"lz4: {error}") from error
+        raise CorruptChunk(f"lz4: {error}") from error
     return decompressed
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Buffer
-from odradek.storage.tiered.chunks import BrokenChunk
+from odradek.storage.tiered.chunks import CorruptChunk
 from odradek.storage.tiered.metadata import RemoteLogSegmentId
 
 DATA_KEY_BYTES = 32
@@ -59,7 +59,7 @@ class SegmentCipher:
         try:
             return self._aes.decrypt(_nonce(suffix, number), stored, self._whose)
         except (InvalidTag, ValueError) as error:  # ValueError: shorter than a tag
-            raise BrokenChunk("it does not decrypt") from error
+            raise CorruptChunk("it does not decrypt") from error
 
 
 def _nonce(suffix: str, number: int) -> bytes:
@@ -111,4 +111,4 @@ class KeyRing:
         try:
             return aes_key_unwrap(self._keys[key_id], wrapped)
         except (InvalidUnwrap, ValueError) as error:
-            raise BrokenChunk(f"its data key was not wrapped in key {key_id!r}") from error
+            raise CorruptChunk(f"its data key was not wrapped in key {key_id!r}") from error

@@ -24,8 +24,8 @@ from odradek.storage.log.epochs import EpochStart
 
 __all__ = [
     "EpochStart",
-    "FOLLOWS",
-    "PARTITION_FOLLOWS",
+    "VALID_TRANSITIONS",
+    "VALID_DELETE_TRANSITIONS",
     "PartitionDeleteState",
     "RemoteEvent",
     "RemoteLogSegmentId",
@@ -35,8 +35,8 @@ __all__ = [
     "SegmentEvent",
     "SegmentState",
     "TopicIdPartition",
-    "may_delete_follow",
-    "may_follow",
+    "is_valid_delete_transition",
+    "is_valid_transition",
 ]
 
 
@@ -59,7 +59,7 @@ class PartitionDeleteState(IntEnum):
 
 _S, _P = SegmentState, PartitionDeleteState
 
-FOLLOWS: Mapping[SegmentState | None, frozenset[SegmentState]] = {
+VALID_TRANSITIONS: Mapping[SegmentState | None, frozenset[SegmentState]] = {
     None: frozenset({_S.COPY_SEGMENT_STARTED}),
     _S.COPY_SEGMENT_STARTED: frozenset(
         {_S.COPY_SEGMENT_STARTED, _S.COPY_SEGMENT_FINISHED, _S.DELETE_SEGMENT_STARTED}
@@ -70,7 +70,7 @@ FOLLOWS: Mapping[SegmentState | None, frozenset[SegmentState]] = {
 }
 """What may follow a segment's state; None is a segment that nobody has heard of (T-25)."""
 
-PARTITION_FOLLOWS: Mapping[PartitionDeleteState | None, frozenset[PartitionDeleteState]] = {
+VALID_DELETE_TRANSITIONS: Mapping[PartitionDeleteState | None, frozenset[PartitionDeleteState]] = {
     None: frozenset({_P.DELETE_PARTITION_MARKED}),
     _P.DELETE_PARTITION_MARKED: frozenset(
         {_P.DELETE_PARTITION_MARKED, _P.DELETE_PARTITION_STARTED}
@@ -83,12 +83,14 @@ PARTITION_FOLLOWS: Mapping[PartitionDeleteState | None, frozenset[PartitionDelet
 """What may follow the state of a partition's deletion; None is one that is not being deleted (T-27)."""
 
 
-def may_follow(before: SegmentState | None, after: SegmentState) -> bool:
-    return after in FOLLOWS[before]
+def is_valid_transition(before: SegmentState | None, after: SegmentState) -> bool:
+    return after in VALID_TRANSITIONS[before]
 
 
-def may_delete_follow(before: PartitionDeleteState | None, after: PartitionDeleteState) -> bool:
-    return after in PARTITION_FOLLOWS[before]
+def is_valid_delete_transition(
+    before: PartitionDeleteState | None, after: PartitionDeleteState
+) -> bool:
+    return after in VALID_DELETE_TRANSITIONS[before]
 
 
 @value_class

@@ -19,7 +19,7 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 
 LOG_SUFFIX = ".log"
 MANIFEST_SUFFIX = ".manifest"

@@ -27,15 +27,15 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
-from odradek.storage.tiered.chunks import CHUNK_BYTES, BrokenChunk, Chunk, Compression, Seal
+from odradek.storage.tiered.chunks import CHUNK_BYTES, Chunk, ChunkCodec, Compression, CorruptChunk
 from odradek.storage.tiered.custom_metadata import (
     CHUNKED,
     DENSE,
     ENCRYPTED,
+    DensityCheck,
     custom_metadata,
     flags_of,
 )
-from odradek.storage.tiered.density import DensityCheck
 from odradek.storage.tiered.encryption import KeyRing, SegmentCipher
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -61,7 +61,7 @@ from odradek.storage.tiered.object_names import (
     segment_key,
     summary_key,
 )
-from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 
 PIECE_BYTES = 1 << 20
 """What is read of a log at once, where it is stored as it is."""
@@ -71,7 +71,7 @@ NOTHING_THERE = ".nothing"
 
 
 @value_class
-class StoredForm:
+class StorageFormat:
     """What copies are made to be; those made before stay what they are."""
 
     compression: Compression = Compression.NONE
@@ -89,7 +89,7 @@ class ObjectStoreStorage:
         objects: Objects,
         entropy: Entropy,
         *,
-        form: StoredForm = StoredForm(),  # noqa: B008 - a value
+        form: StorageFormat = StorageFormat(),  # noqa: B008 - a value
         cluster_id: str = "",
     ) -> None:
         self._objects = objects
@@ -165,9 +165,9 @@ class ObjectStoreStorage:
             raise CorruptRemoteData(f"{key} is not what was copied")
         if not flags_of(metadata) & ENCRYPTED:
             return stored
-        seal = self._seal(manifest)
+        encrypt = self._seal(manifest)
         with _named(key):
-            return seal.unseal(kind.value, 0, stored)
+            return encrypt.decrypt(kind.value, 0, stored)
 
     def _check_never_there(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> None:
         """Without transactions there is no index of them, which is no loss; one that is lost is. Raises
@@ -257,9 +257,9 @@ class ObjectStoreStorage:
         chunks = table.span(start, end)
         first, last = chunks[0], chunks[-1]
         stored = self._read(key, first.position, last.position + last.stored_size - first.position)
-        seal = self._seal(manifest)
+        encrypt = self._seal(manifest)
         with _named(key):
-            return _unsealed(seal, memoryview(stored), chunks, start, end)
+            return _unsealed(encrypt, memoryview(stored), chunks, start, end)
 
     def _read(self, key: str, position: int, size: int) -> Buffer:
         """As many bytes: fewer are not what was copied."""
@@ -283,12 +283,12 @@ class ObjectStoreStorage:
     def _forget_manifest(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._manifests.pop(segment_key(metadata, MANIFEST_SUFFIX), None)
 
-    def _seal(self, manifest: Manifest) -> Seal:
+    def _seal(self, manifest: Manifest) -> ChunkCodec:
         """How that segment is read."""
         compression = manifest.chunks.compression if manifest.chunks else Compression.NONE
         if manifest.key is None:
-            return Seal(compression, None)
-        return Seal(compression, self._cipher(manifest.metadata.id, manifest.key))
+            return ChunkCodec(compression, None)
+        return ChunkCodec(compression, self._cipher(manifest.metadata.id, manifest.key))
 
     def _cipher(self, segment: RemoteLogSegmentId, key: WrappedKey) -> SegmentCipher:
         keys = self._form.keys
@@ -304,7 +304,7 @@ class _Copy:
     """One copy of a segment while it is made."""
 
     def __init__(
-        self, metadata: RemoteLogSegmentMetadata, form: StoredForm, entropy: Entropy
+        self, metadata: RemoteLogSegmentMetadata, form: StorageFormat, entropy: Entropy
     ) -> None:
         self.metadata = metadata
         self.objects: dict[str, StoredObject] = {}
@@ -316,7 +316,7 @@ class _Copy:
             self._key = WrappedKey(form.keys.current_id, wrapped)
             cipher = SegmentCipher(data_key, metadata.id)
         self._form = form
-        self._seal = Seal(form.compression, cipher)
+        self._seal = ChunkCodec(form.compression, cipher)
         self._chunked = form.encrypts or form.compression is not Compression.NONE
         self._stored_sizes: list[int] = []
         self._density = DensityCheck(metadata.start_offset, metadata.end_offset)
@@ -324,7 +324,7 @@ class _Copy:
     def index(self, suffix: str, part: Buffer | FileSlice) -> Iterator[Buffer]:
         whole = part.read() if isinstance(part, FileSlice) else part
         _check_length(part, len(whole))
-        yield self._seal.seal(suffix, 0, whole)
+        yield self._seal.encrypt(suffix, 0, whole)
 
     def log(self, part: Buffer | FileSlice) -> Iterator[Buffer]:
         pieces = _pieces(part, self._form.chunk_bytes if self._chunked else PIECE_BYTES)
@@ -333,7 +333,7 @@ class _Copy:
             if not self._chunked:
                 yield plain
                 continue
-            stored = self._seal.seal_chunk(LOG_SUFFIX, number, plain)
+            stored = self._seal.encode_chunk(LOG_SUFFIX, number, plain)
             self._stored_sizes.append(len(stored))
             yield stored
 
@@ -400,15 +400,17 @@ def _check_length(part: Buffer | FileSlice, found: int) -> None:
         )
 
 
-def _unsealed(seal: Seal, stored: memoryview, chunks: list[Chunk], start: int, end: int) -> Buffer:
+def _unsealed(
+    encrypt: ChunkCodec, stored: memoryview, chunks: list[Chunk], start: int, end: int
+) -> Buffer:
     read = memoryview(bytearray(end - start))
     for chunk in chunks:
         at = chunk.position - chunks[0].position
         sealed = stored[at : at + chunk.stored_size]
         try:
-            plain = seal.unseal_chunk(LOG_SUFFIX, chunk.number, sealed, chunk.size)
-        except BrokenChunk as error:
-            raise BrokenChunk(f"chunk {chunk.number} at {chunk.position}: {error}") from error
+            plain = encrypt.decode_chunk(LOG_SUFFIX, chunk.number, sealed, chunk.size)
+        except CorruptChunk as error:
+            raise CorruptChunk(f"chunk {chunk.number} at {chunk.position}: {error}") from error
         wanted = memoryview(plain)[max(start - chunk.start, 0) : end - chunk.start]
         to = max(chunk.start - start, 0)
         read[to : to + len(wanted)] = wanted  # one by one: joining would hold up the loop

@@ -16,7 +16,7 @@ from contextlib import suppress
 from odradek.seams.files import File, Files, FileSlice, Path
 from odradek.seams.offload import Offload
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
-from odradek.storage.tiered.pieces import Pieces
+from odradek.storage.tiered.segment_range_cache import SegmentRangeCache
 
 log = logging.getLogger("odradek.remote")
 
@@ -24,7 +24,7 @@ BYTES_MAX = 1 << 30
 """Of all files."""
 
 
-class SpilledResponses:
+class ResponseSpill:
     """See the module. Called on the loop."""
 
     def __init__(
@@ -32,7 +32,7 @@ class SpilledResponses:
         files: Files,
         log_directory: Path,
         offload: Offload,
-        pieces: Pieces,
+        pieces: SegmentRangeCache,
         *,
         bytes_max: int = BYTES_MAX,
     ) -> None:

@@ -12,16 +12,16 @@ from typing import Protocol
 import trio
 
 from odradek.broker.node import Node
-from odradek.broker.tiered.segment_work import DANGLING_MS
+from odradek.broker.tiered.segment_operations import DANGLING_MS
 from odradek.replication.partition.partition import Partition
-from odradek.storage.tiered.audit import Audit, KnownSegments
+from odradek.storage.tiered.audit import KnownSegments, RemoteStorageAudit
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
 from odradek.storage.tiered.object_names import parse_key, parse_summary, segment_key
-from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.testing.simulation.cluster import SimulatedCluster, host
 from odradek.testing.simulation.history import Anomaly, Seen
 from odradek.testing.simulation.tier_retention import (
@@ -29,7 +29,7 @@ from odradek.testing.simulation.tier_retention import (
     LedLog,
     Starts,
     copied_segments,
-    let_go,
+    unpin,
 )
 from odradek.testing.virtual_objects import VirtualBucket
 
@@ -94,7 +94,7 @@ class TierChecks:
         await trio.sleep(RETAINED_S)
         await self._check_all(committed, clients)
         led = [LedLog(*each[1:]) for each in self._replicas(self._topic) if each[1].is_leader]
-        self._starts = await let_go(self._chance, led, clients)
+        self._starts = await unpin(self._chance, led, clients)
         self._cluster.trace.add(f"the logs are to begin at {dict(self._starts)}")
         if await self._until(self._what_is_retained, "not let go"):
             await self._check_all(committed, clients)
@@ -128,15 +128,17 @@ class TierChecks:
             for partition in broker.partitions:
                 if partition.topic in (topics or self._topics):
                     assert partition.topic_id is not None
-                    which = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
-                    yield broker, partition, remote.metadata, which
+                    partition_log = TopicIdPartition(
+                        partition.topic_id, partition.topic, partition.index
+                    )
+                    yield broker, partition, remote.metadata, partition_log
 
     # What is copied
 
     def _what_is_not_copied(self) -> str | None:
-        for broker, partition, metadata, which in self._replicas():
+        for broker, partition, metadata, partition_log in self._replicas():
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
-            if not metadata.is_ready(which):
+            if not metadata.is_ready(partition_log):
                 return f"the metadata of {name} is not read"
             if not partition.is_leader:
                 continue
@@ -147,8 +149,8 @@ class TierChecks:
         return None
 
     def _what_is_unfinished(self) -> str | None:
-        for broker, partition, metadata, which in self._replicas():
-            if left := metadata.unfinished(which):
+        for broker, partition, metadata, partition_log in self._replicas():
+            if left := metadata.unfinished(partition_log):
                 states = [(each.id.id, each.state.name, each.broker_id) for each in left]
                 return f"{partition!r} on {host(broker.node_id)} has {states}"
         return None
@@ -168,12 +170,12 @@ class TierChecks:
 
     async def _collect_garbage(self, clients: Clients) -> None:
         """As `odradek remote gc` does. There is some only where the store has lied."""
-        audit = Audit(await clients.known_segments(), old_before_ms=MAX_MS)
+        audit = RemoteStorageAudit(await clients.known_segments(), old_before_ms=MAX_MS)
         bucket = self._bucket
         audit.take([bucket.info(key) for key in sorted(bucket.objects)])
         audit.end()
         for finding in audit.findings:
-            if finding.standing.is_garbage:
+            if finding.status.is_garbage:
                 keys = finding.removal_order()
                 if not self._may_dangle:
                     self._found("dangling object", f"{keys}")
@@ -182,13 +184,16 @@ class TierChecks:
 
     def _check_objects(self) -> None:
         known: dict[str, int] = {}
-        for broker, partition, metadata, which in self._replicas():
+        for broker, partition, metadata, partition_log in self._replicas():
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
-            for segment in metadata.segments(which):
+            for segment in metadata.segments(partition_log):
                 known |= dict(self._objects_of(segment))
-            self._check_history(name, partition, metadata, which)
+            self._check_history(name, partition, metadata, partition_log)
             if partition.is_leader:
-                start, count = partition.log.local_log_start_offset, metadata.segment_count(which)
+                start, count = (
+                    partition.log.local_log_start_offset,
+                    metadata.segment_count(partition_log),
+                )
                 self._cluster.trace.add(
                     f"{name} has {count} segments in the tier, is here from {start}"
                 )
@@ -212,14 +217,14 @@ class TierChecks:
         name: str,
         partition: Partition,
         metadata: RemoteLogMetadataManager,
-        which: TopicIdPartition,
+        partition_log: TopicIdPartition,
     ) -> None:
         """Every offset from the log's start on is in the tier, or on the disk."""
         starts = self._starts if partition.topic == self._topic else {}
         log, wanted = partition.log, starts.get(partition.index, 0)
         if log.log_start_offset != wanted:
             self._found("offset moved", f"{name} starts at {log.log_start_offset}, not at {wanted}")
-        segments = copied_segments(partition, metadata, which)
+        segments = copied_segments(partition, metadata, partition_log)
         end = segments[-1].end_offset + 1 if segments else log.log_start_offset
         if end < log.local_log_start_offset:
             self._found("hole in the tier", f"{name} has {end} nowhere")
@@ -236,18 +241,22 @@ class TierChecks:
             self._found("unknown object", f"{dangling}")
 
     def _what_is_retained(self) -> str | None:
-        for broker, partition, metadata, which in self._replicas(self._topic):
+        for broker, partition, metadata, partition_log in self._replicas(self._topic):
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
             start, wanted = partition.log.log_start_offset, self._starts[partition.index]
             if start != wanted:
                 return f"{name} starts at {start}, not at {wanted}"
-            old = [each.end_offset for each in metadata.segments(which) if each.end_offset < wanted]
+            old = [
+                each.end_offset
+                for each in metadata.segments(partition_log)
+                if each.end_offset < wanted
+            ]
             if old:
                 return f"{name} has segments that end at {old}, and starts at {start}"
         return self._what_is_unfinished()
 
     def _what_is_of_no_topic(self) -> str | None:
-        known = {which.topic_id for _, _, _, which in self._replicas()}
+        known = {partition_log.topic_id for _, _, _, partition_log in self._replicas()}
         left = [
             key
             for key in sorted(self._bucket.objects)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from odradek.replication.partition.partition import Partition
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
-from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 
 Starts = Mapping[int, int]
 """The offset that each partition begins at."""
@@ -32,23 +32,26 @@ class LedLog:
     """A partition as its leader has it."""
 
     def __init__(
-        self, partition: Partition, metadata: RemoteLogMetadataManager, which: TopicIdPartition
+        self,
+        partition: Partition,
+        metadata: RemoteLogMetadataManager,
+        partition_log: TopicIdPartition,
     ) -> None:
         self.index = partition.index
         self.end_offset = partition.log.high_watermark
         self.local_only_bytes = partition.log.local_only_bytes
-        self.segments = copied_segments(partition, metadata, which)
+        self.segments = copied_segments(partition, metadata, partition_log)
 
 
 def copied_segments(
-    partition: Partition, metadata: RemoteLogMetadataManager, which: TopicIdPartition
+    partition: Partition, metadata: RemoteLogMetadataManager, partition_log: TopicIdPartition
 ) -> Sequence[RemoteLogSegmentMetadata]:
     """The finished copies of what the log is made of, one behind the other, from its start."""
     log, found = partition.log, []
     offset = log.log_start_offset
     while offset <= log.highest_copied_offset:
         epoch = log.epochs.epoch_for(offset)
-        segment = None if epoch is None else metadata.segment_for(which, epoch, offset)
+        segment = None if epoch is None else metadata.segment_for(partition_log, epoch, offset)
         if segment is None:
             break
         found.append(segment)
@@ -56,7 +59,7 @@ def copied_segments(
     return found
 
 
-async def let_go(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
+async def unpin(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
     """Have some of it deleted, one way or another; where the logs begin after that."""
     ways: Sequence[Callable[[], Awaitable[Starts]]] = (
         lambda: _by_size(chance, logs, admin),

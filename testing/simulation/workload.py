@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from odradek.cli.remote_store import MetadataReading
+from odradek.cli.remote_store import MetadataTopicConsumer
 from odradek.client.admin import (
     ConfigChange,
     ConfigOperation,
@@ -387,7 +387,7 @@ class Workload:
     async def known_segments(self) -> KnownSegments:
         """What the metadata topic says of remote segments."""
         async with self._connect() as cluster:
-            reading = MetadataReading(cluster)
+            reading = MetadataTopicConsumer(cluster)
             await reading.read_on()
             return reading.known
 

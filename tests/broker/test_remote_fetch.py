@@ -15,7 +15,7 @@ from odradek.storage.log.partition_log import Origin, PartitionLog
 from odradek.storage.log.verifications import UNGUARDED
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
-from odradek.storage.tiered.remote_reads import RemoteRead
+from odradek.storage.tiered.remote_log_reader import RemoteRead
 from tests.broker.tiered_stage import PATIENCE_SECONDS, TieredStage, tiered_stage
 from tests.storage.log.log_world import NOW_MS, idempotent, marker
 from tests.storage.tiered.read_world import EVERYTHING
@@ -241,11 +241,13 @@ async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -
         reads, read = stage.reads.reads, stage.reads.reads.read
         local = []
 
-        async def first_local(which: PartitionLog, offset: int, *args: Any, **more: Any) -> Any:
+        async def first_local(
+            partition_log: PartitionLog, offset: int, *args: Any, **more: Any
+        ) -> Any:
             if not local:
                 local.append(offset)
                 return RemoteRead(offset + 2)  # it was there a moment ago
-            return await read(which, offset, *args, **more)
+            return await read(partition_log, offset, *args, **more)
 
         reads.read = first_local  # type: ignore[method-assign]
         (respond,) = await stage.fetch(0)

@@ -15,7 +15,7 @@ from odradek.broker.apis.fetch import fetch
 from odradek.broker.apis.offsets import list_offsets
 from odradek.broker.network.connection import release_files
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.tiered.reads import TieredReads
+from odradek.broker.tiered.remote_read_service import RemoteReadService
 from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.fetch import FetchedPartition
@@ -28,7 +28,7 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
 )
-from odradek.storage.tiered.remote_reads import partition_of
+from odradek.storage.tiered.remote_log_reader import partition_of
 from odradek.testing import Broker
 from odradek.testing.memory_metadata import MemoryMetadataManager
 from tests.storage.log.log_world import NOW_MS, batch
@@ -79,7 +79,7 @@ class TieredStage:
         self.store = SlowStore()
         self.store.gate.set()
         self.metadata = MemoryMetadataManager()
-        self.reads = TieredReads(self.node, self.store, self.metadata)
+        self.reads = RemoteReadService(self.node, self.store, self.metadata)
         self._copies = 0
 
     async def fill(self, partition: Partition, count: int = 20) -> None:

@@ -30,7 +30,7 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.remote_storage import LogSegmentData
+from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from odradek.storage.tiered.summary import SummaryBuilder, decode
 from tests.cli.conftest import CommandLine
 from tests.interop.broker_process import BrokerProcess
@@ -335,7 +335,7 @@ def test_each_segment_stands_as_the_metadata_says(
     tiered.publish(gone, becomes(gone, DELETING), becomes(gone, DELETED))
     where = ("--url", str(store), "--topic", "stands")
     shown = odradek_beside("remote", "list", "--segments", *where, "--json").json["segments"]
-    assert {row["startOffset"] // 10: row["standing"] for row in shown} == {
+    assert {row["startOffset"] // 10: row["status"] for row in shown} == {
         0: "whole", 1: "missing", 2: "copying", 3: "deleting", 4: "young", 5: "young",
     }  # fmt: skip
     (row,) = odradek_beside("remote", "list", *where, "--json").json["partitions"]

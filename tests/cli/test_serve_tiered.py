@@ -12,13 +12,17 @@ import pytest
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.types import ConfigError
 from odradek.broker.local_cluster.plan import CLIENT_LISTENER, Door, make_plan
-from odradek.broker.tiered.tiering import metadata_properties
+from odradek.broker.tiered.tiered_storage import metadata_properties
 from odradek.cli.main import WRONG_USAGE, main
 from odradek.cli.serve import _overrides, _tiered_defaults, add_parser
 from odradek.seams import files
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
-from odradek.storage.tiered.opening import LOCAL_TIERED_STORAGE, OBJECT_STORE, Settings
+from odradek.storage.tiered.remote_storage_settings import (
+    LOCAL_TIERED_STORAGE,
+    OBJECT_STORE,
+    RemoteStorageSettings,
+)
 from tests.interop.odradek_process import start_odradek
 
 TOPIC = "remote.log.metadata.topic"
@@ -39,7 +43,7 @@ def test_a_directory_has_the_layout_of_kafkas(tmp_path: Path) -> None:
     assert found.get_bool("remote.log.storage.system.enable")
     texts = found.layers.effective()
     assert texts["remote.log.storage.manager.class.name"] == LOCAL_TIERED_STORAGE
-    assert Settings(texts).url() == f"file://{tmp_path}/tier/kafka-tiered-storage"
+    assert RemoteStorageSettings(texts).url() == f"file://{tmp_path}/tier/kafka-tiered-storage"
 
 
 def test_a_relative_directory_is_where_it_was_said(
@@ -47,7 +51,7 @@ def test_a_relative_directory_is_where_it_was_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
-        Settings(config("tier").layers.effective()).url()
+        RemoteStorageSettings(config("tier").layers.effective()).url()
         == f"file://{tmp_path}/tier/kafka-tiered-storage"
     )
 
@@ -55,7 +59,7 @@ def test_a_relative_directory_is_where_it_was_said(
 def test_a_url_is_an_object_store() -> None:
     texts = config("s3://bucket/prefix").layers.effective()
     assert texts["remote.log.storage.manager.class.name"] == OBJECT_STORE
-    assert Settings(texts).url() == "s3://bucket/prefix"
+    assert RemoteStorageSettings(texts).url() == "s3://bucket/prefix"
 
 
 def test_the_metadata_topic_is_as_small_as_the_cluster() -> None:

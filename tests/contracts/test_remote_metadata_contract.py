@@ -26,7 +26,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
 from tests.replication.remote.metadata_world import MetadataWorld, run
 from tests.storage.tiered.remote_segments import (

@@ -28,21 +28,21 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_store import ObjectStoreStorage, StoredForm
-from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
+from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.testing.virtual_objects import VirtualObjects
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
-    from odradek.storage.tiered.remote_storage import RemoteStorageManager
+    from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 
 KEYS = KeyRing({"k1": bytes(range(32))})
 FORMS = {
-    "as it is": StoredForm(),
-    "zstd": StoredForm(Compression.ZSTD, 4_000),
-    "lz4": StoredForm(Compression.LZ4, 4096),
-    "encrypted": StoredForm(Compression.NONE, 7_777, KEYS, encrypts=True),
-    "zstd, encrypted": StoredForm(Compression.ZSTD, 65536, KEYS, encrypts=True),
+    "as it is": StorageFormat(),
+    "zstd": StorageFormat(Compression.ZSTD, 4_000),
+    "lz4": StorageFormat(Compression.LZ4, 4096),
+    "encrypted": StorageFormat(Compression.NONE, 7_777, KEYS, encrypts=True),
+    "zstd, encrypted": StorageFormat(Compression.ZSTD, 65536, KEYS, encrypts=True),
 }
 
 PARTITION = TopicIdPartition(UUID(int=0x5D28_6E0F), "some.topic_of-mine", 3)

@@ -18,7 +18,7 @@ from odradek.pipeline.errors import PipelineError
 from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.metadata import RemoteLogSegmentId
 from odradek.storage.tiered.object_names import segment_key
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_query import (
     COMMITTED,

@@ -39,7 +39,7 @@ from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import parse_directory, summary_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.opening import LOCAL_STORE
+from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE
 from odradek.storage.tiered.summary import SummaryBuilder
 from odradek.testing import Broker
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
@@ -164,7 +164,7 @@ def test_what_is_cut_short_missing_or_nobodys(broker: Broker, copy: Path) -> Non
     report = audited(copy, broker, young_ms=-2000)
     assert report.problems
     assert all(first.stem in text for text in report.problems)
-    standings = sorted(each.standing.value for each in report.findings)
+    standings = sorted(each.status.value for each in report.findings)
     assert standings == ["dangling", "incomplete", "missing", "stray"]
     text = "\n".join(as_text(report))
     assert f"INCOMPLETE: {second.parent.name}/{second.stem} lacks .index\n" in text

@@ -11,7 +11,7 @@ import pytest
 
 from odradek.pipeline.errors import BrokersUnavailable, DataLoss, MissingSegment
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import BrokerRange, Lost, Piece, tasks_of
+from odradek.pipeline.planning import BrokerRange, Lost, SegmentRange, tasks_of
 from odradek.pipeline.query import Query
 from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
 from odradek.pipeline.segment_columns import Stretch
@@ -154,7 +154,7 @@ def test_what_a_deleted_partition_had_is_a_row() -> None:
 
 def test_what_is_lost_costs_no_task_anything() -> None:
     lost = Lost("t", 0, 0, 10**9, "gone")
-    pieces: list[Piece] = [lost, BrokerRange("t", 0, 10**9, 10**9 + 5)]
+    pieces: list[SegmentRange] = [lost, BrokerRange("t", 0, 10**9, 10**9 + 5)]
     (task,) = tasks_of(list(pieces), task_bytes=1 << 30, max_records=10)
     assert task == tuple(pieces)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from odradek.pipeline.decoding.decoder import Aborted
 from odradek.pipeline.history import cover
-from odradek.pipeline.planning import BrokerRange, Piece, each_piece, tasks_of
+from odradek.pipeline.planning import BrokerRange, SegmentRange, each_piece, tasks_of
 from odradek.pipeline.segment_columns import Segments, Stretch, Stretches
 from odradek.pipeline.store import open_store
 from odradek.storage.log.transaction_index import ENTRY, VERSION
@@ -29,7 +29,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage import LogSegmentData
+from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 from tests.pipeline import covering
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
@@ -202,7 +202,7 @@ def test_columns_are_their_segments(
 def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
     sizes: list[list[int] | int], task_bytes: int, min_tasks: int | None, max_records: int | None
 ) -> None:
-    pieces: list[Piece] = []
+    pieces: list[SegmentRange] = []
     offset = 0
     for size in sizes:
         if isinstance(size, int):
@@ -240,7 +240,7 @@ def test_dense_segments_are_less_work_for_who_does_not_read_them(
     """A task has as many segments as keep it busy as long; those that it reads are as large as ever."""
     every = [segment(at, 100 * at, 100 * at + 99) for at in range(40)]
     segments = [replace(each, custom_metadata=DENSE) for each in every[:30]] + every[30:]
-    pieces: list[Piece] = [cover(columns(*segments), ONE_EPOCH, 0, 4000).packed()]
+    pieces: list[SegmentRange] = [cover(columns(*segments), ONE_EPOCH, 0, 4000).packed()]
     size = 100 * 1000
     tasks = tasks_of(pieces, task_bytes=size, skips_dense=skips_dense)
     assert len(tasks) == count

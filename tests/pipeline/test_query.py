@@ -44,7 +44,7 @@ from odradek.storage.tiered.object_names import (
     partition_directory,
     segment_key,
 )
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import TOPIC_ID, VirtualLeader

@@ -34,12 +34,16 @@ from odradek.pipeline.source import BatchReader
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.retention import find_expired
-from odradek.storage.tiered.expiry import Reason, Retained, decide_expiry
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
+)
+from odradek.storage.tiered.remote_retention import (
+    DeletionReason,
+    RetentionInput,
+    decide_expiration,
 )
 from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
@@ -79,7 +83,7 @@ def test_what_a_leader_would_delete(
         start += count
         held.append((start, size_bytes, newest_ms, copied_ms))
     log = held_of(5, held, local)
-    retained = Retained(
+    retained = RetentionInput(
         epochs=(EpochStart(0, 5),),
         log_start_offset=5,
         log_end_offset=start + 1,
@@ -89,9 +93,12 @@ def test_what_a_leader_would_delete(
         remote_bytes=log.remote_bytes,
         now_ms=NOW,
     )
-    *_, expiry = decide_expiry(retained, segments)
+    *_, expiry = decide_expiration(retained, segments)
     assert expiry is not None
-    assert {each.reason for each in expiry.expired} <= {Reason.RETENTION_MS, Reason.RETENTION_BYTES}
+    assert {each.reason for each in expiry.expired} <= {
+        DeletionReason.RETENTION_MS,
+        DeletionReason.RETENTION_BYTES,
+    }
     outcome = what_if(log, Rule(ms, size), NOW)
     assert outcome.segments_deleted == len(expiry.expired)
     assert outcome.bytes_deleted == sum(each.segment.size_bytes for each in expiry.expired)

@@ -31,7 +31,7 @@ from odradek.storage.tiered.object_names import (
     summary_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.summary import SummaryBuilder
 from odradek.testing.virtual_objects import VirtualObjects
 

@@ -23,7 +23,7 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
 
 pa = pytest.importorskip("pyarrow")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from odradek.broker.tiered.remote_log_manager import Role, _Tiered
-from odradek.broker.tiered.segment_work import SegmentWork
+from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
-from odradek.replication.remote.deleted_topics import DeletedTopics, Verdict
+from odradek.replication.remote.partition_remover import DeletedTopics, TopicState
 from odradek.seams.files import Buffer
 from odradek.storage.log import expiry as local_expiry
 from odradek.storage.log import relocation
 from odradek.storage.log.state import LogState
-from odradek.storage.tiered import expiry
+from odradek.storage.tiered import remote_retention
 from odradek.storage.tiered.manifest import StoredObject
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import segment_key
@@ -36,7 +36,7 @@ def let_go_of_what_was_not_copied(patch: pytest.MonkeyPatch) -> None:
 
 def leave_what_others_began(patch: pytest.MonkeyPatch) -> None:
     """Copies that are not finished stay."""
-    patch.setattr(SegmentWork, "is_dangling", lambda work, segment: False)
+    patch.setattr(SegmentOperations, "is_dangling", lambda work, segment: False)
 
 
 def take_the_store_at_its_word(patch: pytest.MonkeyPatch) -> None:
@@ -52,14 +52,14 @@ def take_the_store_at_its_word(patch: pytest.MonkeyPatch) -> None:
 
 def count_sizes_twice(patch: pytest.MonkeyPatch) -> None:
     """What is in the tier is counted once more, as after a change of leaders in Kafka once."""
-    honest = expiry._Decision.__init__
+    honest = remote_retention._Decision.__init__
 
     def begin(self: Any, retained: Any) -> None:
         honest(self, retained)
         if retained.retention_bytes >= 0:
             self._excess += retained.remote_bytes
 
-    patch.setattr(expiry._Decision, "__init__", begin)
+    patch.setattr(remote_retention._Decision, "__init__", begin)
 
 
 def begin_where_the_disk_does(patch: pytest.MonkeyPatch) -> None:
@@ -98,19 +98,19 @@ def stay_switched_off(patch: pytest.MonkeyPatch) -> None:
 def forget_what_is_given_up(patch: pytest.MonkeyPatch) -> None:
     """A copy that is switched off half done, or whose leader is another, is nobody's."""
 
-    def hand_over(work: SegmentWork, step: object, segment: RemoteLogSegmentMetadata) -> None:
-        work.in_hand[segment.id] += 1
+    def hand_over(work: SegmentOperations, step: object, segment: RemoteLogSegmentMetadata) -> None:
+        work.in_progress[segment.id] += 1
 
-    patch.setattr(SegmentWork, "_hand_over", hand_over)
+    patch.setattr(SegmentOperations, "_hand_over", hand_over)
 
 
 def remove_only_what_is_heard_of(patch: pytest.MonkeyPatch) -> None:
     """Who begins to lead a metadata partition does not look whether topics in it were deleted."""
 
-    def verdict(deleted: DeletedTopics, *args: Any, **kwargs: Any) -> Verdict:
-        return Verdict.LIVES
+    def topic_state(deleted: DeletedTopics, *args: Any, **kwargs: Any) -> TopicState:
+        return TopicState.EXISTS
 
-    patch.setattr(DeletedTopics, "verdict", verdict)
+    patch.setattr(DeletedTopics, "topic_state", topic_state)
 
 
 PLANTED = [

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from odradek.broker.lifecycle.errors import Stopped
-from odradek.broker.tiered.segment_work import SegmentWork
+from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
 from odradek.testing.simulation.cluster import DATA, NodeLife, SimulatedCluster
 from odradek.testing.simulation.log_watch import LIFE, Cause, watching
@@ -37,14 +37,14 @@ def test_a_handler_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_round_that_fails_once_is_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, failures = SegmentWork.copy, [ValueError("of its own")]
+    honest, failures = SegmentOperations.copy, [ValueError("of its own")]
 
-    async def copy(self: SegmentWork, *args: Any, **kwargs: Any) -> Any:
+    async def copy(self: SegmentOperations, *args: Any, **kwargs: Any) -> Any:
         if failures:
             raise failures.pop()
         return await honest(self, *args, **kwargs)
 
-    monkeypatch.setattr(SegmentWork, "copy", copy)
+    monkeypatch.setattr(SegmentOperations, "copy", copy)
     run = simulate(Plan(0, (), nodes=1, writers=1, transactional=0, tiered=True))
     assert {each.kind for each in run.anomalies} == {"an error of its own"}
     assert "ValueError: of its own" in run.anomalies[0].text

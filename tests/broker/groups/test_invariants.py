@@ -29,7 +29,7 @@ CODES = (ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
 names = st.sampled_from(NAMES)
 
 
-class Histories(RuleBasedStateMachine):
+class LeaderEpochRecovery(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.generation = -1
@@ -238,10 +238,10 @@ class Histories(RuleBasedStateMachine):
         assert group is None or group.wake_ms is None
 
 
-Histories.TestCase.settings = settings(
+LeaderEpochRecovery.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
 )
-TestHistories = Histories.TestCase
+TestHistories = LeaderEpochRecovery.TestCase
 
 
 @given(st.lists(st.tuples(names, st.sampled_from(["join", "sync", "heartbeat", "leave"]))))

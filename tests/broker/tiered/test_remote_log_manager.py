@@ -16,7 +16,7 @@ from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
 )
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (
@@ -117,12 +117,12 @@ async def test_what_was_given_up_is_deleted_by_one_alone(clock: VirtualClock) ->
         await world.pass_time(0.1)
         for _ in range(100):
             (segment,) = world.metadata.segments(ID)
-            assert world.manager.work.in_hand == {segment.id: 1}
+            assert world.manager.work.in_progress == {segment.id: 1}
             await world.pass_time(0.7)
         world.storage.failing.clear()
         await world.pass_time(60)
         assert world.storage.kept == {}
-        assert not world.manager.work.in_hand
+        assert not world.manager.work.in_progress
 
 
 async def test_what_led_publishes_after_all_says_how_it_is_stored(clock: VirtualClock) -> None:

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.tiered.reads import _cache_bytes
-from odradek.broker.tiered.rounds import BackOff
+from odradek.broker.tiered.periodic_task import BackOff
+from odradek.broker.tiered.remote_read_service import _cache_bytes
 from odradek.broker.tiered.settings import RemoteLogSettings
-from odradek.broker.tiered.tiering import metadata_properties
+from odradek.broker.tiered.tiered_storage import metadata_properties
 from odradek.seams.entropy import SeededEntropy
 
 MANAGER = "remote.log.manager"

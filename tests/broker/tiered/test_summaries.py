@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.broker.tiered.summaries import COPIES_BEHIND_MIN
+from odradek.broker.tiered.copy_task import COPIES_BEHIND_MIN
 from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteStorageUnavailable
 from odradek.storage.tiered.summary import decode
 from odradek.testing.virtual_clock import VirtualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.tiered.tiering import REMEMBERED_STORE
+from odradek.broker.tiered.tiered_storage import REMEMBERED_STORE
 from tests.broker.tiered.test_tiered_broker import VALUES, Stage, stage
 
 AWAY = ("the remote store is away", "is not the directory that it was")

@@ -9,7 +9,7 @@ from odradek.replication.partition.follower_state import BuildRemoteAux
 from odradek.replication.remote.auxiliary_state import history
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
-from odradek.storage.tiered.copying import highest_copied
+from odradek.storage.tiered.copy_candidates import find_highest_copied_offset
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -43,7 +43,7 @@ class MemoryTier:
 
     def copied_of(self, log: MemoryLog) -> int:
         """The last offset of this log that is in the tier, -1: none (T-31)."""
-        return highest_copied(
+        return find_highest_copied_offset(
             log.epochs.entries,
             log.end_offset,
             lambda epoch: self.metadata.highest_offset(PARTITION, epoch),

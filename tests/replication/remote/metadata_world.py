@@ -14,16 +14,23 @@ import trio
 from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.replication.controller.image import MetadataDelta
-from odradek.replication.remote.deleted_topics import DeletedTopics, Verdict
+from odradek.replication.remote.metadata_manager_settings import (
+    MetadataManagerSettings,
+    read_settings,
+)
 from odradek.replication.remote.metadata_snapshots import MetadataSnapshots
-from odradek.replication.remote.removing import PartitionRemover, RemoverSettings
-from odradek.replication.remote.settings import MetadataManagerSettings, read_settings
+from odradek.replication.remote.partition_remover import (
+    DeletedTopics,
+    RemotePartitionRemover,
+    RemoverSettings,
+    TopicState,
+)
 from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams.files import Buffer, Path
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.testing.power import NodeCrashed
 from odradek.testing.simulation.cluster import CLIENTS, PORT, SimulatedCluster, host
 from odradek.testing.simulation.plan import DATA
@@ -91,7 +98,7 @@ class Life:
     """A node's manager and remover, while it is up."""
 
     manager: TopicBasedRemoteLogMetadataManager
-    remover: PartitionRemover
+    remover: RemotePartitionRemover
     deleted: DeletedTopics
     settings: MetadataManagerSettings
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -137,25 +144,27 @@ class MetadataWorld:
         snapshots = MetadataSnapshots(doors.seams, Path(DATA), round_s=2.0)
         manager = TopicBasedRemoteLogMetadataManager(doors.seams, settings, snapshots)
         deleted = DeletedTopics()
-        remover = PartitionRemover(
+        remover = RemotePartitionRemover(
             manager,
             self.store,
             doors.seams,
             RemoverSettings(interval_s=5.0, backoff_s=0.1, backoff_max_s=1.0),
             node_id=number,
-            verdict=lambda partition, first_ms: self._verdict(number, deleted, partition, first_ms),
+            topic_state=lambda partition, first_ms: self._topic_state(
+                number, deleted, partition, first_ms
+            ),
         )
         return Life(manager, remover, deleted, settings)
 
-    def _verdict(
+    def _topic_state(
         self, number: int, deleted: DeletedTopics, partition: TopicIdPartition, first_ms: int
-    ) -> Verdict:
+    ) -> TopicState:
         broker = self.cluster.nodes[number].broker
         if broker is None or not self.removes:
-            return Verdict.LIVES
+            return TopicState.EXISTS
         now_ms = self.world.clock.wall_ms() if broker.metadata.is_active else None
         image = broker.metadata.image
-        return deleted.verdict(image, partition.topic_id, first_ms, now_ms=now_ms)
+        return deleted.topic_state(image, partition.topic_id, first_ms, now_ms=now_ms)
 
     async def _live(self, number: int, life: Life) -> None:
         broker = self.cluster.nodes[number].broker

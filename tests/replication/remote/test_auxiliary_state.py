@@ -24,7 +24,7 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_storage_manager import IndexType
 from tests.replication.fetching.fetching_world import FOLLOWER, SMALL, Led, Stand, is_same
 from tests.replication.remote.tier import Tier, leave_the_disk, partition_of
 from tests.storage.log.log_world import idempotent

@@ -10,8 +10,8 @@ import pytest
 
 from odradek.replication.remote.metadata_snapshots import (
     MetadataSnapshots,
-    ReadPartition,
-    WhatIsRead,
+    SubscribedPartition,
+    SubscribedPartitions,
     file_name,
 )
 from odradek.seams.files import Path
@@ -25,8 +25,8 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS, decode_offsets
-from odradek.storage.tiered.partition_metadata import PartitionMetadata
+from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS, decode_offsets
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
@@ -37,7 +37,7 @@ PLACE = 4
 TOPIC, ANOTHER = UUID(int=100), UUID(int=101)
 
 
-def apply(metadata: PartitionMetadata, event: SegmentEvent) -> None:
+def apply(metadata: RemoteLogMetadataCache, event: SegmentEvent) -> None:
     with suppress(RemoteStorageError):  # as any reader: passed over
         metadata.apply(event)
 
@@ -52,12 +52,12 @@ class Node:
         self.events = events
         self.topic_id = topic_id
         self.snapshots = MetadataSnapshots(doors.seams, DIRECTORY)
-        self.known: dict[TopicIdPartition, PartitionMetadata] = {}
+        self.known: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
     async def follow(self, partition: TopicIdPartition) -> int:
         """What is read from the topic for it."""
         found = await self.snapshots.load(partition, PLACE)
-        metadata = PartitionMetadata(partition) if found is None else found.metadata
+        metadata = RemoteLogMetadataCache(partition) if found is None else found.metadata
         start = 0 if found is None or found.topic_id != self.topic_id else found.offset
         self.known[partition] = metadata
         for event in self.events[start:]:
@@ -71,12 +71,12 @@ class Node:
 
     async def write(self) -> None:
         end = len(self.events)
-        read = [ReadPartition(each, PLACE, end, True) for each in self.known.values()]
-        await self.snapshots.write(WhatIsRead(self.topic_id, read))
+        read = [SubscribedPartition(each, PLACE, end, True) for each in self.known.values()]
+        await self.snapshots.write(SubscribedPartitions(self.topic_id, read))
 
     def check(self) -> None:
         for partition, metadata in self.known.items():
-            truth = PartitionMetadata(partition)
+            truth = RemoteLogMetadataCache(partition)
             for event in self.events:
                 if event.partition == partition:
                     apply(truth, event)

@@ -19,7 +19,7 @@ from odradek.client.consumer import (
 from odradek.client.errors import TimedOut
 from odradek.client.metadata import Cluster
 from odradek.client.producer import open_producer
-from odradek.replication.remote import metadata_reading
+from odradek.replication.remote import metadata_topic_consumer
 from odradek.replication.remote.metadata_snapshots import file_name
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import (
@@ -32,8 +32,8 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.metadata_snapshot_file import COMMITTED_OFFSETS
 from odradek.testing.simulation.plan import DATA
 from tests.replication.remote.metadata_world import MetadataWorld, run
 from tests.replication.remote.numbered_segments import FINISHED, A, B, becomes, copied, segment
@@ -264,7 +264,7 @@ def test_a_damaged_batch_holds_up_its_partition_alone(
             polls += 1
             return await super().poll(max_wait_s)
 
-    monkeypatch.setattr(metadata_reading, "Reader", CountedReader)
+    monkeypatch.setattr(metadata_topic_consumer, "Reader", CountedReader)
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -359,7 +359,7 @@ def test_a_newcomer_below_the_topics_start_sets_nobody_back(
                 await copied(world, 1, A, 2)
             return found
 
-        monkeypatch.setattr(metadata_reading, "list_offsets", list_slowly)
+        monkeypatch.setattr(metadata_topic_consumer, "list_offsets", list_slowly)
         manager.partitions_changed([newcomer], [])
         await manager.wait_ready(newcomer)
         assert told == [(20, SegmentState.COPY_SEGMENT_STARTED), (20, FINISHED)]

@@ -8,6 +8,11 @@ from uuid import UUID
 
 from odradek.seams.files import Buffer, FileSlice
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.tiered.copy_candidates import (
+    CandidateSegment,
+    list_candidate_segments,
+    open_segment_to_copy,
+)
 from odradek.storage.tiered.errors import RemoteResourceNotFound, RemoteStorageError
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
@@ -16,8 +21,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
-from odradek.storage.tiered.sealed import SealedSegment, copyable_segments, open_sealed
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.testing.memory_metadata import MemoryMetadataManager
 
 
@@ -97,12 +101,12 @@ class Tier:
     def copy(self, log: PartitionLog) -> None:
         """All segments that may be, and are not yet."""
         self.announce(log)
-        for each in copyable_segments(log):
+        for each in list_candidate_segments(log):
             if each.end_offset > log.highest_copied_offset:
                 self._copy(log, each)
 
-    def _copy(self, log: PartitionLog, sealed: SealedSegment) -> None:
-        opened = open_sealed(log, sealed)
+    def _copy(self, log: PartitionLog, sealed: CandidateSegment) -> None:
+        opened = open_segment_to_copy(log, sealed)
         metadata = RemoteLogSegmentMetadata(
             RemoteLogSegmentId(partition_of(log), UUID(int=next(self._numbers))),
             sealed.base_offset,

@@ -12,7 +12,7 @@ from odradek.storage.errors import CorruptRecords, InRemoteTier, OffsetOutOfRang
 from odradek.storage.log.epochs import EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import decode_snapshot
 from odradek.storage.log.truncation import Beginning
-from odradek.storage.tiered.sealed import copyable_segments, open_sealed
+from odradek.storage.tiered.copy_candidates import list_candidate_segments, open_segment_to_copy
 from tests.storage.log.log_world import (
     FOREVER,
     NOW_MS,
@@ -183,7 +183,7 @@ def test_the_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
     world.log.copied_to(8)
     aged = dataclasses.replace(TIERED, local_retention_ms=1)
     assert expire(world, aged, NOW_MS + 20) == [9, 12]
-    assert [each.base_offset for each in copyable_segments(world.log)] == [9]
+    assert [each.base_offset for each in list_candidate_segments(world.log)] == [9]
     world.log.copied_to(11)
     assert expire(world, aged, NOW_MS + 20) == [12]
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (0, 12)
@@ -243,14 +243,16 @@ def test_t28_only_what_is_sealed_and_decided_is_copied() -> None:
         world.append(idempotent(7, number))
     log = world.log
     assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
-    assert copyable_segments(log) == []  # none is replicated
+    assert list_candidate_segments(log) == []  # none is replicated
     log.advance_high_watermark(2)
-    assert copyable_segments(log) == []
+    assert list_candidate_segments(log) == []
     log.advance_high_watermark(9)
-    assert [(each.base_offset, each.end_offset) for each in copyable_segments(log)] == [(0, 2)]
+    assert [(each.base_offset, each.end_offset) for each in list_candidate_segments(log)] == [
+        (0, 2)
+    ]
     world.coordinate(marker(8, commit=True))
     log.advance_high_watermark(log.end_offset)
-    assert [each.end_offset for each in copyable_segments(log)][:2] == [2, 5]
+    assert [each.end_offset for each in list_candidate_segments(log)][:2] == [2, 5]
 
 
 def test_t21_t56_with_a_segment_goes_all_that_belongs_to_it() -> None:
@@ -264,8 +266,8 @@ def test_t21_t56_with_a_segment_goes_all_that_belongs_to_it() -> None:
     log = world.log
     log.advance_high_watermark(log.end_offset)
     log.roll()
-    last = copyable_segments(log)[-1]
-    opened = open_sealed(log, last)
+    last = list_candidate_segments(log)[-1]
+    opened = open_segment_to_copy(log, last)
     data = opened.data
     assert isinstance(data.log, FileSlice)
     assert data.log.read() == world.files.read(last.segment.path(".log"))
@@ -289,30 +291,31 @@ def test_t21_t56_with_a_segment_goes_all_that_belongs_to_it() -> None:
 def test_t56_a_snapshot_that_is_missing_or_torn_is_made_anew() -> None:
     """T-56."""
     world = filled()
-    first, second, _ = copyable_segments(world.log)
+    first, second, _ = list_candidate_segments(world.log)
     wanted = [
-        bytes(open_sealed(world.log, each).data.producer_snapshot) for each in (first, second)
+        bytes(open_segment_to_copy(world.log, each).data.producer_snapshot)
+        for each in (first, second)
     ]  # type: ignore[arg-type]
     world.files.remove(world.log.snapshots.path(3))
     torn = world.files.open(world.log.snapshots.path(6), write=True)
     torn.truncate(20)
     for each, before in zip((first, second), wanted, strict=True):
-        found = open_sealed(world.log, each).data.producer_snapshot
+        found = open_segment_to_copy(world.log, each).data.producer_snapshot
         (now,), (then,) = decode_snapshot(bytes(found)), decode_snapshot(before)  # type: ignore[arg-type]
         assert (now.producer_id, now.last_sequence) == (then.producer_id, then.last_sequence)
 
 
 def test_a_segment_that_is_being_copied_stays_readable_though_it_goes() -> None:
     world = filled()
-    first = copyable_segments(world.log)[0]
-    opened = open_sealed(world.log, first)
+    first = list_candidate_segments(world.log)[0]
+    opened = open_segment_to_copy(world.log, first)
     assert isinstance(opened.data.log, FileSlice)
     wanted = opened.data.log.read()
     world.log.copied_to(8)
     assert expire(world) == [9]
     assert opened.data.log.read() == wanted
     with pytest.raises(OffsetOutOfRange):
-        open_sealed(world.log, first)
+        open_segment_to_copy(world.log, first)
     opened.close()
 
 
@@ -325,17 +328,19 @@ def test_a_segment_that_its_disk_cut_is_not_copied() -> None:
     world.files.open(second.path(".log"), write=True).truncate(size // 2)
     log = world.open(clean=True)
     log.advance_high_watermark(12)
-    for each in copyable_segments(log):
+    for each in list_candidate_segments(log):
         if each.base_offset == second.base_offset:
             with pytest.raises(CorruptRecords):
-                open_sealed(log, each)
+                open_segment_to_copy(log, each)
         else:
-            open_sealed(log, each).close()
+            open_segment_to_copy(log, each).close()
 
 
 def test_the_epochs_of_a_copy_begin_where_the_segment_does() -> None:
     world = filled()
-    found = [open_sealed(world.log, each).epochs for each in copyable_segments(world.log)]
+    found = [
+        open_segment_to_copy(world.log, each).epochs for each in list_candidate_segments(world.log)
+    ]
     assert found == [
         (EpochStart(0, 0),),
         (EpochStart(0, 3), EpochStart(1, 4)),

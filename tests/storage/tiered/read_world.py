@@ -13,31 +13,31 @@ import trio
 from odradek.protocol.records.batch import Batch, batches
 from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.tiered.aborted import AbortedTransactions
+from odradek.storage.tiered.copy_candidates import list_candidate_segments, open_segment_to_copy
 from odradek.storage.tiered.errors import (
     RemoteNotReady,
     RemoteResourceNotFound,
     RemoteSegmentNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.pieces import Pieces, ReaderLimits
-from odradek.storage.tiered.remote_reads import (
+from odradek.storage.tiered.remote_aborted_transactions import RemoteAbortedTransactions
+from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
+from odradek.storage.tiered.remote_log_reader import (
     ReadLimits,
+    RemoteLogReader,
     RemoteRead,
-    RemoteReads,
     partition_of,
 )
-from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
-from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
-from odradek.storage.tiered.response_spill import SpilledResponses
-from odradek.storage.tiered.sealed import copyable_segments, open_sealed
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
+from odradek.storage.tiered.remote_timestamp_lookup import RemoteTimestampLookup
+from odradek.storage.tiered.response_spill import ResponseSpill
+from odradek.storage.tiered.segment_range_cache import ReaderLimits, SegmentRangeCache
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.storage.log.log_world import FOREVER, NOW_MS, World
 
@@ -126,10 +126,10 @@ def copy_sealed(
     log: PartitionLog, store: Store, copies: int = 0
 ) -> Iterator[RemoteLogSegmentMetadata]:
     """Copy what is sealed, decided, and not copied yet; ids are numbered from `copies` on."""
-    for sealed in copyable_segments(log):
+    for sealed in list_candidate_segments(log):
         if sealed.base_offset <= log.highest_copied_offset:
             continue
-        opened = open_sealed(log, sealed)
+        opened = open_segment_to_copy(log, sealed)
         copies += 1
         segment = RemoteLogSegmentMetadata(
             RemoteLogSegmentId(partition_of(log), UUID(int=copies)),
@@ -257,7 +257,7 @@ class Readers:
             limit_bytes=lambda: tiers.limit_bytes,
             ttl_ms=tiers.ttl_ms,
         )
-        self.pieces = Pieces(
+        self.pieces = SegmentRangeCache(
             tiers.offload,
             tiers.store,
             lambda: nursery,
@@ -267,12 +267,12 @@ class Readers:
             bytes_max=tiers.bytes_max,
         )
         metadata: object = tiers.metadata
-        aborted = AbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
-        self.aside = SpilledResponses(
+        aborted = RemoteAbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
+        self.aside = ResponseSpill(
             tiers.log_world.files, CACHE_ROOT, tiers.offload, self.pieces, bytes_max=tiers.aside_max
         )
-        self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted, self.aside)  # type: ignore[arg-type]
-        self.timestamps = RemoteTimestamps(
+        self.reads = RemoteLogReader(metadata, self.indexes, self.pieces, aborted, self.aside)  # type: ignore[arg-type]
+        self.timestamps = RemoteTimestampLookup(
             metadata,  # type: ignore[arg-type]
             self.indexes,
             self.pieces,
@@ -288,7 +288,7 @@ class Readers:
     async def batches(self, offset: int, limits: ReadLimits = EVERYTHING) -> list[Batch]:
         found = await self.read(offset, limits)
         data = b"".join(as_bytes(each) for each in found.records)
-        found.let_go()
+        found.unpin()
         return list(batches(memoryview(data), check=True))
 
     async def offsets(self, offset: int, limits: ReadLimits = EVERYTHING) -> list[int]:

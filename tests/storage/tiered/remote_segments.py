@@ -19,9 +19,9 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
-    may_follow,
+    is_valid_transition,
 )
-from odradek.storage.tiered.partition_metadata import PartitionMetadata
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 
 FOO_0 = TopicIdPartition(UUID(int=1), "foo", 0)
 STARTED, FINISHED, DELETING, DELETED = SegmentState
@@ -74,7 +74,7 @@ class Model:
             raise InvalidRemoteState
         if before is None and not is_new:
             raise RemoteResourceNotFound
-        if not may_follow(None if before is None else before.state, event.state):
+        if not is_valid_transition(None if before is None else before.state, event.state):
             raise InvalidRemoteState
         if isinstance(event, RemoteLogSegmentMetadata):
             self.known[event.id.id] = event
@@ -190,7 +190,7 @@ Events = list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate]
 any_events = st.lists(any_segment() | any_update(), min_size=8, max_size=40)
 
 
-def check_against(model: Model, metadata: PartitionMetadata) -> None:
+def check_against(model: Model, metadata: RemoteLogMetadataCache) -> None:
     assert list(metadata.segments()) == model.segments()
     assert metadata.unfinished() == [x for x in model.segments() if x.state is not FINISHED]
     for timestamp in range(0, 60, 7):
@@ -209,7 +209,7 @@ def check_against(model: Model, metadata: PartitionMetadata) -> None:
             assert found == (ending[0] if ending else None)
 
 
-def play(events: Events, model: Model, metadata: PartitionMetadata) -> None:
+def play(events: Events, model: Model, metadata: RemoteLogMetadataCache) -> None:
     for event in events:
         refused: list[type[Exception] | None] = []
         for one in (model.apply, metadata.apply):
@@ -221,8 +221,8 @@ def play(events: Events, model: Model, metadata: PartitionMetadata) -> None:
         assert refused[0] == refused[1], event
 
 
-def with_copies(*copies: RemoteLogSegmentMetadata) -> PartitionMetadata:
-    metadata = PartitionMetadata(FOO_0)
+def with_copies(*copies: RemoteLogSegmentMetadata) -> RemoteLogMetadataCache:
+    metadata = RemoteLogMetadataCache(FOO_0)
     for each in copies:
         metadata.apply(each)
         metadata.apply(becomes(each, FINISHED, each.event_timestamp_ms))

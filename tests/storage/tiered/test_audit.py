@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from odradek.seams.objects import ObjectInfo
-from odradek.storage.tiered.audit import NEEDED, Audit, KnownSegments, Standing
+from odradek.storage.tiered.audit import NEEDED, KnownSegments, RemoteStorageAudit, SegmentStatus
 from odradek.storage.tiered.metadata import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
@@ -49,21 +49,21 @@ def known_to_be(*steps: SegmentState, copy: RemoteLogSegmentMetadata = COPY) -> 
 
 def audited(
     known: KnownSegments | None, *objects: Iterable[ObjectInfo], page: int = 3
-) -> tuple[Audit, dict[int, Standing]]:
+) -> tuple[RemoteStorageAudit, dict[int, SegmentStatus]]:
     """By the segments' numbers; settled."""
-    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     listed = sorted((info for some in objects for info in some), key=lambda info: info.key)
     judged = []
     for at in range(0, len(listed), page):
         judged += audit.take(listed[at : at + page])
     judged += audit.end()
-    audit.settle()
-    whole = [each for each in judged if each.standing is Standing.WHOLE]
+    audit.recheck()
+    whole = [each for each in judged if each.status is SegmentStatus.WHOLE]
     found = {}
     for each in (*whole, *audit.findings):
         of = each.stored or each.metadata
         if of is not None:
-            found[of.id.id.int] = each.standing
+            found[of.id.id.int] = each.status
     return audit, found
 
 
@@ -79,120 +79,120 @@ def test_directories_that_are_listed_at_once_are_as_one_after_the_other(
         known.apply(becomes(copy, FINISHED, OLD))
     foo, bar = objects_of(COPY), objects_of(other, NEEDED)
     alone, expected = audited(known, foo, bar)
-    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     parts = [(audit.part(), foo), (audit.part(), bar)]
     for at in range(len(foo)):
         for part, listed in parts:
             part.take(listed[at : at + 1])
     judged = [each for part, _ in parts for each in audit.join(part)]
     judged += audit.end()
-    audit.settle()
+    audit.recheck()
     standings = {
-        of.id.id.int: each.standing
-        for each in (*(e for e in judged if e.standing is Standing.WHOLE), *audit.findings)
+        of.id.id.int: each.status
+        for each in (*(e for e in judged if e.status is SegmentStatus.WHOLE), *audit.findings)
         if (of := each.stored or each.metadata) is not None
     }
     assert standings == expected
-    assert (audit.tallies, audit.objects) == (alone.tallies, alone.objects)
+    assert (audit.usages, audit.objects) == (alone.usages, alone.objects)
 
 
 @pytest.mark.parametrize(
-    ("known", "suffixes", "put_ms", "standing"),
+    ("known", "suffixes", "put_ms", "status"),
     [
-        (known_to_be(FINISHED), SUFFIXES, NEW, Standing.WHOLE),
-        (known_to_be(FINISHED), NEEDED, OLD, Standing.WHOLE),
-        (known_to_be(FINISHED), [".log", ".index"], OLD, Standing.INCOMPLETE),
-        (known_to_be(FINISHED), [], OLD, Standing.MISSING),
-        (known_to_be(), SUFFIXES, OLD, Standing.COPYING),
-        (known_to_be(), [".log"], NEW, Standing.COPYING),
+        (known_to_be(FINISHED), SUFFIXES, NEW, SegmentStatus.WHOLE),
+        (known_to_be(FINISHED), NEEDED, OLD, SegmentStatus.WHOLE),
+        (known_to_be(FINISHED), [".log", ".index"], OLD, SegmentStatus.INCOMPLETE),
+        (known_to_be(FINISHED), [], OLD, SegmentStatus.MISSING),
+        (known_to_be(), SUFFIXES, OLD, SegmentStatus.COPYING),
+        (known_to_be(), [".log"], NEW, SegmentStatus.COPYING),
         (known_to_be(), [], OLD, None),
-        (known_to_be(FINISHED, DELETING), SUFFIXES, OLD, Standing.DELETING),
-        (known_to_be(DELETING), [".log"], OLD, Standing.DELETING),
+        (known_to_be(FINISHED, DELETING), SUFFIXES, OLD, SegmentStatus.DELETING),
+        (known_to_be(DELETING), [".log"], OLD, SegmentStatus.DELETING),
         (known_to_be(DELETING), [], OLD, None),
-        (known_to_be(DELETING, DELETED), [".log"], OLD, Standing.DANGLING),
-        (known_to_be(DELETING, DELETED), SUFFIXES, OLD, Standing.DANGLING),
-        (known_to_be(DELETING, DELETED), [".log"], NEW, Standing.YOUNG),
-        (known_to_be(copy=segment(5, 0, 9)), [".log"], OLD, Standing.DANGLING),
-        (known_to_be(copy=segment(5, 0, 9)), [".log"], NEW, Standing.YOUNG),
-        (KnownSegments(), SUFFIXES, OLD, Standing.FOREIGN),
-        (KnownSegments(), [".log"], NEW, Standing.FOREIGN),
+        (known_to_be(DELETING, DELETED), [".log"], OLD, SegmentStatus.DANGLING),
+        (known_to_be(DELETING, DELETED), SUFFIXES, OLD, SegmentStatus.DANGLING),
+        (known_to_be(DELETING, DELETED), [".log"], NEW, SegmentStatus.YOUNG),
+        (known_to_be(copy=segment(5, 0, 9)), [".log"], OLD, SegmentStatus.DANGLING),
+        (known_to_be(copy=segment(5, 0, 9)), [".log"], NEW, SegmentStatus.YOUNG),
+        (KnownSegments(), SUFFIXES, OLD, SegmentStatus.FOREIGN),
+        (KnownSegments(), [".log"], NEW, SegmentStatus.FOREIGN),
     ],
 )
 def test_how_a_segment_stands(
-    known: KnownSegments, suffixes: Iterable[str], put_ms: int, standing: Standing | None
+    known: KnownSegments, suffixes: Iterable[str], put_ms: int, status: SegmentStatus | None
 ) -> None:
     _, found = audited(known, objects_of(COPY, suffixes, put_ms))
-    assert found.get(1) is standing
+    assert found.get(1) is status
 
 
 @pytest.mark.parametrize(
-    ("suffixes", "put_ms", "standing"),
+    ("suffixes", "put_ms", "status"),
     [
-        (SUFFIXES, OLD, Standing.WHOLE),
-        ([*NEEDED[1:], MANIFEST_SUFFIX], OLD, Standing.INCOMPLETE),
-        (NEEDED, OLD, Standing.DANGLING),
-        (NEEDED, NEW, Standing.YOUNG),
+        (SUFFIXES, OLD, SegmentStatus.WHOLE),
+        ([*NEEDED[1:], MANIFEST_SUFFIX], OLD, SegmentStatus.INCOMPLETE),
+        (NEEDED, OLD, SegmentStatus.DANGLING),
+        (NEEDED, NEW, SegmentStatus.YOUNG),
     ],
 )
 def test_how_a_segment_stands_by_the_manifests_alone(
-    suffixes: Iterable[str], put_ms: int, standing: Standing
+    suffixes: Iterable[str], put_ms: int, status: SegmentStatus
 ) -> None:
     other = objects_of(segment(2, 10, 19))
     _, found = audited(None, objects_of(COPY, suffixes, put_ms), other)
-    assert found == {1: standing, 2: Standing.WHOLE}
+    assert found == {1: status, 2: SegmentStatus.WHOLE}
 
 
 def test_without_a_single_manifest_nothing_is_garbage() -> None:
     """A store that Kafka's LocalTieredStorage wrote: nothing in it may be taken for garbage."""
     kafkas = [objects_of(segment(n, n, n, partition=BAR_0), NEEDED) for n in range(5)]
     _, found = audited(None, *kafkas, objects_of(segment(9, 0, 9)), objects_of(COPY, [".log"]))
-    expected = dict.fromkeys(range(5), Standing.FOREIGN)
-    assert found == {**expected, 1: Standing.DANGLING, 9: Standing.WHOLE}
+    expected = dict.fromkeys(range(5), SegmentStatus.FOREIGN)
+    assert found == {**expected, 1: SegmentStatus.DANGLING, 9: SegmentStatus.WHOLE}
 
 
 @pytest.mark.parametrize(
-    ("put_ms", "doubtful", "standing"),
+    ("put_ms", "doubtful", "status"),
     [
-        (OLD, FOO_0, Standing.UNCLEAR),
-        (NEW, FOO_0, Standing.YOUNG),
-        (OLD, BAR_0, Standing.DANGLING),
+        (OLD, FOO_0, SegmentStatus.UNCLEAR),
+        (NEW, FOO_0, SegmentStatus.YOUNG),
+        (OLD, BAR_0, SegmentStatus.DANGLING),
     ],
 )
 def test_what_brokers_may_know_of_is_no_garbage(
-    put_ms: int, doubtful: TopicIdPartition, standing: Standing
+    put_ms: int, doubtful: TopicIdPartition, status: SegmentStatus
 ) -> None:
     """Nor in a part of the listing."""
     known = known_to_be(copy=segment(5, 0, 9))
-    audit = Audit(
+    audit = RemoteStorageAudit(
         known, old_before_ms=OLD_BEFORE, is_doubtful=lambda partition: partition == doubtful
     )
     part = audit.part()
     part.take(objects_of(COPY, put_ms=put_ms))
     audit.join(part)
-    assert [each.standing for each in audit.findings] == [standing]
-    audit.settle()
-    assert [each.standing for each in audit.findings] == [standing]
+    assert [each.status for each in audit.findings] == [status]
+    audit.recheck()
+    assert [each.status for each in audit.findings] == [status]
 
 
 def test_a_copy_that_begins_while_the_store_is_listed_is_no_garbage() -> None:
     """It is announced before its first object is put: the metadata that is read after has it."""
     known = known_to_be(copy=segment(5, 0, 9))
-    audit = Audit(known, old_before_ms=NEW + 1)  # its age would make it garbage
+    audit = RemoteStorageAudit(known, old_before_ms=NEW + 1)  # its age would make it garbage
     audit.take(objects_of(COPY, [".log"], NEW))
     audit.end()
-    assert [each.standing for each in audit.findings] == [Standing.DANGLING]
+    assert [each.status for each in audit.findings] == [SegmentStatus.DANGLING]
     known.apply(COPY)
-    audit.settle()
-    assert [each.standing for each in audit.findings] == [Standing.COPYING]
+    audit.recheck()
+    assert [each.status for each in audit.findings] == [SegmentStatus.COPYING]
 
 
 def test_a_copy_that_ends_while_the_store_is_listed_is_not_incomplete() -> None:
     known = known_to_be()
-    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     audit.take(objects_of(COPY, [".log"], NEW))
     audit.end()
     known.apply(becomes(COPY, FINISHED, NEW))
-    audit.settle()
+    audit.recheck()
     assert audit.findings == []
 
 
@@ -200,47 +200,47 @@ def test_what_is_lost_of_a_copy_that_had_ended_is_told_however_young_it_is() -> 
     known = known_to_be()
     known.apply(becomes(COPY, FINISHED, NEW))
     _, found = audited(known, objects_of(COPY, NEEDED[1:], NEW))
-    assert found == {1: Standing.INCOMPLETE}
+    assert found == {1: SegmentStatus.INCOMPLETE}
 
 
 @pytest.mark.parametrize(
-    ("custom", "standing"),
+    ("custom", "status"),
     [
-        (None, Standing.WHOLE),
-        (b"\1\4", Standing.WHOLE),
-        (b"\1\3", Standing.INCOMPLETE),
-        (b"\1\5", Standing.INCOMPLETE),
-        (b"somebody else's", Standing.INCOMPLETE),
+        (None, SegmentStatus.WHOLE),
+        (b"\1\4", SegmentStatus.WHOLE),
+        (b"\1\3", SegmentStatus.INCOMPLETE),
+        (b"\1\5", SegmentStatus.INCOMPLETE),
+        (b"somebody else's", SegmentStatus.INCOMPLETE),
     ],
 )
 def test_what_is_compressed_or_encrypted_is_nothing_without_its_manifest(
-    custom: bytes | None, standing: Standing
+    custom: bytes | None, status: SegmentStatus
 ) -> None:
     known = known_to_be()
     known.apply(becomes(COPY, FINISHED, OLD, custom))
     _, found = audited(known, objects_of(COPY, NEEDED))
-    assert found == {1: standing}
+    assert found == {1: status}
 
 
 def test_a_segment_that_expires_while_the_store_is_listed_is_not_missing() -> None:
     known = known_to_be(FINISHED)
-    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     audit.end()
-    assert [each.standing for each in audit.findings] == [Standing.MISSING]
+    assert [each.status for each in audit.findings] == [SegmentStatus.MISSING]
     known.apply(becomes(COPY, DELETING))
-    audit.settle()
+    audit.recheck()
     assert audit.findings == []
 
 
 def test_a_failed_copy_that_is_deleted_while_the_store_is_listed_is_no_garbage() -> None:
     known = known_to_be()
-    audit = Audit(known, old_before_ms=NEW + 1)
+    audit = RemoteStorageAudit(known, old_before_ms=NEW + 1)
     audit.take(objects_of(COPY))
     audit.end()
-    assert [each.standing for each in audit.findings] == [Standing.COPYING]
+    assert [each.status for each in audit.findings] == [SegmentStatus.COPYING]
     for state in (DELETING, DELETED):
         known.apply(becomes(COPY, state))
-    audit.settle()
+    audit.recheck()
     assert audit.findings == []
 
 
@@ -252,9 +252,9 @@ def test_everything_is_counted_whatever_the_pages() -> None:
         known.apply(becomes(each, FINISHED, OLD))
     for page in (1, 2, 7, 1000):
         audit, found = audited(known, *map(objects_of, copies), page=page)
-        assert found == dict.fromkeys(range(20), Standing.WHOLE)
+        assert found == dict.fromkeys(range(20), SegmentStatus.WHOLE)
         assert audit.objects == 20 * len(SUFFIXES)
-        assert {p: (t.segments, t.size_bytes) for p, t in audit.tallies.items()} == {
+        assert {p: (t.segments, t.size_bytes) for p, t in audit.usages.items()} == {
             FOO_0: (10, 10 * 10 * len(SUFFIXES)),
             BAR_0: (10, 10 * 10 * len(SUFFIXES)),
         }
@@ -269,7 +269,7 @@ def test_objects_of_others_are_strays_and_stay() -> None:
     ]
     strays = [ObjectInfo(name, 5, OLD) for name in names]
     audit, found = audited(known_to_be(FINISHED), objects_of(COPY), strays)
-    assert found == {1: Standing.WHOLE}
+    assert found == {1: SegmentStatus.WHOLE}
     assert sorted(each.stray.key for each in audit.findings if each.stray) == sorted(names)
 
 
@@ -282,7 +282,7 @@ def test_another_topic_of_the_same_name_is_another() -> None:
     known.apply(becomes(old, DELETING))
     known.apply(becomes(old, DELETED))
     _, found = audited(known, objects_of(COPY), objects_of(old, [".log"]))
-    assert found == {1: Standing.WHOLE, 7: Standing.DANGLING}
+    assert found == {1: SegmentStatus.WHOLE, 7: SegmentStatus.DANGLING}
 
 
 def test_a_manifest_is_removed_first() -> None:
@@ -298,7 +298,9 @@ def test_only_what_is_wanted() -> None:
     for each in (COPY, segment(2, 0, 9, partition=BAR_0)):
         known.apply(each)
         known.apply(becomes(each, FINISHED, OLD))
-    audit = Audit(known, old_before_ms=OLD_BEFORE, wanted=lambda partition: partition == FOO_0)
+    audit = RemoteStorageAudit(
+        known, old_before_ms=OLD_BEFORE, wanted=lambda partition: partition == FOO_0
+    )
     audit.take(objects_of(segment(2, 0, 9, partition=BAR_0), [".log"]))
     audit.end()
     assert [each.partition for each in audit.findings] == [FOO_0]
@@ -333,8 +335,8 @@ def test_a_summary_is_garbage_when_its_partition_was_deleted(
 ) -> None:
     summary = replace(SUMMARY, modified_ms=put_ms)
     audit, _ = audited(known, [summary], segments)
-    garbage = [each.removal_order() for each in audit.findings if each.standing.is_garbage]
+    garbage = [each.removal_order() for each in audit.findings if each.status.is_garbage]
     assert garbage == ([[summary.key]] if is_garbage else [])
-    assert Standing.STRAY not in {each.standing for each in audit.findings}
-    assert audit.tallies[FOO_0].objects == 1 + len(segments)
-    assert audit.tallies[FOO_0].segments == bool(segments)
+    assert SegmentStatus.STRAY not in {each.status for each in audit.findings}
+    assert audit.usages[FOO_0].objects == 1 + len(segments)
+    assert audit.usages[FOO_0].segments == bool(segments)

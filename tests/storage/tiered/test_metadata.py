@@ -16,8 +16,8 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
-    may_delete_follow,
-    may_follow,
+    is_valid_delete_transition,
+    is_valid_transition,
 )
 
 FOO_0 = TopicIdPartition(UUID(int=1), "foo", 0)
@@ -38,7 +38,7 @@ SEGMENT = RemoteLogSegmentMetadata(
 def test_states_of_a_segment(before: SegmentState | None, after: SegmentState) -> None:
     """T-25."""
     allowed = {(None, 0), (0, 1), (0, 2), (1, 2), (2, 3), (0, 0), (1, 1), (2, 2), (3, 3)}
-    assert may_follow(before, after) == ((before, after) in allowed)
+    assert is_valid_transition(before, after) == ((before, after) in allowed)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_states_of_a_partitions_deletion(
 ) -> None:
     """T-27."""
     allowed = {(None, 0), (0, 1), (1, 2), (0, 0), (1, 1), (2, 2)}
-    assert may_delete_follow(before, after) == ((before, after) in allowed)
+    assert is_valid_delete_transition(before, after) == ((before, after) in allowed)
 
 
 def test_an_epoch_ends_where_the_next_begins_or_the_segment_ends() -> None:

@@ -32,8 +32,8 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.object_names import ObjectName, parse_directory, parse_key
-from odradek.storage.tiered.object_store import ObjectStoreStorage, StoredForm
-from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
+from odradek.storage.tiered.object_store import ObjectStoreStorage, StorageFormat
+from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -46,7 +46,7 @@ DIRECTORY = "or.ders-1-2-LWgrMmVrT0a__7hK4SZ5OA"
 STEM = f"{DIRECTORY}/00000000000000000011-bCqX9U-US-mk-UF_MUDWIw"
 LOG = b"".join(b"%d," % n for n in range(2_000))
 KEYS = KeyRing({"k1": bytes(32)})
-SEALED = StoredForm(Compression.ZSTD, 2_000, KEYS, encrypts=True)
+SEALED = StorageFormat(Compression.ZSTD, 2_000, KEYS, encrypts=True)
 
 METADATA = RemoteLogSegmentMetadata(
     id=RemoteLogSegmentId(PARTITION, SEGMENT_ID),
@@ -62,11 +62,11 @@ DATA = LogSegmentData(LOG, b"oo", b"ii", b"tt", b"pp", b"ee")
 
 
 def storage_at(
-    bucket: VirtualBucket, form: StoredForm | None = None, power: Power | None = None
+    bucket: VirtualBucket, form: StorageFormat | None = None, power: Power | None = None
 ) -> ObjectStoreStorage:
     entropy = SeededEntropy(random.Random(len(bucket.requests)))
     return ObjectStoreStorage(
-        VirtualObjects(bucket, power), entropy, form=form or StoredForm(), cluster_id="cl"
+        VirtualObjects(bucket, power), entropy, form=form or StorageFormat(), cluster_id="cl"
     )
 
 
@@ -171,10 +171,10 @@ class TestManifest:
                 Manifest.parse(json.dumps({**fields, name: 7}).encode())
 
 
-@pytest.mark.parametrize("form", [StoredForm(), StoredForm(Compression.ZSTD, 100), SEALED])
+@pytest.mark.parametrize("form", [StorageFormat(), StorageFormat(Compression.ZSTD, 100), SEALED])
 @pytest.mark.parametrize(("end_offset", "dense"), [(29, True), (30, False)])
 def test_a_copy_tells_whether_each_offset_has_a_record(
-    form: StoredForm, end_offset: int, dense: bool
+    form: StorageFormat, end_offset: int, dense: bool
 ) -> None:
     records = [Record(-1, 0, None, b"%d" % at) for at in range(11, 30)]
     log = bytes(build_batch(records, base_offset=11))
@@ -186,12 +186,12 @@ def test_a_copy_tells_whether_each_offset_has_a_record(
     assert bytes(storage_at(bucket, form).fetch_segment(copied, 0)) == log
 
 
-@pytest.mark.parametrize("form", [StoredForm(), SEALED])
+@pytest.mark.parametrize("form", [StorageFormat(), SEALED])
 class TestCrashes:
     """What a power failure at each request leaves, and what comes after it (T-17, T-20, T-22)."""
 
     @pytest.mark.parametrize("kind", [FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER])
-    def test_of_a_copy(self, form: StoredForm, kind: FaultKind) -> None:
+    def test_of_a_copy(self, form: StorageFormat, kind: FaultKind) -> None:
         """A manifest is there only with everything else; a second attempt makes it whole, and a
         deletion leaves nothing."""
         for step in range(_requests_of_a_copy(form)):
@@ -209,7 +209,7 @@ class TestCrashes:
             assert bucket.objects == {}
 
     @pytest.mark.parametrize("kind", [FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER])
-    def test_of_a_copy_over_another(self, form: StoredForm, kind: FaultKind) -> None:
+    def test_of_a_copy_over_another(self, form: StorageFormat, kind: FaultKind) -> None:
         for step in range(_requests_of_a_copy(form)):
             bucket, power = VirtualBucket(), Power()
             storage_at(bucket, form).copy_segment(METADATA, DATA)
@@ -220,7 +220,7 @@ class TestCrashes:
                 _is_whole(bucket, form)
 
     @pytest.mark.parametrize("kind", [FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER])
-    def test_of_a_deletion(self, form: StoredForm, kind: FaultKind) -> None:
+    def test_of_a_deletion(self, form: StorageFormat, kind: FaultKind) -> None:
         """Something missing means no manifest."""
         for step in range(7):
             bucket, power = VirtualBucket(), Power()
@@ -234,13 +234,13 @@ class TestCrashes:
             assert bucket.objects == {}
 
 
-def _requests_of_a_copy(form: StoredForm) -> int:
+def _requests_of_a_copy(form: StorageFormat) -> int:
     bucket = VirtualBucket()
     storage_at(bucket, form).copy_segment(METADATA, DATA)
     return len(bucket.requests)
 
 
-def _is_whole(bucket: VirtualBucket, form: StoredForm) -> None:
+def _is_whole(bucket: VirtualBucket, form: StorageFormat) -> None:
     manifest = Manifest.parse(bucket.objects[f"{STEM}.manifest"])
     for suffix, stored in manifest.objects.items():
         data = bucket.objects[f"{STEM}{suffix}"]
@@ -258,8 +258,8 @@ class TestFaults:
             FaultKind.HALF_DONE, FaultKind.LIES,
         ],
     )  # fmt: skip
-    @pytest.mark.parametrize("form", [StoredForm(), SEALED])
-    def test_no_copy_succeeds_that_is_not_whole(self, kind: FaultKind, form: StoredForm) -> None:
+    @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
+    def test_no_copy_succeeds_that_is_not_whole(self, kind: FaultKind, form: StorageFormat) -> None:
         """Whatever goes wrong with whichever request: an error, or all of it is there."""
         for step in range(_requests_of_a_copy(form)):
             bucket = VirtualBucket()
@@ -325,9 +325,9 @@ class TestFaults:
         with pytest.raises(RemoteResourceNotFound):
             storage.fetch_index(METADATA, IndexType.TRANSACTION)
 
-    @pytest.mark.parametrize("form", [StoredForm(), SEALED])
+    @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
     def test_transactions_of_a_segment_that_is_being_deleted_are_not_none(
-        self, form: StoredForm
+        self, form: StorageFormat
     ) -> None:
         """After each request of its deletion, by whoever has no manifest in memory."""
         told = set[str]()
@@ -348,8 +348,8 @@ class TestFaults:
         assert told <= {"there", "gone", "the manifest is gone"}
         assert "gone" in told
 
-    @pytest.mark.parametrize("form", [StoredForm(), SEALED])
-    def test_a_read_cut_short_is_an_error(self, form: StoredForm) -> None:
+    @pytest.mark.parametrize("form", [StorageFormat(), SEALED])
+    def test_a_read_cut_short_is_an_error(self, form: StorageFormat) -> None:
         bucket = VirtualBucket()
         custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
         bucket.inject(Fault(FaultKind.HALF_DONE, operations=("get_range",)))
@@ -394,7 +394,7 @@ class TestSealed:
 
     @pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.LZ4])
     def test_any_byte_that_changes_is_found_by_the_codec(self, compression: Compression) -> None:
-        form = StoredForm(compression, 2_000)
+        form = StorageFormat(compression, 2_000)
         bucket = VirtualBucket()
         custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
         metadata = replace(METADATA, custom_metadata=custom)
@@ -431,9 +431,9 @@ class TestSealed:
         assert bytes(storage.fetch_segment(metadata, 0)) == LOG
 
     @pytest.mark.parametrize(
-        "form", [StoredForm(), replace(SEALED, keys=KeyRing({"k9": bytes(32)}))]
+        "form", [StorageFormat(), replace(SEALED, keys=KeyRing({"k9": bytes(32)}))]
     )
-    def test_without_the_key(self, form: StoredForm) -> None:
+    def test_without_the_key(self, form: StorageFormat) -> None:
         bucket, metadata = self.sealed()
         with pytest.raises(RemoteStorageError, match=r"key 'k1', which encryption\.key\.file"):
             storage_at(bucket, form).fetch_segment(metadata, 0)
@@ -446,7 +446,7 @@ class TestSealed:
 
     def test_it_is_read_whatever_the_form_of_new_copies(self) -> None:
         bucket, metadata = self.sealed()
-        storage = storage_at(bucket, StoredForm(keys=KEYS))
+        storage = storage_at(bucket, StorageFormat(keys=KEYS))
         assert bytes(storage.fetch_segment(metadata, 1, 5_000)) == LOG[1:5_001]
         assert bytes(storage.fetch_index(metadata, IndexType.OFFSET)) == b"oo"
 

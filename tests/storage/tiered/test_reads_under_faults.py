@@ -13,12 +13,12 @@ import trio.testing
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.tiered import remote_reads
+from odradek.storage.tiered import remote_log_reader
 from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
-from odradek.storage.tiered.pieces import ReaderLimits
-from odradek.storage.tiered.remote_reads import ReadLimits
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_log_reader import ReadLimits
+from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.segment_range_cache import ReaderLimits
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.storage.log.log_world import NOW_MS, batch
 from tests.storage.tiered.read_world import Readers, Store, Tiers
@@ -54,8 +54,8 @@ class FaultyStore(Store):
 async def test_nobody_reads_what_is_not_there(
     seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    monkeypatch.setattr(remote_reads, "FETCH_BYTES", 200)
-    monkeypatch.setattr(remote_reads, "FETCH_BYTES_MAX", 700)
+    monkeypatch.setattr(remote_log_reader, "FETCH_BYTES", 200)
+    monkeypatch.setattr(remote_log_reader, "FETCH_BYTES_MAX", 700)
     rng = random.Random(seed)
     store = FaultyStore(rng=rng)
     tiers = Tiers(

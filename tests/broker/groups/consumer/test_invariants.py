@@ -26,7 +26,7 @@ SUBSCRIPTIONS = (("t",), ("t", "u"), ("u",), ())
 names = st.sampled_from(NAMES)
 
 
-class Histories(RuleBasedStateMachine):
+class LeaderEpochRecovery(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.epoch = 0
@@ -190,8 +190,10 @@ class Histories(RuleBasedStateMachine):
         assert sorted(held) == sorted(wanted)
 
 
-Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestHistories = Histories.TestCase
+LeaderEpochRecovery.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+TestHistories = LeaderEpochRecovery.TestCase
 
 
 def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:

@@ -1,0 +1,274 @@
+"""What a leader does to have its partition's closed segments in the remote tier.
+
+A round copies what is to be copied by then, one segment after the other, as `storage/tiered/copy_candidates.py`
+says; how far that has come is told to the log, whose local retention goes by it. Whoever leads no more
+is cancelled, wherever it is: what it leaves unfinished `SegmentOperations` sees to the end.
+
+What a leader does to have a summary of its partition's remote segments beside them (`summary.py`), for
+who reads history without asking brokers.
+
+It is put before the leader's first copy, so that a reader does not go by one of a leader before, whose
+history may have gone another way: where nothing is copied yet, that one only goes. Then it is put after every few copies, and has what is finished up to where this
+one has copied. What lies behind, readers list. Its rows are taken from the metadata some at a time, with
+turns of others in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+
+import trio
+
+from odradek.broker.metrics.recent import Recent
+from odradek.broker.tiered.periodic_task import TaskEnded
+from odradek.broker.tiered.segment_operations import CustomMetadataTooLarge, SegmentOperations
+from odradek.broker.tiered.settings import RemoteLogSettings
+from odradek.protocol.errors import KafkaError
+from odradek.replication.partition.partition import Partition
+from odradek.replication.quota import ReplicationQuota
+from odradek.seams import Seams
+from odradek.seams.clock import Clock
+from odradek.seams.values import value_class
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.tiered.copy_candidates import (
+    CandidateSegment,
+    find_highest_copied_offset,
+    list_candidate_segments,
+    open_segment_to_copy,
+    select_segments_to_copy,
+)
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
+from odradek.storage.tiered.summary import SummaryBuilder
+
+TURN_SECONDS = 30.0
+"""After so long a partition with many segments to copy lets others have its place."""
+HOPS_A_STEP = 100
+"""So many copies are looked up between two turns of others."""
+
+
+class CopyQuota:
+    """`remote.log.manager.copy.max.bytes.per.second`, all partitions together: a segment begins when
+    what went before is within the limit, and may exceed it itself."""
+
+    def __init__(self, settings: RemoteLogSettings, clock: Clock) -> None:
+        self._clock = clock
+        self._turn = trio.Lock()
+        self.throttled_ms = Recent(clock.monotonic)
+        self._quota = ReplicationQuota(
+            lambda: settings.copy_bytes_per_second,
+            samples=settings.copy_samples,
+            sample_seconds=settings.copy_sample_seconds,
+        )
+
+    async def wait(self, size_bytes: int) -> None:
+        """Return when a segment of that size may go."""
+        async with self._turn:
+            while (seconds := self._quota.seconds_left(self._clock.monotonic())) > 0:
+                self.throttled_ms.record(seconds * 1000)
+                await self._clock.sleep(seconds)
+            self._quota.record(size_bytes, self._clock.monotonic())
+
+
+@value_class
+class CopyTaskContext:
+    """What the copiers of all partitions share."""
+
+    node_id: int
+    seams: Seams
+    logs: LogManager
+    metadata: RemoteLogMetadataManager
+    work: SegmentOperations
+    quota: CopyQuota
+
+
+class CopyTask:
+    """Of one partition, while this node leads it."""
+
+    def __init__(self, partition: Partition, id: TopicIdPartition, tools: CopyTaskContext) -> None:
+        self._partition = partition
+        self._log = partition.log
+        self._id = id
+        self._tools = tools
+        self._summary = SummaryWriter(id, partition.leading_since, tools.metadata, tools.work)
+        self._handed_over: int | None = None
+        """Where the copy ends that failed last: it may be published all the same, later."""
+
+    async def round(self) -> bool:
+        """See the module; True if others are to have their turn before the rest. Raises what the store,
+        the metadata or the disk does, and TaskEnded."""
+        self._tools.work.check_published(self._id)
+        copied = await update_highest_copied_offset(self._tools.metadata, self._id, self._log)
+        handed_over, self._handed_over = self._handed_over, None
+        if handed_over is not None and handed_over <= copied:
+            await self._summary.copied(handed_over)
+        clock = self._tools.seams.clock
+        ends_at = clock.monotonic() + TURN_SECONDS
+        for sealed in self._candidates():
+            if clock.monotonic() > ends_at:
+                return True
+            if sealed.end_offset <= self._log.highest_copied_offset:
+                continue  # it was before, and something older was missing
+            await self._tools.quota.wait(sealed.size_bytes)
+            if sealed.end_offset < self._log.log_start_offset:
+                continue  # it was deleted meanwhile
+            await self._summary.before_copy(sealed.base_offset)
+            try:
+                self._handed_over = sealed.end_offset
+                await self._copy(sealed)
+                self._handed_over = None
+            except OffsetOutOfRange:
+                if sealed.segment in self._log.segment_list.all:
+                    raise
+                return True  # deleted just now, or its log has moved: what is there is found anew
+            except CustomMetadataTooLarge as error:
+                raise TaskEnded(str(error)) from error
+            await self._summary.copied(sealed.end_offset)
+        return False
+
+    def _candidates(self) -> list[CandidateSegment]:
+        partition_log = self._log
+        return select_segments_to_copy(
+            list_candidate_segments(partition_log, partition_log.highest_copied_offset + 1),
+            copied_offset=partition_log.highest_copied_offset,
+            log_start_offset=partition_log.log_start_offset,
+            last_stable_offset=partition_log.last_stable_offset,
+        )
+
+    async def _copy(self, sealed: CandidateSegment) -> None:
+        partition_log, tools = self._log, self._tools
+        seams = tools.seams
+        lane = tools.logs.directory_of(partition_log).lane
+        opened = await seams.offload.run(open_segment_to_copy, partition_log, sealed, lane=lane)
+        try:
+            segment = RemoteLogSegmentMetadata(
+                RemoteLogSegmentId(self._id, seams.entropy.uuid()),
+                start_offset=sealed.base_offset,
+                end_offset=sealed.end_offset,
+                broker_id=tools.node_id,
+                max_timestamp_ms=opened.max_timestamp_ms,
+                event_timestamp_ms=seams.clock.wall_ms(),
+                epochs=opened.epochs,
+                size_bytes=sealed.size_bytes,
+                txn_index_empty=opened.txn_index_empty,
+            )
+            await tools.work.copy(segment, opened.data)
+        finally:
+            opened.close()
+        await update_highest_copied_offset(tools.metadata, self._id, partition_log)
+
+
+async def update_highest_copied_offset(
+    metadata: RemoteLogMetadataManager, id: TopicIdPartition, partition_log: PartitionLog
+) -> int:
+    """Find out how far a log is copied, and tell it; -1: not at all (T-31, T-53).
+
+    What is on the disk counts as copied only as far as there are copies of it, one behind the other: the
+    highest offset that was ever copied says nothing of copies that were deleted since, as when a topic
+    was not tiered for a while. Raises RemoteStorageError.
+
+    Whoever is cancelled tells the log nothing: another role may have begun, for which that is unknown yet.
+    """
+    await trio.lowlevel.checkpoint_if_cancelled()
+    highest = find_highest_copied_offset(
+        partition_log.epochs.entries,
+        partition_log.end_offset,
+        lambda epoch: metadata.highest_offset(id, epoch),
+    )
+    offset = max(partition_log.highest_copied_offset + 1, partition_log.local_log_start_offset)
+    for hops in count():
+        epoch = partition_log.epochs.epoch_for(offset)
+        if offset > highest or epoch is None:
+            break
+        segment = metadata.segment_for(id, epoch, offset)
+        last_offset = None if segment is None else segment.last_offset_of(epoch)
+        if last_offset is None:
+            highest = offset - 1
+            break
+        offset = min(last_offset + 1, partition_log.epochs.end_offset_for(epoch).end_offset)
+        if hops % HOPS_A_STEP == HOPS_A_STEP - 1:
+            await trio.lowlevel.checkpoint()
+    partition_log.copied_to(highest)
+    return highest
+
+
+log = logging.getLogger("odradek.tiered")
+
+COPIES_BEHIND_MIN, BEHIND_OF_ROWS = 8, 1024
+"""So many copies may lie behind a summary, or a 1024th of what it has: it is written whole each time, and
+readers open what lies behind one by one."""
+LOOKED_AT_A_STEP = 32
+
+
+class SummaryWriter:
+    """Of one partition, in one leadership, which began in `leader_epoch`."""
+
+    def __init__(
+        self,
+        id: TopicIdPartition,
+        leader_epoch: int,
+        metadata: RemoteLogMetadataManager,
+        work: SegmentOperations,
+    ) -> None:
+        self._id = id
+        self._leader_epoch = leader_epoch
+        self._metadata = metadata
+        self._work = work
+        self._rows: int | None = None
+        """Of the one that was put last; None before that."""
+        self._copies_behind = 0
+
+    async def before_copy(self, start_offset: int) -> None:
+        """A segment that begins there is about to be copied. Raises what the store does: a copy that readers
+        cannot see would be worse than none."""
+        if self._rows is None:
+            self._rows = 0
+            try:
+                await self._put(start_offset)
+            except BaseException:
+                self._rows = None
+                raise
+
+    async def copied(self, end_offset: int) -> None:
+        """A segment that ends there was copied. If a summary is due and cannot be put, a later copy will
+        have it put."""
+        self._copies_behind += 1
+        if self._copies_behind > max(COPIES_BEHIND_MIN, (self._rows or 0) // BEHIND_OF_ROWS):
+            try:
+                await self._put(end_offset + 1)
+            except KafkaError as error:
+                log.info("the summary of %s is put later: %s", self._id, error)
+
+    async def _put(self, before_offset: int) -> None:
+        """In place of those of leaders before, which may tell of what is not our history. Where nothing is
+        finished there is none."""
+        builder = await self._built(before_offset)
+        if len(builder):
+            await self._work.put_summary(self._id, self._leader_epoch, builder)
+        else:
+            await self._work.remove_summaries(self._id)
+        self._rows, self._copies_behind = len(builder), 0
+
+    async def _built(self, before_offset: int) -> SummaryBuilder:
+        """An empty one also if the segments are of no kind that has one."""
+        builder = SummaryBuilder()
+        for number, segment in enumerate(self._metadata.segments(self._id), 1):
+            if segment.start_offset >= before_offset:
+                break
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED:
+                try:
+                    builder.add(segment)
+                except ValueError as error:
+                    log.info("%s has no summary: %s", self._id, error)
+                    return SummaryBuilder()
+            if number % LOOKED_AT_A_STEP == 0:
+                await trio.lowlevel.checkpoint()
+        return builder

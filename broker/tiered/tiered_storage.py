@@ -1,0 +1,216 @@
+"""The room of tiered storage in a broker (KIP-405): its parts, and what they are told.
+
+    the remote store · the metadata of what is in it → what this node does for a partition, by its role
+                                                     → what is read that is on no disk here any more
+                                                     → where a follower begins whose leader has not all
+                                                     → what is left of topics that were deleted
+
+It is opened where `remote.log.storage.system.enable` is true, and nothing of it is imported elsewhere.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.broker.lifecycle.errors import CannotStart, WrongConfig
+from odradek.broker.tiered.remote_log_manager import RemoteLogManager
+from odradek.broker.tiered.remote_read_service import RemoteReadService
+from odradek.broker.tiered.settings import RemoteLogSettings
+from odradek.replication.controller import image as images
+from odradek.replication.controller.image import MetadataDelta
+from odradek.replication.partition.follower_role import RemoteTier
+from odradek.replication.partition.partition import Partition
+from odradek.replication.remote.auxiliary_state import AuxiliaryState
+from odradek.replication.remote.metadata_manager_settings import read_settings
+from odradek.replication.remote.metadata_snapshots import MetadataSnapshots
+from odradek.replication.remote.metadata_topic import UnusableMetadataTopic
+from odradek.replication.remote.partition_remover import (
+    DeletedTopics,
+    RemotePartitionRemover,
+    RemoverSettings,
+    TopicState,
+)
+from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from odradek.seams.offload import OBJECTS_LANE
+from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.remote_storage_settings import open_remote_storage
+
+if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.broker.node import Node
+    from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
+
+METADATA_MANAGER = "remote.log.metadata.manager.class.name"
+TOPIC_BASED = (
+    "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+)
+LISTENER = "remote.log.metadata.manager.listener.name"
+REMEMBERED_STORE = "remote-store"
+METADATA_PREFIX = "remote.log.metadata."
+METADATA_IMPL_PREFIX = "remote.log.metadata.manager.impl.prefix"
+
+
+async def open_tiered_storage(broker: Node) -> TieredStorage:
+    """Once the broker's listeners are bound. Nothing is asked of the store, or of anybody, yet. Raises
+    WrongConfig for a config that makes no sense."""
+    config, seams = broker.config, broker.seams
+    if config.get_str(METADATA_MANAGER) != TOPIC_BASED:
+        raise WrongConfig(f"{METADATA_MANAGER} can only be {TOPIC_BASED}")
+    try:
+        settings = read_settings(
+            metadata_properties(config), node_id=broker.node_id, bootstrap=_own_address(broker)
+        )
+        opened = partial(
+            open_remote_storage,
+            config.layers.effective(),
+            seams,
+            cluster_id=broker.cluster_id,
+            remembered_in=broker.directories.metadata.path / REMEMBERED_STORE,
+        )
+        storage = await seams.offload.run(opened, lane=OBJECTS_LANE)
+    except ValueError as error:
+        raise WrongConfig(str(error)) from None
+    snapshots = MetadataSnapshots(seams, broker.directories.metadata.path)
+    metadata = TopicBasedRemoteLogMetadataManager(seams, settings, snapshots)
+    return TieredStorage(broker, storage, metadata)
+
+
+def metadata_properties(config: ServerConfig) -> dict[str, str]:
+    """What the metadata manager is configured with (T-05): `remote.log.metadata.*`, and what is under its
+    own prefix, without that."""
+    texts, prefix = config.layers.effective(), config.get_str(METADATA_IMPL_PREFIX)
+    named = {name: text for name, text in texts.items() if name.startswith(METADATA_PREFIX)}
+    own = {
+        name.removeprefix(prefix): text for name, text in texts.items() if name.startswith(prefix)
+    }
+    return {**named, **own}
+
+
+def _own_address(broker: Node) -> str:
+    """Where the listener is that the metadata manager's clients go to (T-06)."""
+    wanted = broker.config.get_str(LISTENER).upper()
+    return next(str(each.address) for each in broker.endpoints if each.name == wanted)
+
+
+def remover_settings(config: ServerConfig) -> RemoverSettings:
+    settings = RemoteLogSettings(config)
+    return RemoverSettings(
+        interval_s=config.get_int("remote.partition.remover.task.interval.ms") / 1000,
+        backoff_s=settings.back_off_seconds,
+        backoff_max_s=settings.back_off_max_seconds,
+        jitter=settings.jitter,
+    )
+
+
+class TieredStorage:
+    """See the module. All but `run` is synchronous, on the loop."""
+
+    def __init__(
+        self,
+        broker: Node,
+        storage: RemoteStorageManager,
+        metadata: TopicBasedRemoteLogMetadataManager,
+    ) -> None:
+        self.storage = storage
+        self.metadata = metadata
+        self.manager = RemoteLogManager(
+            broker.node_id,
+            storage,
+            metadata,
+            broker.logs,
+            broker.seams,
+            broker.metrics,
+            RemoteLogSettings(broker.config),
+            topic_exists=lambda topic_id: topic_id in broker.metadata.image.topics_by_id,
+        )
+        self.tier: RemoteTier = AuxiliaryState(
+            metadata, storage, broker.seams.offload, on_built=self._built
+        )
+        """Where followers begin."""
+        self.reads = RemoteReadService(broker, storage, metadata)
+        broker.metrics.gauge(
+            "RemoteLogMetadataDamagedCount", lambda: self.metadata.damaged_partitions
+        )
+        self._broker = broker
+        self._deleted = DeletedTopics()
+        self._remover = RemotePartitionRemover(
+            metadata,
+            storage,
+            broker.seams,
+            remover_settings(broker.config),
+            node_id=broker.node_id,
+            topic_state=self._topic_state,
+        )
+
+    def _topic_state(self, partition: TopicIdPartition, first_ms: int) -> TopicState:
+        """Whether the partition's topic was deleted."""
+        cluster = self._broker.metadata
+        now_ms = self._broker.seams.clock.wall_ms() if cluster.is_active else None
+        return self._deleted.topic_state(cluster.image, partition.topic_id, first_ms, now_ms=now_ms)
+
+    def _built(self, topic: str, has_failed: bool) -> None:
+        self._broker.metrics.meter("BuildRemoteLogAuxStateRequestsPerSec", topic=topic).mark()
+        if has_failed:
+            self._broker.metrics.meter("BuildRemoteLogAuxStateErrorsPerSec", topic=topic).mark()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Raises CannotStart where the topic of the metadata cannot be used."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close_at_the_end)
+            nursery.start_soon(self._keep_metadata)
+            await nursery.start(self.reads.run)
+            await nursery.start(self.manager.run)
+            await nursery.start(self._remover.run)
+            task_status.started()
+
+    async def _keep_metadata(self) -> None:
+        try:
+            await self.metadata.run()
+        except* UnusableMetadataTopic as unusable:
+            raise CannotStart(f"tiered storage: {unusable.exceptions[0]}") from None
+
+    async def _close_at_the_end(self) -> None:
+        """So that a copy that is under way ends, in place of being waited for."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.storage.close()
+
+    # What the cluster decides
+
+    def role_changed(self, partition: Partition) -> None:
+        """It was opened, or changed hands."""
+        if partition.topic == METADATA_TOPIC:
+            if partition.is_leader:
+                self.metadata.lead_metadata(partition.index)
+            else:
+                self.metadata.resign_metadata(partition.index)
+        else:
+            self.manager.role_changed(partition)
+
+    def gone(self, topic: str, index: int) -> None:
+        """The replica is not here any more, or its directory is offline."""
+        if topic == METADATA_TOPIC:
+            self.metadata.resign_metadata(index)
+        else:
+            self.manager.gone(topic, index)
+            self.reads.gone(topic, index)
+
+    def topics_deleted(self, delta: MetadataDelta) -> None:
+        """Before their partitions are gone: what is in the remote tier of them is to go."""
+        if self._deleted.metadata_changed(delta):
+            self._remover.topics_deleted(delta.deleted_topics)
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Take over configs, once the logs have them."""
+        if any(kind == images.BROKER for kind, _ in delta.changed_configs):
+            self.manager.configs_changed()
+        topics = {name for kind, name in delta.changed_configs if kind == images.TOPIC}
+        if topics:
+            for partition in self._broker.partitions:
+                if partition.topic in topics:
+                    self.role_changed(partition)

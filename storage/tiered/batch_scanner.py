@@ -1,0 +1,170 @@
+"""From a position in a remote segment to the whole batches that a reader gets, as bytes arrive.
+
+No record is looked at, and no checksum: consumers check those. But each batch must be where the one
+before it ends, must be whole within the segment, and belong to this history: offsets only grow, and the
+leader epoch is the one that our epochs have at that offset. A segment copied by a leader that was
+replaced uncleanly may end with records of a history that is no more (T-60); the walk ends before them.
+What cannot be a batch is an error that names the segment, never data.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from struct import Struct
+
+from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from odradek.seams.files import Buffer
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.tiered.errors import CorruptRemoteData
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+
+_HEAD = Struct(">qiib6xi")
+"""Base offset, length, leader epoch, magic, last offset delta."""
+HEADERS_A_TURN = 400
+"""Half a millisecond of the loop's time."""
+
+BytesAt = Callable[[int, int], Buffer]
+"""(position, size) -> so many bytes of the segment from there on."""
+_start_offset = attrgetter("start_offset")
+
+
+class BatchScanner:
+    """See the module. `advance` goes as far as the bytes at hand reach; `position` is where the next
+    batch begins.
+
+    Taken are the batches in [`begin`, `end`), with offsets from `base_offset` to before `next_offset`;
+    `begin` is None before the first is found.
+    """
+
+    def __init__(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        position: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        at_least_one: bool,
+        limit: int,
+        epochs: Sequence[EpochStart],
+        ends_at: int | None = None,
+    ) -> None:
+        """From the batch at `position`, from which on by an index one ends at offset `ends_at` (that one, or in an
+        older Kafka's index the last of those that were appended with it), to the first that
+        ends at or past `offset`, and on: `max_bytes` of them (or the first, with `at_least_one`),
+        none at or past offset `limit`. `epochs` is our history."""
+        self._segment = segment
+        self._size_bytes = segment.size_bytes
+        self._offset = offset
+        self._max_bytes = max_bytes
+        self._at_least_one = at_least_one
+        self._limit = limit
+        self._epochs = epochs
+        self._ends_at = ends_at
+        self._epoch: int | None = None
+        self._epoch_end = -1
+        """Where the epoch ends that the walk is in, by our history."""
+        self._least_base = segment.start_offset if position == 0 else -1
+        self.position = position
+        self.needed = position + HEADER_SIZE
+        """Up to here bytes must be there to go on."""
+        self.begin: int | None = None
+        self.end = position
+        self.base_offset = -1
+        self.next_offset = offset
+        self.is_done = position >= segment.size_bytes
+        self.has_parted = False
+        """Whether what comes next is of another history."""
+
+    def advance(self, bytes_at: BytesAt, available: int, headers: int = HEADERS_A_TURN) -> bool:
+        """Go on with the bytes up to position `available`, over so many batches at most. True if
+        there is no more to do with them: it is done, or not all that is `needed` is there. Raises
+        CorruptRemoteData."""
+        for _ in range(headers):
+            if self.is_done:
+                return True
+            position = self.position
+            if position + HEADER_SIZE > available:
+                self.needed = position + HEADER_SIZE
+                if self.needed > self._size_bytes:
+                    raise self._corrupt("ends in the middle of a batch")
+                return True
+            if not self._take(bytes_at(position, HEADER_SIZE), available):
+                return True
+        return self.is_done
+
+    def _take(self, header: Buffer, available: int) -> bool:
+        """Pass over or take the next batch; False if that is not possible yet."""
+        base_offset, length, epoch, magic, delta = _HEAD.unpack_from(header)
+        end = self.position + length + LOG_OVERHEAD
+        last_offset = base_offset + delta
+        self._check(base_offset, last_offset, length, magic, end)
+        if self.begin is None:
+            if last_offset < self._offset:
+                self._go_to(end, last_offset)
+                return True
+            return self._begin(base_offset, last_offset, epoch, end, available)
+        self.has_parted = epoch != self._epoch_at(base_offset)
+        if self.has_parted or base_offset >= self._limit or end - self.begin > self._max_bytes:
+            self.is_done = True
+            return True
+        if end > available:
+            self.needed = end
+            return False
+        self._grow_to(end, last_offset)
+        return True
+
+    def _begin(
+        self, base_offset: int, last_offset: int, epoch: int, end: int, available: int
+    ) -> bool:
+        """The first batch that is wanted; False if it is not all there yet."""
+        if epoch != self._epoch_at(max(base_offset, self._offset)):
+            raise self._corrupt(f"has offset {self._offset} in epoch {epoch}, which is not ours")
+        size_bytes = end - self.position
+        if base_offset >= self._limit or (size_bytes > self._max_bytes and not self._at_least_one):
+            self.is_done = True
+            return True
+        if end > available:
+            self.needed = end
+            return False
+        self._max_bytes = max(self._max_bytes, size_bytes)
+        self.begin, self.base_offset = self.position, base_offset
+        self._grow_to(end, last_offset)
+        return True
+
+    def _grow_to(self, end: int, last_offset: int) -> None:
+        self.end = end
+        self.next_offset = last_offset + 1
+        self._go_to(end, last_offset)
+
+    def _go_to(self, end: int, last_offset: int) -> None:
+        self.position = end
+        self.is_done = end >= self._size_bytes
+        self._least_base = last_offset + 1
+
+    def _check(self, base_offset: int, last_offset: int, length: int, magic: int, end: int) -> None:
+        if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD or end > self._size_bytes:
+            raise self._corrupt("has no batch")
+        if not self._least_base <= base_offset <= last_offset <= self._segment.end_offset:
+            raise self._corrupt(f"has offsets {base_offset} to {last_offset}")
+        if self._ends_at is not None and last_offset >= self._ends_at:
+            if self._ends_at != last_offset:
+                raise self._corrupt(f"has no batch that ends at offset {self._ends_at}")
+            self._ends_at = None
+
+    def _epoch_at(self, offset: int) -> int | None:
+        """The epoch that our history has there; offsets only grow from call to call."""
+        if offset >= self._epoch_end:
+            epochs = self._epochs
+            slot = bisect_right(epochs, offset, key=_start_offset)
+            self._epoch = epochs[slot - 1].epoch if slot else None
+            self._epoch_end = epochs[slot].start_offset if slot < len(epochs) else 1 << 63
+        return self._epoch
+
+    def _corrupt(self, text: str) -> CorruptRemoteData:
+        segment = self._segment
+        return CorruptRemoteData(
+            f"remote segment {segment.id} ({segment.start_offset} to {segment.end_offset}) {text} "
+            f"at position {self.position}"
+        )

@@ -1,0 +1,240 @@
+"""Whether the store is there that was copied to: what is done, and said, where it is not. On virtual time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.tiered.remote_storage_check import RemoteStorageCheck
+from odradek.broker.tiered.settings import RemoteLogSettings
+from odradek.seams.entropy import SeededEntropy
+from odradek.storage.tiered.errors import RemoteAccessDenied, RemoteStorageUnavailable
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadataUpdate,
+    TopicIdPartition,
+)
+from odradek.testing.memory_metadata import MemoryMetadataManager
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualWorld
+from tests.broker.tiered.tiered_world import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    ID,
+    ME,
+    OTHER,
+    STARTED,
+    MemoryStorage,
+    TieredWorld,
+    tiered_world,
+)
+from tests.storage.log_manager_world import ONE
+from tests.storage.tiered.segments import segment
+
+LOST, KEPT = (TopicIdPartition(ONE, "orders", number) for number in range(2))
+AGAIN = "the remote store is there again"
+
+
+class _Store(MemoryStorage):
+    """Away, until told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing["look"] = RemoteStorageUnavailable("503")
+
+    def has_any_of(self, partition: TopicIdPartition) -> bool:
+        return super().has_any_of(partition) and partition == KEPT
+
+
+async def begin(world: TieredWorld) -> None:
+    """Of three closed segments one was copied, by the leader before."""
+    world.follow(1)
+    world.fill(3)
+    await world.publish_copy(0, 2, broker=OTHER)
+    await world.pass_time(0.1)
+    world.lead(2)
+
+
+def said(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    return sum(text in each for each in caplog.messages)
+
+
+async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not mounted, emptied, or another one: the operator is told, and nothing that is known is given up."""
+    async with tiered_world(clock) as world:
+        world.storage.has_some = False
+        await begin(world)
+        await world.pass_time(2)
+        assert said(caplog, "the remote store has nothing of") == 1
+        await world.pass_time(150)
+        assert 2 <= said(caplog, "the remote store has nothing of") <= 3
+        assert await world.gauge("RemoteStoreAway") == 1
+        assert world.log.highest_copied_offset == -1  # nothing leaves the disk
+        assert world.storage.calls == []
+        assert world.states() == [(0, FINISHED)]
+        world.storage.failing["look"] = RemoteStorageUnavailable("503")
+        await world.pass_time(60)
+        assert world.storage.calls == []
+        world.storage.failing.clear()
+        world.storage.has_some = True
+        await world.pass_time(60)
+        assert world.storage.calls == ["copy 3", "copy 6"]
+        assert await world.gauge("RemoteStoreAway") == 0
+        assert said(caplog, AGAIN) == 1
+
+
+async def test_while_it_is_away_all_else_goes_on(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was copied may leave the disk: it is known to be there."""
+    async with tiered_world(clock) as world:
+        world.storage.failing["look"] = RemoteStorageUnavailable("503")
+        await begin(world)
+        await world.pass_time(0.1)
+        assert said(caplog, "the remote store is away (503)") == 1
+        await world.pass_time()
+        assert world.storage.calls == ["copy 3", "copy 6"]
+        assert await world.gauge("RemoteStoreAway") == 1
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert await world.gauge("RemoteStoreAway") == 0
+        assert said(caplog, AGAIN) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RemoteAccessDenied("403"), "the remote store denies access (403): see to its credentials"),
+        (RemoteStorageUnavailable("NoSuchBucket"), "the remote store is away (NoSuchBucket)"),
+    ],
+)
+async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture, error: Exception, line: str
+) -> None:
+    """A wrong secret, a wrong name: the first copy may be hours away, and the broker serves all the same."""
+    async with tiered_world(clock) as world:
+        world.storage.failing["look"] = error
+        await world.pass_time(0.1)
+        assert said(caplog, line) == 1
+        assert await world.gauge("RemoteStoreAway") == 1
+        await world.pass_time(150)
+        assert 2 <= said(caplog, line) <= 3
+        world.fill(2)
+        await world.pass_time()
+        assert world.storage.calls == ["copy 0", "copy 3"]
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert said(caplog, AGAIN) == 1
+        assert await world.gauge("RemoteStoreAway") == 0
+        before = list(caplog.messages)
+        await world.pass_time(300)
+        assert caplog.messages == before
+
+
+async def test_whoever_comes_while_it_is_closed_does_not_wait_for_it(clock: VirtualClock) -> None:
+    """One request to a store that does not answer takes long enough."""
+    async with tiered_world(clock) as world:
+        world.storage.failing["look"] = RemoteStorageUnavailable("timed out")
+        await world.pass_time(0.1)
+        asked = world.storage.looks
+        await begin(world)
+        await world.pass_time(0.1)
+        assert world.storage.looks == asked
+        assert world.storage.calls == ["copy 3", "copy 6"]
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert await world.gauge("RemoteStoreAway") == 0
+
+
+async def test_what_is_just_being_deleted_is_not_missed(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tiered_world(clock) as world:
+        world.storage.has_some = False
+        await begin(world)
+        await world.pass_time(0.1)
+        (segment,) = world.metadata.segments(ID)
+        for state in (DELETING, DELETED):
+            await world.metadata.update_segment(
+                RemoteLogSegmentMetadataUpdate(segment.id, ME, clock.wall_ms(), state)
+            )
+        await world.pass_time()
+        assert said(caplog, "the remote store") == 0
+        assert world.storage.calls == ["copy 0", "copy 3", "copy 6"]
+
+
+async def test_a_store_that_was_never_seen_is_not_missed(clock: VirtualClock) -> None:
+    async with tiered_world(clock) as world:
+        world.storage.has_some = False
+        world.fill(2)
+        await world.pass_time()
+        assert world.storage.calls == ["copy 0", "copy 3"]
+        assert await world.gauge("RemoteStoreAway") == 0
+
+
+async def test_a_store_that_was_away_may_turn_out_to_be_another(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What went on while it was away is held as soon as it answers."""
+    async with tiered_world(clock) as world:
+        world.storage.failing |= {
+            "look": RemoteStorageUnavailable("503"),
+            "copy": RemoteStorageUnavailable("503"),
+        }
+        await begin(world)
+        await world.pass_time(1)
+        assert world.log.highest_copied_offset == 2
+        world.storage.has_some = False
+        del world.storage.failing["look"]
+        await world.pass_time(60)
+        assert said(caplog, "the remote store has nothing of") >= 1
+        assert await world.gauge("RemoteStoreAway") == 1
+        assert world.log.highest_copied_offset == -1
+        del world.storage.failing["copy"]
+        tried = len(world.storage.calls)
+        await world.pass_time(120)
+        assert len(world.storage.calls) == tried
+        world.storage.has_some = True
+        await world.pass_time(60)
+        assert world.storage.calls[tried:] == ["copy 3", "copy 6"]
+        assert await world.gauge("RemoteStoreAway") == 0
+
+
+async def test_what_has_lost_everything_hides_no_other(clock: VirtualClock) -> None:
+    """One after the other is asked for, once the store is back."""
+    storage, metadata = _Store(), MemoryMetadataManager()
+    for id in (LOST, KEPT):
+        metadata.partitions_changed([id], [])
+        known = replace(segment(0, 2, state=STARTED), id=RemoteLogSegmentId(id, UUID(int=5)))
+        await metadata.add_segment(known)
+        await metadata.update_segment(RemoteLogSegmentMetadataUpdate(known.id, ME, 1, FINISHED))
+    seams = replace(
+        VirtualWorld(7).node("one", VirtualDisk(), clock=clock).seams,
+        entropy=SeededEntropy(random.Random(5)),
+        clock=clock,
+    )
+    begun: list[TopicIdPartition] = []
+    settings = RemoteLogSettings(ServerConfig.from_properties({}, test_node=True))
+    presence = RemoteStorageCheck(
+        storage, metadata, seams, settings, restart_partition=begun.append
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(presence.run)
+        for id in (LOST, KEPT):
+            nursery.start_soon(presence.look_for, id)
+            await clock.run_for(0.1)
+        assert presence.is_missed
+        storage.failing.clear()
+        await clock.run_for(60)
+        assert not presence.is_missed
+        assert begun == [LOST]
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,127 @@
+"""The topic of remote log metadata is deleted, and there is another one of its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.client.producer import open_producer
+from odradek.replication.remote import metadata_topic_consumer
+from odradek.replication.remote.metadata_subscriptions import Lane
+from odradek.replication.remote.metadata_topic_consumer import MetadataTopicConsumer
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC, encode
+from tests.replication.remote.metadata_world import MetadataWorld, run
+from tests.replication.remote.numbered_segments import A, B, copied, segment
+
+
+async def made_anew_while_down(world: MetadataWorld, records: int) -> None:
+    """Five copies are known to node 1, and on its disk, before its manager ends; the topic that there is then
+    has `records` others of the same partition."""
+    manager = world.manager(1)
+    manager.partitions_changed([A], [])
+    await manager.wait_ready(A)
+    for number in range(5):
+        await copied(world, 1, A, number)
+    await trio.sleep(5)  # a round
+    world.lives.pop(1).scope.cancel()  # the manager alone; its broker serves
+    await world.delete(METADATA_TOPIC)
+    await world.create(METADATA_TOPIC)
+    entropy = world.world.node("somebody").seams.entropy
+    async with open_producer(world.client, world.world.clock, entropy) as producer:
+        for number in range(5, 5 + records):
+            await producer.send(METADATA_TOPIC, encode(segment(A, number)), partition=0)
+
+
+def test_topic_that_is_deleted_is_made_anew() -> None:
+    """What is known stays known, and it goes on."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in range(3):
+            await copied(world, 1, A, number)
+        await world.delete(METADATA_TOPIC)
+        await copied(world, 1, A, 3)
+        assert manager.highest_offset(A, 0) == 39
+        assert len(list(manager.segments(A))) == 4
+
+    run(main)
+
+
+def test_topic_that_was_made_anew_while_the_node_was_down_is_read_whole() -> None:
+    """T-47: by then it has more records than were read of the one before."""
+
+    async def main(world: MetadataWorld) -> None:
+        await made_anew_while_down(world, 15)
+        await world.start(1)
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        assert [each.start_offset for each in manager.segments(A)] == [*range(0, 200, 10)]
+        assert manager.highest_offset(A, 0) == 49
+
+    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
+
+
+def test_a_shorter_topic_of_the_name_makes_nobody_ready_by_what_was_read_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T-49: its end is known before whoever reads it has heard that it is another one."""
+
+    async def main(world: MetadataWorld) -> None:
+        await made_anew_while_down(world, 3)
+        may_read = slow_readers()
+        await world.start(1)
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await trio.sleep(5)
+        assert not manager.is_ready(A)
+        may_read.set()
+        await manager.wait_ready(A)
+        assert [each.start_offset for each in manager.segments(A)] == [*range(0, 80, 10)]
+
+    def slow_readers() -> trio.Event:
+        """Those who read are told of the topic once this is set; who asks for ends is told at once."""
+        leaders, may_read = MetadataTopicConsumer._leaders, trio.Event()
+
+        async def later(self: MetadataTopicConsumer, lane: Lane) -> dict[int, int]:
+            await may_read.wait()
+            return await leaders(self, lane)
+
+        monkeypatch.setattr(MetadataTopicConsumer, "_leaders", later)
+        return may_read
+
+    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
+
+
+def test_an_end_of_a_topic_that_was_deleted_meanwhile_is_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T-49: the topic of the name that there is by then may never get so far."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in range(5):
+            await copied(world, 1, A, number)
+        ask, before = metadata_topic_consumer.list_offsets, manager._subscriptions.topic_id
+
+        async def deleted_meanwhile(*args: Any, **options: Any) -> Any:
+            found = await ask(*args, **options)
+            monkeypatch.undo()
+            await world.delete(METADATA_TOPIC)
+            while manager._subscriptions.topic_id == before:
+                await trio.sleep(0.01)
+            return found
+
+        monkeypatch.setattr(metadata_topic_consumer, "list_offsets", deleted_meanwhile)
+        manager.partitions_changed([B], [])
+        with trio.fail_after(60):
+            await manager.wait_ready(B)
+        assert manager._subscriptions.topic_id != before
+
+    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})

@@ -1,0 +1,104 @@
+"""Deleted partitions in the remote tier: what is done next, and who is found (T-51, T-52)."""
+
+import itertools
+from uuid import UUID
+
+import pytest
+
+from odradek.replication.remote.partition_remover import PUBLISHES, STEPS, RemovalStep, next_step
+from odradek.replication.remote.topic_metadata_manager import PartitionInventory
+from odradek.storage.tiered.metadata import (
+    PartitionDeleteState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+    is_valid_delete_transition,
+)
+
+A = TopicIdPartition(UUID(int=1), "flights", 0)
+NEW_A = TopicIdPartition(UUID(int=2), "flights", 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "segments_left"),
+    list(itertools.product([None, *PartitionDeleteState], [True, False])),
+)
+def test_every_step_follows_from_the_state(
+    state: PartitionDeleteState | None, segments_left: bool
+) -> None:
+    """T-27, T-51: what is published may follow what there is."""
+    step = next_step(state, segments_left=segments_left)
+    if step in PUBLISHES:
+        assert is_valid_delete_transition(state, PUBLISHES[step])
+    assert len(STEPS) == 8
+
+
+def test_partition_is_finished_only_without_segments() -> None:
+    """T-51."""
+    for state in PartitionDeleteState:
+        if state is not PartitionDeleteState.DELETE_PARTITION_MARKED:
+            assert next_step(state, segments_left=True) is RemovalStep.REMOVE_SEGMENTS
+            assert next_step(state, segments_left=False) is RemovalStep.FINISH
+
+
+def test_steps_lead_to_the_end() -> None:
+    """T-51."""
+    state: PartitionDeleteState | None = None
+    steps: list[RemovalStep] = []
+    while state is not PartitionDeleteState.DELETE_PARTITION_FINISHED:
+        steps.append(next_step(state, segments_left=len(steps) < 3))
+        state = PUBLISHES.get(steps[-1], state)
+    assert steps == [
+        RemovalStep.MARK,
+        RemovalStep.START,
+        RemovalStep.REMOVE_SEGMENTS,
+        RemovalStep.FINISH,
+    ]
+
+
+def started(partition: TopicIdPartition, at_ms: int) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(partition, UUID(int=at_ms)), 0, 9, 1, at_ms, at_ms, (), 100
+    )
+
+
+def of_partition(partition: TopicIdPartition, state: int) -> RemotePartitionDeleteMetadata:
+    return RemotePartitionDeleteMetadata(partition, 1, 9, PartitionDeleteState(state))
+
+
+def of_segment(partition: TopicIdPartition, state: int) -> RemoteLogSegmentMetadataUpdate:
+    segment = RemoteLogSegmentId(partition, UUID(int=5))
+    return RemoteLogSegmentMetadataUpdate(segment, 1, 9, SegmentState(state))
+
+
+def test_census_has_who_was_heard_of_until_it_is_gone() -> None:
+    """T-51, T-52: a topic of the same name is another."""
+    census = PartitionInventory()
+    assert census.apply(started(A, 70))
+    assert not census.apply(started(A, 80))
+    assert census.apply(started(NEW_A, 90))
+    assert dict(census) == {A: 70, NEW_A: 90}
+    assert census.of_topics({A.topic_id: None}) == [A]
+    for state in range(3):
+        assert A in census
+        census.apply(of_partition(A, state))
+    assert dict(census) == {NEW_A: 90}
+    assert census.of_topics({A.topic_id: None}) == []
+
+
+def test_census_finds_what_comes_after_the_end() -> None:
+    """T-51: somebody who had not heard of the deletion copied one more."""
+    census = PartitionInventory()
+    census.apply(of_partition(A, 2))
+    assert A not in census
+    assert census.apply(of_segment(A, 1))
+    assert A in census
+
+
+def test_census_does_not_have_who_is_known_by_the_end_of_a_segment_alone() -> None:
+    census = PartitionInventory()
+    assert not census.apply(of_segment(A, 3))
+    assert len(census) == 0

@@ -1,0 +1,35 @@
+"""Where an offset index says that a batch is: never behind its first byte, never before its last, nor that
+of the next."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.storage.log.offset_index import ENTRY
+from odradek.storage.tiered.index_lookup import lookup_offset, position_behind
+
+BASE = 1000
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(61, 500), st.booleans()), min_size=1),
+    st.integers(0, 200),
+)
+def test_an_offsets_batch_lies_between_what_the_index_says(
+    batches: list[tuple[int, int, bool]], ahead: int
+) -> None:
+    """Each batch has so many offsets and bytes; not every one has an entry."""
+    index = b""
+    offset, position, spans = BASE, 0, []
+    for count, size, has_entry in batches:
+        spans.append((offset, offset + count - 1, position, position + size))
+        if has_entry and position:
+            index += ENTRY.pack(offset + count - 1 - BASE, position)
+        offset, position = offset + count, position + size
+    wanted = BASE + ahead % (offset - BASE)
+    (number,) = [at for at, (first, last, _, _) in enumerate(spans) if first <= wanted <= last]
+    found = lookup_offset(index, BASE, wanted)
+    assert found is None or found[1] <= spans[number][2]
+    behind = position_behind(index, BASE, wanted)
+    assert behind is None or behind >= spans[number + 1][3]

@@ -1,0 +1,231 @@
+"""Remote retention: which segments go, why, and where the log starts then (T-36, T-37, S-02, S-03, E15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
+from odradek.storage.tiered.remote_retention import (
+    LOOKED_AT_A_STEP,
+    DeletionReason,
+    ExpirationDecision,
+    RetentionInput,
+    decide_expiration,
+)
+from tests.storage.tiered.segments import epochs, segment
+
+STARTED = SegmentState.COPY_SEGMENT_STARTED
+DELETING = SegmentState.DELETE_SEGMENT_STARTED
+
+LOG = RetentionInput(
+    epochs=epochs((0, 0)),
+    log_start_offset=0,
+    log_end_offset=100,
+    retention_ms=-1,
+    retention_bytes=-1,
+    local_only_bytes=50,
+    remote_bytes=300,
+    now_ms=2_000_000,
+)
+
+
+def decide(*args: Any, **more: Any) -> ExpirationDecision:
+    """All steps."""
+    *_, decided = decide_expiration(*args, **more)
+    assert decided is not None
+    return decided
+
+
+THREE = [segment(0, 9), segment(10, 19), segment(20, 29)]
+
+
+def reasons(log: RetentionInput, *segments: RemoteLogSegmentMetadata) -> dict[int, DeletionReason]:
+    """By start offset."""
+    found = decide(log, segments)
+    return {each.segment.start_offset: each.reason for each in found.expired}
+
+
+def test_nothing_expires_without_limits() -> None:
+    found = decide(LOG, THREE)
+    assert found.expired == ()
+    assert found.log_start_offset is None
+    assert not found.more
+
+
+@pytest.mark.parametrize(
+    ("retention", "gone", "start"),
+    [
+        (350, 0, None),
+        (349, 0, None),
+        (251, 0, None),
+        (250, 1, 10),
+        (151, 1, 10),
+        (150, 2, 20),
+        (0, 3, 30),
+    ],
+)
+def test_the_oldest_go_while_the_log_is_too_large(
+    retention: int, gone: int, start: int | None
+) -> None:
+    """S-03, E7: remote and local-only bytes together; never below the limit."""
+    found = decide(replace(LOG, retention_bytes=retention), THREE)
+    assert [each.segment for each in found.expired] == THREE[:gone]
+    assert {each.reason for each in found.expired} <= {DeletionReason.RETENTION_BYTES}
+    assert found.log_start_offset == start
+
+
+def test_the_oldest_go_when_they_are_too_old() -> None:
+    """T-36, E7."""
+    old = [segment(0, 9, newest_ms=999_999), segment(10, 19), segment(20, 29, newest_ms=999_999)]
+    found = decide(replace(LOG, retention_ms=1_000_000), old)
+    assert [(each.segment.start_offset, each.reason) for each in found.expired] == [
+        (0, DeletionReason.RETENTION_MS)
+    ]
+    assert found.log_start_offset == 10
+
+
+def test_a_segment_that_is_empty_keeps_nothing_behind_it() -> None:
+    """S-03: of a topic that was compacted once; Kafka deletes it with what is too much behind it."""
+    empty, *more = replace(THREE[0], size_bytes=0), *THREE[1:]
+    found = decide(replace(LOG, retention_bytes=250), [empty, *more])
+    assert [each.segment for each in found.expired] == [empty, THREE[1]]
+    assert found.log_start_offset == 20
+    assert decide(replace(LOG, retention_bytes=350), [empty, *more]).expired == ()
+
+
+def test_what_time_takes_counts_for_size() -> None:
+    """S-03: deleted once, counted once."""
+    old = [segment(0, 9, newest_ms=1), *THREE[1:]]
+    log = replace(LOG, retention_ms=1_000_000, retention_bytes=250)
+    assert reasons(log, *old) == {0: DeletionReason.RETENTION_MS}
+
+
+def test_what_is_below_the_logs_start_goes() -> None:
+    """T-37, E6: DeleteRecords(15) deletes what ends before 15; the start stays where it was put."""
+    log = replace(LOG, epochs=epochs((0, 15)), log_start_offset=15)
+    found = decide(log, THREE)
+    assert [(each.segment.start_offset, each.reason) for each in found.expired] == [
+        (0, DeletionReason.LOG_START)
+    ]
+    assert found.log_start_offset is None
+
+
+def test_what_the_logs_start_takes_is_not_taken_twice() -> None:
+    """S-03: 350 bytes, of which 100 go by the log's start: 250 is kept to without another."""
+    log = replace(LOG, epochs=epochs((0, 10)), log_start_offset=10, retention_bytes=250)
+    assert reasons(log, *THREE) == {0: DeletionReason.LOG_START}
+
+
+def test_what_is_below_the_logs_start_but_of_a_later_epoch_stays() -> None:
+    """E15: its epoch may be of a lineage that was lost; the log's own may have others there."""
+    log = replace(LOG, epochs=epochs((1, 30)), log_start_offset=30)
+    assert reasons(log, segment(0, 9, (2, 0))) == {}
+    assert reasons(log, segment(0, 9, (0, 0), (1, 5))) == {0: DeletionReason.LOG_START}
+
+
+def test_segments_outside_the_lineage_are_passed_over() -> None:
+    """E15: they neither go by retention nor keep others."""
+    log = replace(LOG, epochs=epochs((0, 0), (2, 10)), retention_bytes=250)
+    lost = segment(5, 19, (0, 5), (1, 8))
+    mine = [segment(0, 9), lost, segment(10, 19, (2, 10))]
+    assert reasons(log, *mine) == {0: DeletionReason.RETENTION_BYTES}
+    assert reasons(replace(log, retention_bytes=150), *mine) == {
+        0: DeletionReason.RETENTION_BYTES,
+        10: DeletionReason.RETENTION_BYTES,
+    }
+
+
+def test_unfinished_ones_do_not_move_the_start() -> None:
+    """E15: failed copies are no reason to let the log start later."""
+    log = replace(LOG, retention_ms=1, retention_bytes=0)
+    found = decide(log, [segment(0, 9, state=STARTED), segment(0, 9, state=DELETING, id=4)])
+    assert found.expired == ()
+    assert found.log_start_offset is None
+
+
+def test_what_is_left_over_goes() -> None:
+    """T-36, E15, E16: deletions are finished, dangling copies deleted, lost lineages forgotten."""
+    log = replace(LOG, epochs=epochs((3, 20)), log_start_offset=20)
+    going_on = segment(40, 49, (3, 40), state=STARTED)
+    dangling = segment(30, 39, (3, 30), state=STARTED)
+    left_over = [
+        segment(20, 29, (3, 20), state=DELETING),
+        dangling,
+        going_on,
+        segment(50, 59, (1, 50)),
+        segment(50, 59, (1, 50)),  # listed under each of its epochs
+        segment(15, 29, (2, 15), (3, 20), id=9),
+    ]
+    found = decide(log, [], left_over, is_dangling=lambda each: each is dangling)
+    assert [(each.segment.start_offset, each.reason) for each in found.expired] == [
+        (20, DeletionReason.UNFINISHED),
+        (30, DeletionReason.DANGLING),
+        (50, DeletionReason.UNREFERENCED),
+    ]
+    assert found.log_start_offset is None
+
+
+def test_what_somebody_is_at_work_on_is_left_alone() -> None:
+    """E15: a copy under way is not deleted, nor is a deletion begun a second time."""
+    log = replace(LOG, retention_bytes=0)
+    busy = segment(0, 9)
+    deleting = segment(10, 19, state=DELETING)
+    found = decide(
+        log,
+        [busy, segment(20, 29)],
+        [deleting],
+        in_progress=lambda each: each in (busy, deleting),
+        is_dangling=lambda each: True,
+    )
+    assert [each.segment.start_offset for each in found.expired] == [20]
+
+
+def test_no_more_is_decided_at_once_than_the_limit() -> None:
+    """The loop is not held up by the retention of a hundred thousand segments; the rest follows."""
+    many = [segment(10 * at, 10 * at + 9, size=1) for at in range(1000)]
+    taken = 0
+
+    def counted() -> Iterator[RemoteLogSegmentMetadata]:
+        nonlocal taken
+        for each in many:
+            taken += 1
+            yield each
+
+    log = replace(LOG, log_end_offset=100_000, retention_bytes=0, remote_bytes=1000)
+    found = decide(log, counted(), limit=10)
+    assert len(found.expired) == 10
+    assert found.more
+    assert found.log_start_offset == 100
+    assert taken == 11
+    taken = 0
+    decide(replace(log, retention_bytes=-1), counted())
+    assert taken == 1
+
+
+def test_the_loop_is_not_held_up_by_very_many() -> None:
+    """Of epochs before the log's first (a change of leader, then DeleteRecords), or of other histories:
+    decided some at a time, and no more of them than the limit."""
+    log = replace(LOG, epochs=epochs((3, 10_000)), log_start_offset=10_000, log_end_offset=10_001)
+    forgotten = [segment(10 * at, 10 * at + 9) for at in range(1000)]
+    *steps, found = decide_expiration(log, [], forgotten, limit=100)
+    assert found is not None
+    assert len(found.expired) == 100
+    assert found.more
+    assert len(steps) == 100 // LOOKED_AT_A_STEP
+    of_others = [segment(10_000 + at, 10_000 + at, (2, 10_000 + at)) for at in range(1000)]
+    *steps, found = decide_expiration(replace(log, retention_bytes=0), of_others)
+    assert found is not None
+    assert found.expired == ()
+    assert not found.more
+    assert len(steps) == 1000 // LOOKED_AT_A_STEP
+
+
+def test_records_without_timestamps_are_as_old_as_their_copy() -> None:
+    """They do not go because their time is -1: Kafka goes by when the file was last modified."""
+    copied = replace(segment(0, 9), max_timestamp_ms=-1, event_timestamp_ms=1_500_000)
+    assert decide(replace(LOG, retention_ms=500_000), [copied]).expired == ()
+    assert len(decide(replace(LOG, retention_ms=499_999), [copied]).expired) == 1

@@ -1,0 +1,176 @@
+"""From a broker's properties to its remote storage (T-02, T-04)."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+from pathlib import Path as OsPath
+
+import pytest
+
+from odradek.seams.files import Path
+from odradek.seams.objects import USUAL_PATIENCE, Patience
+from odradek.seams.real import real_seams
+from odradek.storage.tiered.chunks import Compression
+from odradek.storage.tiered.object_store import StorageFormat
+from odradek.storage.tiered.remote_storage_settings import (
+    RemoteStorageSettings,
+    open_remote_storage,
+)
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+from odradek.testing.virtual_world import VirtualWorld
+from tests.storage.tiered.test_object_store import DATA, LOG, METADATA, STEM
+
+KAFKAS_NAME = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+OURS = {"remote.log.storage.manager.class.name": "odradek.ObjectStore"}
+KAFKAS = {"remote.log.storage.manager.class.name": KAFKAS_NAME}
+BROKERS = {"node.id": "1", "remote.log.storage.system.enable": "true"}
+NO_FILES = VirtualFiles(VirtualDisk())
+
+
+def settings(**values: str) -> RemoteStorageSettings:
+    """`aws_region="x"` is remote.log.storage.aws_region; __ stands for a dot."""
+    return RemoteStorageSettings(
+        OURS
+        | BROKERS
+        | {f"remote.log.storage.{k.replace('__', '.')}": v for k, v in values.items()}
+    )
+
+
+class TestWhere:
+    def test_a_url(self) -> None:
+        """T-04: what begins with remote.log.storage. reaches the remote storage."""
+        assert settings(url="s3://bucket/here").url() == "s3://bucket/here"
+
+    def test_under_kafkas_prefix_which_goes_first(self) -> None:
+        """T-04 as Kafka 4.x has it: remote.log.storage.manager.impl.prefix, rsm.config. by default."""
+        both = OURS | {"remote.log.storage.url": "file:///a", "rsm.config.url": "file:///b"}
+        assert RemoteStorageSettings(both).url() == "file:///b"
+        own = both | {"remote.log.storage.manager.impl.prefix": "my.", "my.url": "file:///c"}
+        assert RemoteStorageSettings(own).url() == "file:///c"
+
+    def test_a_prefix_of_all_names(self) -> None:
+        assert settings(url="s3://bucket/", prefix="/a/b/").url() == "s3://bucket/a/b"
+
+    def test_kafkas_local_tiered_storage(self) -> None:
+        found = RemoteStorageSettings(KAFKAS | {"rsm.config.dir": "/data/a b"}).url()
+        assert found == "file:///data/a%20b/kafka-tiered-storage"
+
+    def test_options_of_the_store(self) -> None:
+        found = settings(
+            url="s3://b", aws_region="eu", aws__endpoint="http://h:1", compression="lz4"
+        )
+        assert found.store_options() == {"aws_region": "eu", "aws_endpoint": "http://h:1"}
+
+    def test_patience(self) -> None:
+        assert settings().patience() == USUAL_PATIENCE
+        found = settings(
+            connect__timeout__ms="1000", request__timeout__ms="2000", retries="0",
+            retry__backoff__ms="5", retry__backoff__max__ms="50", retry__timeout__ms="3000",
+        )  # fmt: skip
+        assert found.patience() == Patience(1.0, 2.0, 0, 0.005, 0.05, 3.0)
+
+
+class TestForm:
+    def test_as_it_is(self) -> None:
+        assert settings().form(NO_FILES) == StorageFormat()
+
+    def test_chunks(self) -> None:
+        found = settings(compression="zstd", chunk__bytes="65536").form(NO_FILES)
+        assert found == StorageFormat(Compression.ZSTD, 65536)
+
+    @pytest.mark.parametrize("encrypts", ["true", "false"])
+    def test_keys(self, encrypts: str) -> None:
+        files = VirtualFiles(VirtualDisk())
+        files.make_directory(Path("/etc"))
+        key = b64encode(bytes(32)).decode()
+        files.write_new(Path("/etc/keys"), f"new {key}\nold {key}\n".encode())
+        found = settings(
+            encryption__key__file="/etc/keys", encryption__enabled=encrypts
+        ).form(files)  # fmt: skip
+        assert found.encrypts == (encrypts == "true")
+        assert found.keys is not None
+        assert found.keys.current_id == "new"
+        assert "old" in found.keys
+
+    @pytest.mark.parametrize(
+        "text", ["", "# nothing", "k1", "k1 AAAA", "k1 ?", "k1 {0}\nk1 {0}", "k1 {0} {0}", "\xff"]
+    )
+    def test_files_that_are_none_of_keys(self, text: str) -> None:
+        files = VirtualFiles(VirtualDisk())
+        files.make_directory(Path("/etc"))
+        key = b64encode(bytes(32)).decode()
+        files.write_new(Path("/etc/keys"), text.replace("{0}", key).encode("latin-1"))
+        with pytest.raises(
+            ValueError, match=r"remote\.log\.storage\.encryption\.key\.file: /etc/k"
+        ):
+            settings(encryption__key__file="/etc/keys").form(files)
+
+
+class TestWhatIsWrong:
+    @pytest.mark.parametrize(
+        ("properties", "says"),
+        [
+            ({}, r"class\.name is '': set it to odradek\.ObjectStore, with remote\.log\.storage\.url"),
+            ({"remote.log.storage.manager.class.name": "io.aiven.X"}, "plug-ins in Java cannot be run"),
+            (OURS | {"remote.log.storage.urls": "x"}, r"storage\.urls is no .*did you mean url\?"),
+            (OURS | {"rsm.config.transferer.class": "x"}, r"rsm\.config\.transferer\.class is no"),
+            (KAFKAS | {"rsm.config.delete.enable": "false"}, "only 'true' can be had here"),
+        ],
+    )  # fmt: skip
+    def test_at_once(self, properties: dict[str, str], says: str) -> None:
+        """T-02: the class is mandatory."""
+        with pytest.raises(ValueError, match=says):
+            RemoteStorageSettings(properties)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("compression", "gzip", "one of none, zstd, lz4"),
+            ("chunk__bytes", "12", "a whole number from 1024 on"),
+            ("chunk__bytes", "1e6", "a whole number"),
+            ("encryption__enabled", "yes", "true or false"),
+            ("encryption__enabled", "true", r"encryption\.key\.file is '': set it to the path"),
+            ("encryption__key__file", "/none", "/none"),
+        ],
+    )
+    def test_of_the_form(self, name: str, value: str, says: str) -> None:
+        with pytest.raises(ValueError, match=says):
+            settings(**{name: value}).form(NO_FILES)
+
+    @pytest.mark.parametrize("url", [None, "", "/just/a/path", "bucket"])
+    def test_of_the_place(self, url: str | None) -> None:
+        with pytest.raises(ValueError, match=r"remote\.log\.storage\.url .*file:///.*s3://"):
+            settings(**({} if url is None else {"url": url})).url()
+
+    @pytest.mark.parametrize("name", ["retries", "request__timeout__ms"])
+    def test_of_patience(self, name: str) -> None:
+        with pytest.raises(ValueError, match="whole number"):
+            settings(**{name: "-1"}).patience()
+
+    @pytest.mark.parametrize(
+        "place",
+        [{"url": "gopher://x"}, {"url": "s3://b", "aws_colour": "blue"}, {"url": "s3://"}],
+    )
+    def test_what_the_store_does_not_know(self, place: dict[str, str]) -> None:
+        named = {f"remote.log.storage.{name}": value for name, value in place.items()}
+        with pytest.raises(ValueError):
+            open_remote_storage(OURS | named, real_seams())
+
+
+def test_opened_in_a_world() -> None:
+    """Whatever the URL says, a simulated node has the world's store."""
+    world = VirtualWorld(random.Random(1).randrange(100))
+    properties = OURS | BROKERS | {"remote.log.storage.url": "s3://b"}
+    storage = open_remote_storage(properties, world.node("n").seams)
+    storage.copy_segment(METADATA, DATA)
+    assert world.bucket.objects[f"{STEM}.log"] == LOG
+
+
+def test_opened_where_kafka_would(tmp_path: OsPath) -> None:
+    """The directory of Kafka's LocalTieredStorage, with its names."""
+    storage = open_remote_storage(KAFKAS | {"rsm.config.dir": str(tmp_path)}, real_seams())
+    storage.copy_segment(METADATA, DATA)
+    assert (tmp_path / "kafka-tiered-storage" / f"{STEM}.log").read_bytes() == LOG
+    assert bytes(storage.fetch_segment(METADATA, 3, 5)) == LOG[3:6]
