@@ -1,0 +1,105 @@
+"""The product's modules import each other without cycles, and the search for cycles finds all kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.structure.import_graph import (
+    Import,
+    Kind,
+    cycles,
+    find_imports,
+    graph,
+    shortest_way_around,
+)
+from tests.structure.sources import functions, read_modules
+
+
+@pytest.mark.xfail(strict=True, reason="there are eleven cycles, the largest around broker/node.py")
+def test_no_modules_import_each_other() -> None:
+    """Imports inside functions and under TYPE_CHECKING count as well."""
+    modules = read_modules()
+    leads = graph(modules, find_imports(modules))
+    found = [
+        f"{len(group)} modules, such as {' -> '.join(shortest_way_around(leads, group))}"
+        for group in cycles(leads)
+    ]
+    assert not found, "\n".join(found)
+
+
+def _write(root: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = root / "broker" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+def _groups(root: Path) -> list[list[str]]:
+    modules = read_modules(root)
+    return cycles(graph(modules, find_imports(modules)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from odradek.broker import one",
+        "from odradek.broker.one import VALUE",
+        "import odradek.broker.one",
+        "from . import one",
+        "from .one import VALUE",
+        "def use():\n    from odradek.broker import one",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from odradek.broker import one",
+        "import typing\nif typing.TYPE_CHECKING:\n    from odradek.broker.one import VALUE",
+        "try:\n    from odradek.broker.one import VALUE\nexcept ImportError:\n    pass",
+    ],
+)
+def test_every_kind_of_import_closes_a_cycle(tmp_path: Path, text: str) -> None:
+    _write(tmp_path, __init__="", one="from odradek.broker.two import VALUE", two=text)
+    assert _groups(tmp_path) == [["odradek.broker.one", "odradek.broker.two"]]
+
+
+def test_a_submodule_is_not_its_package(tmp_path: Path) -> None:
+    _write(
+        tmp_path, __init__="from odradek.broker.two import VALUE", one="", two="from . import one"
+    )
+    assert _groups(tmp_path) == []
+
+
+def test_modules_that_are_next_to_a_cycle_are_not_in_it(tmp_path: Path) -> None:
+    _write(tmp_path, a="from . import b", b="from . import c", c="from . import b, d", d="")
+    assert _groups(tmp_path) == [["odradek.broker.b", "odradek.broker.c"]]
+
+
+def test_the_shortest_way_around_comes_back() -> None:
+    leads = {"a": ["b"], "b": ["c"], "c": ["a", "b"]}
+    assert shortest_way_around(leads, ["a", "b", "c"]) == ["b", "c", "b"]
+
+
+def test_the_earliest_kind_of_an_import_holds(tmp_path: Path) -> None:
+    text = "def use():\n    from . import two\nfrom . import two"
+    _write(tmp_path, one=text, two="")
+    found = find_imports(read_modules(tmp_path))
+    assert found == [Import("odradek.broker.one", "odradek.broker.two", Kind.AT_LOAD)]
+
+
+def test_self_and_cls_are_not_counted_as_parameters(tmp_path: Path) -> None:
+    text = """
+class Each:
+    def method(self, a, /, b, *args, c, **kwargs): ...
+    @classmethod
+    def of(cls, a): ...
+    @staticmethod
+    def plain(a):
+        def inner(self): ...
+"""
+    _write(tmp_path, one=text)
+    (module,) = read_modules(tmp_path)
+    counted = {each.name: (each.parameters, each.lines) for each in functions(module)}
+    assert counted == {
+        "Each.method": (5, 1),
+        "Each.of": (1, 1),
+        "Each.plain": (1, 2),
+        "Each.plain.inner": (1, 1),
+    }
