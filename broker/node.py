@@ -46,8 +46,7 @@ from odradek.broker.security.loading import follow_acls
 from odradek.broker.transactions.producer_ids import ProducerIds
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller import image as images
-from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.image import InvalidMetadata, MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.seams import Seams

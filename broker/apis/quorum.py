@@ -24,8 +24,8 @@ from odradek.replication.controller.feature_updates import (
 from odradek.replication.controller.features import KRAFT_VERSION
 from odradek.replication.controller.leader_and_isr import MIN_ISR
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.replication.raft.quorum_info import ReplicaInfo
 from odradek.replication.raft.rpc_codec import write_endpoints
-from odradek.replication.raft.voters import ReplicaInfo
 
 Values = dict[str, Any]
 

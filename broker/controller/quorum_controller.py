@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from odradek.replication.controller.broker_registration import BrokerRegistration
     from odradek.replication.controller.image import BrokerImage
     from odradek.replication.controller.partition_update_batches import PartitionUpdateBatches
-    from odradek.replication.raft.voters import QuorumInfo
+    from odradek.replication.raft.quorum_info import QuorumInfo
     from odradek.seams.clock import Clock
 
 log = logging.getLogger("odradek.controller")

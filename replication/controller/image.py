@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from odradek.replication.controller.features import (
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         DelegationTokenRecord,
         UserScramCredentialRecord,
     )
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Types of resources that have configs, as in ConfigRecord and the configs APIs
 TOPIC: Final = 2
@@ -46,6 +49,14 @@ Resource = tuple[int, str]
 """What a config belongs to: (resource type, name); the name "" is the default of all brokers."""
 QuotaEntity = tuple[tuple[str, str | None], ...]
 """Who a quota is for: (entity type, name), sorted; a name of None is the default."""
+
+
+class InvalidMetadata(Exception):
+    """Records that contradict the state they are to change, or a file that holds none.
+
+    From a log or a snapshot it means that the disk lies; from an operation, a bug of ours. Either
+    way the node must not go on with an image it cannot trust.
+    """
 
 
 @value_class
@@ -221,3 +232,35 @@ class MetadataDelta:
     changed_configs: frozenset[Resource]
     changed_brokers: frozenset[int]
     changed_features: frozenset[str]
+
+
+def image_delta(before: MetadataImage, image: MetadataImage) -> MetadataDelta:
+    """As if all that happened in between were one step; its records are not known."""
+    created = {
+        id: topic for id, topic in image.topics_by_id.items() if id not in before.topics_by_id
+    }
+    deleted = {
+        id: topic for id, topic in before.topics_by_id.items() if id not in image.topics_by_id
+    }
+    partitions = {}
+    for id, topic in image.topics_by_id.items():
+        old = before.topics_by_id.get(id)
+        known = {} if old is None else old.partitions
+        for index, partition in topic.partitions.items():
+            if known.get(index) != partition:
+                partitions[id, index] = partition
+    return MetadataDelta(
+        before=before,
+        image=image,
+        records=(),
+        created_topics=created,
+        deleted_topics=deleted,
+        changed_partitions=partitions,
+        changed_configs=_changed(before.configs, image.configs),
+        changed_brokers=_changed(before.brokers, image.brokers),
+        changed_features=_changed(before.features, image.features),
+    )
+
+
+def _changed(before: Mapping[K, V], after: Mapping[K, V]) -> frozenset[K]:
+    return frozenset(key for key in (*before, *after) if before.get(key) != after.get(key))

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import KRAFT_VERSION, METADATA_VERSION
 from odradek.replication.controller.features import SUPPORTED_FEATURES as SUPPORTED
 from odradek.replication.controller.image import (
@@ -20,6 +19,7 @@ from odradek.replication.controller.image import (
     BrokerImage,
     ControllerImage,
     Endpoint,
+    InvalidMetadata,
     MetadataDelta,
     MetadataImage,
     PartitionImage,

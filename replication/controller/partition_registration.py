@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.controller.image import MIGRATING, PartitionImage
+from odradek.replication.controller.image import MIGRATING, InvalidMetadata, PartitionImage
 
 if TYPE_CHECKING:
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord, PartitionRecord

@@ -15,7 +15,6 @@ from odradek.protocol.records.control import ControlType
 from odradek.protocol.records.records import decode
 from odradek.protocol.schemas.control_records import KRaftVersionRecord
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
-from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import (
     DEFAULT_FEATURES,
     METADATA_VERSION,
@@ -23,7 +22,7 @@ from odradek.replication.controller.features import (
     elr_enabled,
     metadata_version,
 )
-from odradek.replication.controller.image import BROKER, MetadataImage
+from odradek.replication.controller.image import BROKER, InvalidMetadata, MetadataImage
 from odradek.replication.controller.leader_and_isr import MIN_ISR
 from odradek.replication.raft.metadata_log import DIRECTORY
 from odradek.replication.raft.snapshots import (

@@ -24,7 +24,8 @@ from odradek.replication.raft.messages import (
     VoteResponse,
 )
 from odradek.replication.raft.quorum_state import (
-    NomineeState,
+    CandidateState,
+    ProspectiveState,
     QuorumState,
     ResignedState,
     UnattachedState,
@@ -38,44 +39,43 @@ from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey
 class InboundRequests:
     """See the module."""
 
-    def __init__(self, stand: QuorumState, reconfiguration: VoterChangeHandler) -> None:
-        self._stand = stand
+    def __init__(self, quorum: QuorumState, reconfiguration: VoterChangeHandler) -> None:
+        self._quorum = quorum
         self._reconfiguration = reconfiguration
 
     # Elections
 
     def vote(self, request: VoteRequest, now_ms: int) -> VoteResponse:
-        stand = self._stand
+        quorum = self._quorum
         impossible = request.last_epoch > request.epoch - (not request.pre_vote)
         if request.end_offset < 0 or request.last_epoch < 0 or impossible:
             return self._told_vote(ErrorCode.invalid_request)
         if error := self._voter_only(request.candidate.id, request.epoch):
             return self._told_vote(error)
-        if request.epoch > stand.epoch:
-            stand.detach(request.epoch, now_ms)
+        if request.epoch > quorum.epoch:
+            quorum.detach(request.epoch, now_ms)
         if not self._is_me(request.voter):
             return self._told_vote(ErrorCode.invalid_voter_key)
         granted = self._grants(request)
-        free = stand.election.voted is None and (
-            isinstance(stand.state, UnattachedState)
-            or (isinstance(stand.state, NomineeState) and stand.state.pre_vote)
+        free = quorum.election.voted is None and (
+            isinstance(quorum.state, (UnattachedState, ProspectiveState))
         )
         if granted and not request.pre_vote and free:
-            stand.vote_for(request.candidate, now_ms)
+            quorum.vote_for(request.candidate, now_ms)
         return self._told_vote(granted=granted)
 
     def _grants(self, request: VoteRequest) -> bool:
-        stand = self._stand
-        up_to_date = OffsetAndEpoch(request.last_epoch, request.end_offset) >= log_end(stand.log)
-        match stand.state:
-            case UnattachedState() | NomineeState(pre_vote=True):
+        quorum = self._quorum
+        up_to_date = OffsetAndEpoch(request.last_epoch, request.end_offset) >= log_end(quorum.log)
+        match quorum.state:
+            case UnattachedState() | ProspectiveState():
                 return grants_vote(
-                    stand.election,
+                    quorum.election,
                     request.candidate,
                     up_to_date=up_to_date,
                     pre_vote=request.pre_vote,
                 )
-            case NomineeState() | ResignedState():
+            case CandidateState() | ResignedState():
                 return request.pre_vote and up_to_date
             case FollowerState(leader_lives=leader_lives):
                 return request.pre_vote and up_to_date and not leader_lives
@@ -83,40 +83,42 @@ class InboundRequests:
                 return False
 
     def begin_epoch(self, request: BeginEpochRequest, now_ms: int) -> BeginEpochResponse:
-        stand = self._stand
+        quorum = self._quorum
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
             self._hear_leader(request, now_ms)
             error = None if self._is_me(request.voter) else ErrorCode.invalid_voter_key
         return BeginEpochResponse(
             error=error or ErrorCode.none,
-            epoch=stand.epoch,
-            leader_id=stand.leader_id,
-            leader_endpoints=stand.leader_endpoints,
+            epoch=quorum.epoch,
+            leader_id=quorum.leader_id,
+            leader_endpoints=quorum.leader_endpoints,
         )
 
     def end_epoch(self, request: EndEpochRequest, now_ms: int) -> EndEpochResponse:
         """The leader is going: campaign soon, the one with most of the log first."""
-        stand = self._stand
+        quorum = self._quorum
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
             self._hear_leader(request, now_ms)
-            state = stand.state
+            state = quorum.state
             if isinstance(state, FollowerState) and state.leader_id == request.leader_id:
                 state.fetch_until_ms = now_ms + self._backoff_ms(request.successors)
         return EndEpochResponse(
             error=error or ErrorCode.none,
-            epoch=stand.epoch,
-            leader_id=stand.leader_id,
-            leader_endpoints=stand.leader_endpoints,
+            epoch=quorum.epoch,
+            leader_id=quorum.leader_id,
+            leader_endpoints=quorum.leader_endpoints,
         )
 
     def _hear_leader(self, told: BeginEpochRequest | EndEpochRequest, now_ms: int) -> None:
-        self._stand.learn(told.epoch, told.leader_id, told.leader_endpoints, now_ms, by_leader=True)
+        self._quorum.learn(
+            told.epoch, told.leader_id, told.leader_endpoints, now_ms, by_leader=True
+        )
 
     def _backoff_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
         """None for the first of the successors, twice as much for each one after the second."""
-        longest = self._stand.settings.election_backoff_max_ms
+        longest = self._quorum.settings.election_backoff_max_ms
         places = [place for place, key in enumerate(successors) if self._is_me(key)]
         if not places:
             return longest if successors else 0
@@ -129,25 +131,25 @@ class InboundRequests:
 
     def fetch(self, request: FetchRequest, now_ms: int, *, again: bool) -> FetchResponse:
         """Where the replica may read on. `again`: it has waited, and tells nothing new."""
-        stand = self._stand
+        quorum = self._quorum
         impossible = not 0 <= request.last_fetched_epoch <= request.epoch
         if request.max_wait_ms < 0 or request.fetch_offset < 0 or impossible:
             return self._told_fetch(ErrorCode.invalid_request)
         if error := self._leader_only(request.epoch):
             return self._told_fetch(error)
-        if request.replica.id == stand.me.id:
+        if request.replica.id == quorum.me.id:
             return self._told_fetch(ErrorCode.unknown_server_error)
-        leadership = stand.state
+        leadership = quorum.state
         assert isinstance(leadership, LeaderState)
         check = validate_offset_and_epoch(
-            stand.log, request.fetch_offset, request.last_fetched_epoch
+            quorum.log, request.fetch_offset, request.last_fetched_epoch
         )
         match check:
             case SnapshotId():
                 return self._told_fetch(snapshot_id=check)
             case EpochEndOffset():
                 return self._told_fetch(diverging=check)
-        end = stand.log.end_offset
+        end = quorum.log.end_offset
         if not again and request.replica.id >= 0:
             moved = leadership.fetched(request.replica, request.fetch_offset, now_ms, end)
             if moved:
@@ -155,15 +157,15 @@ class InboundRequests:
         return self._told_fetch()
 
     def fetch_snapshot(self, request: FetchSnapshotRequest, now_ms: int) -> FetchSnapshotResponse:
-        stand = self._stand
+        quorum = self._quorum
         if error := self._leader_only(request.epoch):
             return self._told_snapshot(request, error)
-        size = stand.log.snapshot_size(request.snapshot_id)
+        size = quorum.log.snapshot_size(request.snapshot_id)
         if size is None or request.snapshot_id == NOTHING:
             return self._told_snapshot(request, ErrorCode.snapshot_not_found)
         if not 0 <= request.position < size:
             return self._told_snapshot(request, ErrorCode.position_out_of_range)
-        leadership = stand.state
+        leadership = quorum.state
         assert isinstance(leadership, LeaderState)
         leadership.heard_from(request.replica, now_ms)
         return self._told_snapshot(request, size=size)
@@ -171,7 +173,7 @@ class InboundRequests:
     # Who may ask
 
     def _voter_only(self, sender_id: int, epoch: int) -> ErrorCode | None:
-        if epoch < self._stand.epoch:
+        if epoch < self._quorum.epoch:
             return ErrorCode.fenced_leader_epoch
         return ErrorCode.invalid_request if sender_id < 0 else None
 
@@ -180,7 +182,7 @@ class InboundRequests:
 
     def _is_me(self, key: ReplicaKey | None) -> bool:
         """Requests of old versions name no voter, or no directory."""
-        me = self._stand.me
+        me = self._quorum.me
         return key is None or (
             key.id == me.id and key.directory_id in (NO_DIRECTORY, me.directory_id)
         )
@@ -190,12 +192,12 @@ class InboundRequests:
     def _told_vote(
         self, error: ErrorCode = ErrorCode.none, *, granted: bool = False
     ) -> VoteResponse:
-        stand = self._stand
+        quorum = self._quorum
         return VoteResponse(
             error=error,
-            epoch=stand.epoch,
-            leader_id=stand.leader_id,
-            leader_endpoints=stand.leader_endpoints,
+            epoch=quorum.epoch,
+            leader_id=quorum.leader_id,
+            leader_endpoints=quorum.leader_endpoints,
             granted=granted,
         )
 
@@ -206,17 +208,17 @@ class InboundRequests:
         diverging: EpochEndOffset | None = None,
         snapshot_id: SnapshotId | None = None,
     ) -> FetchResponse:
-        stand = self._stand
+        quorum = self._quorum
         known = -1
-        if isinstance(stand.state, LeaderState) and error is ErrorCode.none:
-            known = stand.state.high_watermark
+        if isinstance(quorum.state, LeaderState) and error is ErrorCode.none:
+            known = quorum.state.high_watermark
         return FetchResponse(
             error=error,
-            epoch=stand.epoch,
-            leader_id=stand.leader_id,
-            leader_endpoints=stand.leader_endpoints,
+            epoch=quorum.epoch,
+            leader_id=quorum.leader_id,
+            leader_endpoints=quorum.leader_endpoints,
             high_watermark=known,
-            log_start_offset=stand.log.start_offset,
+            log_start_offset=quorum.log.start_offset,
             diverging=diverging,
             snapshot_id=snapshot_id,
         )
@@ -224,12 +226,12 @@ class InboundRequests:
     def _told_snapshot(
         self, request: FetchSnapshotRequest, error: ErrorCode = ErrorCode.none, *, size: int = 0
     ) -> FetchSnapshotResponse:
-        stand = self._stand
+        quorum = self._quorum
         return FetchSnapshotResponse(
             error=error,
-            epoch=stand.epoch,
-            leader_id=stand.leader_id,
-            leader_endpoints=stand.leader_endpoints,
+            epoch=quorum.epoch,
+            leader_id=quorum.leader_id,
+            leader_endpoints=quorum.leader_endpoints,
             snapshot_id=request.snapshot_id if error is ErrorCode.none else None,
             size=size,
             position=request.position,

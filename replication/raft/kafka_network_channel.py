@@ -10,20 +10,81 @@ Nothing is asked twice here: who gets no answer decides itself when to ask again
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import trio
 
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import ClientError, Refused, TimedOut, Unsupported
-from odradek.protocol.errors import KafkaError
-from odradek.replication.raft.messages import Endpoints, Request, Response
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.raft import election_rpcs, fetch_rpcs, voter_rpcs
+from odradek.replication.raft.messages import (
+    AddVoterRequest,
+    AddVoterResponse,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    BeginEpochRequest,
+    BeginEpochResponse,
+    EndEpochRequest,
+    EndEpochResponse,
+    Endpoints,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RemoveVoterRequest,
+    RemoveVoterResponse,
+    Request,
+    Response,
+    UpdateVoterRequest,
+    UpdateVoterResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.rpc_codec import RpcCodec, endpoint_on
-from odradek.replication.raft.wire import codec_of, unsupported_response
 from odradek.seams.network import Address, Network
+
+RPC_CODECS: Final[Mapping[type[Request], RpcCodec]] = {
+    VoteRequest: election_rpcs.VOTE,
+    BeginEpochRequest: election_rpcs.BEGIN_EPOCH,
+    EndEpochRequest: election_rpcs.END_EPOCH,
+    FetchRequest: fetch_rpcs.FETCH,
+    FetchSnapshotRequest: fetch_rpcs.FETCH_SNAPSHOT,
+    AddVoterRequest: voter_rpcs.ADD_VOTER,
+    RemoveVoterRequest: voter_rpcs.REMOVE_VOTER,
+    UpdateVoterRequest: voter_rpcs.UPDATE_VOTER,
+    ApiVersionsRequest: voter_rpcs.API_VERSIONS,
+}
+
+_RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
+    VoteRequest: VoteResponse,
+    BeginEpochRequest: BeginEpochResponse,
+    EndEpochRequest: EndEpochResponse,
+    FetchRequest: FetchResponse,
+    FetchSnapshotRequest: FetchSnapshotResponse,
+    AddVoterRequest: AddVoterResponse,
+    RemoveVoterRequest: RemoveVoterResponse,
+    UpdateVoterRequest: UpdateVoterResponse,
+    ApiVersionsRequest: ApiVersionsResponse,
+}
+
+
+def codec_of(request: Request) -> RpcCodec:
+    return RPC_CODECS[type(request)]
+
+
+def unsupported_response(request: Request) -> Response:
+    """The answer of a node that does not have the API, or not in a version that can say this.
+
+    A leader that knows nothing of voters' endpoints is not told of them again in its epoch.
+    """
+    told: dict[str, Any] = {"error": ErrorCode.unsupported_version}
+    if isinstance(request, UpdateVoterRequest):
+        told["epoch"] = request.epoch
+    return _RESPONSES[type(request)](**told)
 
 
 class KafkaNetworkChannel:

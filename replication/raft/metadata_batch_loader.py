@@ -21,8 +21,7 @@ from odradek.protocol.schemas.control_records import (
 )
 from odradek.protocol.schemas.serde import decode as decode_body
 from odradek.protocol.schemas.serde import decode_metadata_record
-from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.image import InvalidMetadata, MetadataDelta, MetadataImage
 from odradek.replication.controller.image_builder import ImageBuilder
 from odradek.replication.raft.voter_history import ControlChange
 from odradek.replication.raft.voters import voters_of

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from odradek.protocol.records.batch import Batch
-from odradek.replication.controller.image_difference import image_delta
+from odradek.replication.controller.image import image_delta
 from odradek.replication.raft.metadata_batch_loader import MetadataBatchLoader, MetadataTransaction
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.metadata_log_writer import Blocking

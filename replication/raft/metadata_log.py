@@ -26,15 +26,15 @@ from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import ControlType, kraft_control_batch
 from odradek.protocol.records.records import Record, build_batch
-from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.image import InvalidMetadata
 from odradek.replication.raft.errors import BatchTooLarge
 from odradek.replication.raft.messages import EpochEndOffset
 from odradek.replication.raft.quorum_state_store import QuorumStateStore
-from odradek.replication.raft.recovery_point import RecoveryPointFile
 from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId, SnapshotStore
 from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
+from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint, format, parse
 from odradek.storage.directories.failure import takes_offline
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
@@ -59,6 +59,7 @@ BOTH_REMEDY: Final = (
 )
 CHECKPOINT_S: Final = 10.0
 """How often it is written down, while the node runs, what is on the disk."""
+RECOVERY_POINT: Final = Checkpoint.RECOVERY_POINT.value
 READ_BYTES: Final = 1024 * 1024
 READ_ON_LOOP_BYTES: Final = 64 * 1024
 """They are parsed there, too, and others wait."""
@@ -417,3 +418,29 @@ def snapshots_to_drop(
         dropped.append(snapshot)
         total -= size
     return dropped
+
+
+class RecoveryPointFile:
+    """The file in the metadata log's directory, `of` which partition's log it tells."""
+
+    def __init__(self, files: Files, directory: Path, of: TopicPartition) -> None:
+        self._files = files
+        self._of = of
+        self.path = directory / RECOVERY_POINT
+        self.offset = 0
+        """What the file says."""
+
+    def load(self) -> None:
+        """One that is not there, or makes no sense, says nothing. Raises OSError."""
+        if not self._files.exists(self.path):
+            return
+        try:
+            self.offset = parse(self._files.read(self.path)).get(self._of, 0)
+        except CorruptCheckpoint as error:
+            log.warning("%s: %s; it is written anew", self.path, error)
+
+    def write(self, offset: int) -> None:
+        """All below `offset` is durable; that is known durably when this returns. Raises OSError."""
+        if offset != self.offset:
+            self._files.write_new(self.path, format({self._of: offset}))
+            self.offset = offset

@@ -35,7 +35,6 @@ import trio
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.broker_registration import register_controller
 from odradek.replication.controller.controller_result import ControllerResult
-from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import (
     CONTROLLER_REGISTRATION,
     KRAFT_VERSION,
@@ -43,7 +42,12 @@ from odradek.replication.controller.features import (
     metadata_version,
     record_version,
 )
-from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
+from odradek.replication.controller.image import (
+    ControllerImage,
+    Endpoint,
+    InvalidMetadata,
+    MetadataImage,
+)
 from odradek.replication.raft.bootstrap import activation_records, read_bootstrap_records
 from odradek.replication.raft.controller_failover import ControllerClaim, write_no_op_records
 from odradek.replication.raft.errors import NotController, QuorumRefused
@@ -55,14 +59,13 @@ from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettin
 from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.metadata_state import MetadataListener, MetadataState
 from odradek.replication.raft.network_channel import NetworkChannel
-from odradek.replication.raft.quorum_info import describe_quorum
+from odradek.replication.raft.quorum_info import QuorumInfo, describe_quorum
 from odradek.replication.raft.quorum_recovery import QuorumMember, RecoveredQuorum, recover_quorum
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.raft_client_driver import RaftClientDriver
 from odradek.replication.raft.snapshot_generator import SnapshotGenerator
 from odradek.replication.raft.snapshots import SnapshotId
-from odradek.replication.raft.voters import QuorumInfo
 from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors

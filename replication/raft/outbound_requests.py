@@ -42,6 +42,7 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.quorum_state import (
     NomineeState,
+    ProspectiveState,
     QuorumState,
     ResignedState,
     UnattachedState,
@@ -79,22 +80,22 @@ CHANGE_RESPONDED: Final = frozenset(
 class OutboundRequests:
     """See the module."""
 
-    def __init__(self, stand: QuorumState, reconfiguration: VoterChangeHandler) -> None:
-        self._stand = stand
+    def __init__(self, quorum: QuorumState, reconfiguration: VoterChangeHandler) -> None:
+        self._quorum = quorum
         self._reconfiguration = reconfiguration
 
     # OutboundRequests
 
     def pursue(self, now_ms: int) -> None:
         """Send what this role has to send, as far as nothing else is waited for."""
-        match self._stand.state:
+        match self._quorum.state:
             case UnattachedState():
-                if not self._stand.closing:
+                if not self._quorum.closing:
                     self._fetch_from_anyone(now_ms)
             case NomineeState() as nominee:
                 self._ask_for_votes(nominee, now_ms)
             case FollowerState() as following:
-                if not (self._stand.closing or following.changing_log):
+                if not (self._quorum.closing or following.changing_log):
                     self._follow(following, now_ms)
             case LeaderState() as leadership:
                 self._remind(leadership, now_ms)
@@ -102,143 +103,145 @@ class OutboundRequests:
                 self._announce_end(resigned, now_ms)
 
     def _ask_for_votes(self, nominee: NomineeState, now_ms: int) -> None:
-        stand = self._stand
+        quorum = self._quorum
         if nominee.tally.lost:
             return
         for voter_id in nominee.tally.unrecorded:
             voter = nominee.tally.voters.get(voter_id)
-            if voter is None or not stand.requests.may_ask(voter_id):
+            if voter is None or not quorum.requests.may_ask(voter_id):
                 continue
             request = VoteRequest(
-                cluster_id=stand.settings.cluster_id,
+                cluster_id=quorum.settings.cluster_id,
                 voter=voter.key,
-                epoch=stand.epoch,
-                candidate=stand.me.key,
-                last_epoch=stand.log.last_epoch,
-                end_offset=stand.log.end_offset,
-                pre_vote=nominee.pre_vote,
+                epoch=quorum.epoch,
+                candidate=quorum.me.key,
+                last_epoch=quorum.log.last_epoch,
+                end_offset=quorum.log.end_offset,
+                pre_vote=isinstance(nominee, ProspectiveState),
             )
-            stand.ask(voter_id, request, voter.endpoints, now_ms)
+            quorum.ask(voter_id, request, voter.endpoints, now_ms)
 
     def _follow(self, following: FollowerState, now_ms: int) -> None:
-        stand, leader_id = self._stand, following.leader_id
+        quorum, leader_id = self._quorum, following.leader_id
         if now_ms >= following.update_voter_at_ms:
             about_itself = self._about_itself(following)
-            if about_itself is not None and not stand.requests.may_ask(leader_id):
+            if about_itself is not None and not quorum.requests.may_ask(leader_id):
                 return  # as soon as the fetch is answered
-            following.update_voter_at_ms = now_ms + stand.settings.fetch_timeout_ms
+            following.update_voter_at_ms = now_ms + quorum.settings.fetch_timeout_ms
             if about_itself is not None:
-                stand.ask(leader_id, about_itself, following.endpoints, now_ms)
+                quorum.ask(leader_id, about_itself, following.endpoints, now_ms)
                 return
-        if stand.requests.backs_off(leader_id):
+        if quorum.requests.backs_off(leader_id):
             self._fetch_from_anyone(now_ms)
-        elif not stand.requests.any_waiting:
+        elif not quorum.requests.any_waiting:
             if following.download is None:
                 request: Request = self._fetch_request()
             else:
                 request = self._fetch_snapshot_request(following.download)
-            stand.ask(leader_id, request, following.endpoints, now_ms)
+            quorum.ask(leader_id, request, following.endpoints, now_ms)
 
     def _about_itself(self, following: FollowerState) -> Request | None:
         """What this node would have the leader change about it as a voter, if anything."""
-        stand, cluster_id = self._stand, self._stand.settings.cluster_id
-        known = stand.voters.get(stand.me.id)
-        dynamic = stand.history.kraft_version > 0
-        if stand.is_voter:
-            told = known is not None and known.says_as_much_as(stand.me)
+        quorum, cluster_id = self._quorum, self._quorum.settings.cluster_id
+        known = quorum.voters.get(quorum.me.id)
+        dynamic = quorum.history.kraft_version > 0
+        if quorum.is_voter:
+            told = known is not None and known.says_as_much_as(quorum.me)
             outdated = not (told if dynamic else following.has_told_voter)
-            if outdated and stand.me.endpoints:
-                return UpdateVoterRequest(cluster_id=cluster_id, voter=stand.me, epoch=stand.epoch)
-        elif dynamic and stand.settings.auto_join and stand.settings.can_become_voter:
+            if outdated and quorum.me.endpoints:
+                return UpdateVoterRequest(
+                    cluster_id=cluster_id, voter=quorum.me, epoch=quorum.epoch
+                )
+        elif dynamic and quorum.settings.auto_join and quorum.settings.can_become_voter:
             if known is not None:  # the same node, with the directory that it had before
                 return RemoveVoterRequest(cluster_id=cluster_id, voter=known.key)
             return AddVoterRequest(
                 cluster_id=cluster_id,
-                voter=stand.me,
+                voter=quorum.me,
                 ack_when_committed=False,
-                timeout_ms=stand.settings.request_timeout_ms,
+                timeout_ms=quorum.settings.request_timeout_ms,
             )
         return None
 
     def _fetch_from_anyone(self, now_ms: int) -> None:
         """Whoever answers tells who leads, if it knows."""
-        requests = self._stand.requests
+        requests = self._quorum.requests
         if not requests.any_waiting and requests.may_ask(BOOTSTRAP_SERVER):
-            self._stand.ask(BOOTSTRAP_SERVER, self._fetch_request(), (), now_ms)
+            self._quorum.ask(BOOTSTRAP_SERVER, self._fetch_request(), (), now_ms)
 
     def _fetch_request(self) -> FetchRequest:
-        stand = self._stand
+        quorum = self._quorum
         return FetchRequest(
-            cluster_id=stand.settings.cluster_id,
-            replica=stand.me.key,
-            epoch=stand.epoch,
-            fetch_offset=stand.log.end_offset,
-            last_fetched_epoch=stand.log.last_epoch,
-            high_watermark=stand.high_watermark,
-            max_wait_ms=stand.settings.fetch_max_wait_ms,
-            max_bytes=stand.settings.fetch_max_bytes,
+            cluster_id=quorum.settings.cluster_id,
+            replica=quorum.me.key,
+            epoch=quorum.epoch,
+            fetch_offset=quorum.log.end_offset,
+            last_fetched_epoch=quorum.log.last_epoch,
+            high_watermark=quorum.high_watermark,
+            max_wait_ms=quorum.settings.fetch_max_wait_ms,
+            max_bytes=quorum.settings.fetch_max_bytes,
         )
 
     def _fetch_snapshot_request(self, download: SnapshotDownloadState) -> FetchSnapshotRequest:
-        stand = self._stand
+        quorum = self._quorum
         return FetchSnapshotRequest(
-            cluster_id=stand.settings.cluster_id,
-            replica=stand.me.key,
-            epoch=stand.epoch,
+            cluster_id=quorum.settings.cluster_id,
+            replica=quorum.me.key,
+            epoch=quorum.epoch,
             snapshot_id=download.snapshot_id,
             position=download.position,
-            max_bytes=stand.settings.fetch_snapshot_max_bytes,
+            max_bytes=quorum.settings.fetch_snapshot_max_bytes,
         )
 
     def _remind(self, leadership: LeaderState, now_ms: int) -> None:
-        stand = self._stand
+        quorum = self._quorum
         if now_ms < leadership.begin_epoch_at_ms:
             return
         for key in leadership.to_remind(now_ms):
-            if not stand.requests.may_ask(key.id):
+            if not quorum.requests.may_ask(key.id):
                 continue
             request = BeginEpochRequest(
-                cluster_id=stand.settings.cluster_id,
+                cluster_id=quorum.settings.cluster_id,
                 voter=key,
-                leader_id=stand.me.id,
-                epoch=stand.epoch,
-                leader_endpoints=stand.leader_endpoints,
+                leader_id=quorum.me.id,
+                epoch=quorum.epoch,
+                leader_endpoints=quorum.leader_endpoints,
             )
-            stand.ask(key.id, request, stand.voters.endpoints(key.id), now_ms)
+            quorum.ask(key.id, request, quorum.voters.endpoints(key.id), now_ms)
         leadership.reminded(now_ms)
 
     def _announce_end(self, resigned: ResignedState, now_ms: int) -> None:
-        stand = self._stand
+        quorum = self._quorum
         for voter_id in sorted(resigned.unacknowledged):
-            if not stand.requests.may_ask(voter_id):
+            if not quorum.requests.may_ask(voter_id):
                 continue
             request = EndEpochRequest(
-                cluster_id=stand.settings.cluster_id,
-                leader_id=stand.me.id,
-                epoch=stand.epoch,
+                cluster_id=quorum.settings.cluster_id,
+                leader_id=quorum.me.id,
+                epoch=quorum.epoch,
                 successors=resigned.successors,
-                leader_endpoints=stand.me.endpoints,
+                leader_endpoints=quorum.me.endpoints,
             )
-            stand.ask(voter_id, request, stand.voters.endpoints(voter_id), now_ms)
+            quorum.ask(voter_id, request, quorum.voters.endpoints(voter_id), now_ms)
 
     # Answers
 
     def responded(self, asked: PendingRequest, respond: Response, now_ms: int) -> bool:
         """False if the node had better be left alone for a moment."""
-        stand = self._stand
+        quorum = self._quorum
         if isinstance(respond, ApiVersionsResponse):
             return self._reconfiguration.versions_told(asked.number, respond, now_ms)
         if isinstance(respond, AddVoterResponse | RemoveVoterResponse):
             return respond.error in CHANGE_RESPONDED
         if self._lacks_pre_votes(asked, respond):
-            stand.campaign(now_ms)
+            quorum.campaign(now_ms)
             return True
         if respond.error in NO_NEWS and not isinstance(respond, UpdateVoterResponse):
             return False
-        if respond.epoch < stand.epoch:
+        if respond.epoch < quorum.epoch:
             return False
-        news = stand.learn(respond.epoch, respond.leader_id, respond.leader_endpoints, now_ms)
-        if asked.to == stand.leader_id:
+        news = quorum.learn(respond.epoch, respond.leader_id, respond.leader_endpoints, now_ms)
+        if asked.to == quorum.leader_id:
             self._heard_leader()
         if respond.error is ErrorCode.snapshot_not_found and not news:
             return self._snapshot_gone(now_ms)
@@ -254,28 +257,28 @@ class OutboundRequests:
             case FetchSnapshotResponse():
                 self._snapshot_piece(respond, now_ms)
             case EndEpochResponse():
-                if isinstance(stand.state, ResignedState):
-                    stand.state.unacknowledged.discard(asked.to)
+                if isinstance(quorum.state, ResignedState):
+                    quorum.state.unacknowledged.discard(asked.to)
         return True
 
     def failed(self, asked: PendingRequest, now_ms: int, *, refused: bool) -> None:
         """No answer came: the node does not run, cannot be reached, or broke off."""
-        stand = self._stand
-        match stand.state:
+        quorum = self._quorum
+        match quorum.state:
             case LeaderState():
                 unreachable = ApiVersionsResponse(error=ErrorCode.broker_not_available)
                 self._reconfiguration.versions_told(asked.number, unreachable, now_ms)
             case FollowerState() as following if refused and asked.to == following.leader_id:
                 self._refused(following, now_ms)
             case NomineeState(leader_ended=True) as nominee if (
-                refused and asked.to == stand.leader_id
+                refused and asked.to == quorum.leader_id
             ):
                 if nominee.tally.lost_without(asked.to):
-                    stand.lose(now_ms)
+                    quorum.lose(now_ms)
 
     def _heard_leader(self) -> None:
         """It answers where it is asked, be it for its vote."""
-        match self._stand.state:
+        match self._quorum.state:
             case FollowerState() as following:
                 following.heard_there = True
             case NomineeState() as nominee:
@@ -283,92 +286,91 @@ class OutboundRequests:
 
     def _refused(self, following: FollowerState, now_ms: int) -> None:
         """The leader has ended, it seems, and leads this epoch never again: its voters take turns to campaign."""
-        stand = self._stand
-        others = [each for each in stand.voters.ids if each != following.leader_id]
-        turn = 1 + (others.index(stand.me.id) if stand.me.id in others else len(others))
+        quorum = self._quorum
+        others = [each for each in quorum.voters.ids if each != following.leader_id]
+        turn = 1 + (others.index(quorum.me.id) if quorum.me.id in others else len(others))
         following.refused(now_ms + turn * TURN_MS)
 
     def _lacks_pre_votes(self, asked: PendingRequest, respond: Response) -> bool:
         """The voter is older than KIP-996: campaign without knowing how it will end."""
-        state = self._stand.state
+        state = self._quorum.state
         return (
             respond.error is ErrorCode.unsupported_version
             and isinstance(asked.request, VoteRequest)
-            and isinstance(state, NomineeState)
-            and state.pre_vote
+            and isinstance(state, ProspectiveState)
         )
 
     def _count(self, asked: PendingRequest, respond: VoteResponse, now_ms: int) -> None:
-        stand, state = self._stand, self._stand.state
-        if not isinstance(state, NomineeState) or respond.epoch != stand.epoch:
+        quorum, state = self._quorum, self._quorum.state
+        if not isinstance(state, NomineeState) or respond.epoch != quorum.epoch:
             return
         state.tally.record(asked.to, granted=respond.granted)
-        stand.go_forward(now_ms)
-        if stand.state is state and state.pre_vote and state.tally.lost:
-            stand.lose(now_ms)
+        quorum.go_forward(now_ms)
+        if quorum.state is state and isinstance(state, ProspectiveState) and state.tally.lost:
+            quorum.lose(now_ms)
 
     def _told_voter(self, respond: UpdateVoterResponse, now_ms: int) -> bool:
-        state = self._stand.state
+        state = self._quorum.state
         heard = respond.error in (ErrorCode.none, ErrorCode.unsupported_version)
         if heard and isinstance(state, FollowerState):
             state.has_told_voter = True
-            state.heard(now_ms, self._stand.settings.fetch_timeout_ms)
+            state.heard(now_ms, self._quorum.settings.fetch_timeout_ms)
         return heard
 
     def _fetched(self, respond: FetchResponse, now_ms: int) -> bool:
         """The leader has answered: cut the log, fetch a snapshot, or append."""
-        stand, following = self._stand, self._stand.state
+        quorum, following = self._quorum, self._quorum.state
         if not isinstance(following, FollowerState) or respond.leader_id == NO_LEADER:
             return False
-        stand.committed_elsewhere = max(stand.committed_elsewhere, respond.high_watermark)
+        quorum.committed_elsewhere = max(quorum.committed_elsewhere, respond.high_watermark)
         if respond.diverging is not None:
-            end_offset = truncation_offset(stand.log, respond.diverging)
-            if end_offset < stand.high_watermark:
+            end_offset = truncation_offset(quorum.log, respond.diverging)
+            if end_offset < quorum.high_watermark:
                 raise InconsistentQuorum(
                     f"{respond.diverging} of leader {respond.leader_id} cuts the log at {end_offset}, "
-                    f"but all below {stand.high_watermark} is committed"
+                    f"but all below {quorum.high_watermark} is committed"
                 )
-            stand.history.truncate(end_offset)
+            quorum.history.truncate(end_offset)
             following.changing_log = True
-            stand.out.append(Truncate(end_offset))
+            quorum.out.append(Truncate(end_offset))
         elif respond.snapshot_id is not None:
             following.download = SnapshotDownloadState(respond.snapshot_id)
-            stand.out.append(BeginSnapshot(respond.snapshot_id))
+            quorum.out.append(BeginSnapshot(respond.snapshot_id))
         else:
             following.leader_high_watermark = respond.high_watermark
             if respond.records:
                 following.changing_log = True
-                durable = stand.is_voter or stand.settings.can_become_voter
-                stand.out.append(AppendFetched(respond.records, stand.epoch, durable))
+                durable = quorum.is_voter or quorum.settings.can_become_voter
+                quorum.out.append(AppendFetched(respond.records, quorum.epoch, durable))
             else:
                 self.follow_high_watermark(following)
-        following.heard(now_ms, stand.settings.fetch_timeout_ms)
+        following.heard(now_ms, quorum.settings.fetch_timeout_ms)
         return True
 
     def follow_high_watermark(self, following: FollowerState) -> None:
         """What the leader says is committed is, as far as this node has it."""
-        stand = self._stand
-        stand.commit(min(following.leader_high_watermark, stand.log.end_offset))
+        quorum = self._quorum
+        quorum.commit(min(following.leader_high_watermark, quorum.log.end_offset))
 
     def _snapshot_piece(self, piece: FetchSnapshotResponse, now_ms: int) -> None:
-        stand, following = self._stand, self._stand.state
+        quorum, following = self._quorum, self._quorum.state
         if not isinstance(following, FollowerState) or following.download is None:
             return
-        following.heard(now_ms, stand.settings.fetch_timeout_ms)
+        following.heard(now_ms, quorum.settings.fetch_timeout_ms)
         download = following.download
         if not download.accepts(piece):
             following.download = None  # the next fetch tells what to do
             return
-        stand.out.append(AppendSnapshot(piece.position, piece.data))
+        quorum.out.append(AppendSnapshot(piece.position, piece.data))
         if download.arrived(piece):
             following.download = None
             following.changing_log = True
-            stand.out.append(InstallSnapshot(download.snapshot_id))
+            quorum.out.append(InstallSnapshot(download.snapshot_id))
 
     def _snapshot_gone(self, now_ms: int) -> bool:
         """The leader has dropped it meanwhile; there will be a newer one."""
-        following = self._stand.state
+        following = self._quorum.state
         if isinstance(following, FollowerState):
             following.download = None
-            following.heard(now_ms, self._stand.settings.fetch_timeout_ms)
+            following.heard(now_ms, self._quorum.settings.fetch_timeout_ms)
         return True

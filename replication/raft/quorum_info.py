@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from odradek.replication.raft.voters import QuorumInfo, ReplicaInfo
+from odradek.replication.raft.voters import ReplicaKey, Voter
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.replication.raft.leader_state import ReplicaState
     from odradek.replication.raft.metadata_log import MetadataLog
     from odradek.replication.raft.raft_client_driver import RaftClientDriver
+
+
+@value_class
+class ReplicaInfo:
+    """How far a replica is, as the leader knows it (KIP-836). Times are wall ms, -1 is never."""
+
+    key: ReplicaKey
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+
+
+@value_class
+class QuorumInfo:
+    """What DescribeQuorum tells of a quorum. Only the leader knows `replicas`, those of the voters,
+    and `observers`."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
+    voters: tuple[Voter, ...]
+    kraft_version: int
+    replicas: tuple[ReplicaInfo, ...] = ()
+    observers: tuple[ReplicaInfo, ...] = ()
 
 
 def describe_quorum(

@@ -16,9 +16,13 @@ import trio
 
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.uuids import uuid_to_text
-from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import SUPPORTED_FEATURES
-from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
+from odradek.replication.controller.image import (
+    ControllerImage,
+    Endpoint,
+    InvalidMetadata,
+    MetadataImage,
+)
 from odradek.replication.raft.bootstrap import FIRST_SNAPSHOT, format_directory, is_formatted
 from odradek.replication.raft.election_state import ElectionState
 from odradek.replication.raft.errors import InvalidQuorum

@@ -78,13 +78,24 @@ class UnattachedState:
 
 @state_class
 class NomineeState:
-    """Prospective, as long as it is only pre-votes that it asks for; then candidate. `leader_ended`: who led
-    this epoch has, as far as this node knows."""
+    """Common part of ProspectiveState and CandidateState: the votes and the election timeout.
+
+    `leader_ended`: as far as this node knows, the leader of this epoch has stopped.
+    """
 
     tally: VoteTally
     until_ms: int
-    pre_vote: bool
     leader_ended: bool = False
+
+
+@state_class
+class ProspectiveState(NomineeState):
+    """The node requests pre-votes and has not increased its epoch (KIP-996)."""
+
+
+@state_class
+class CandidateState(NomineeState):
+    """The node requests votes in an epoch of its own (KIP-595)."""
 
 
 @state_class
@@ -94,7 +105,14 @@ class ResignedState:
     unacknowledged: set[int] = field(default_factory=set)
 
 
-State = UnattachedState | NomineeState | FollowerState | LeaderState | ResignedState
+EpochState = (
+    UnattachedState
+    | ProspectiveState
+    | CandidateState
+    | FollowerState
+    | LeaderState
+    | ResignedState
+)
 
 
 class QuorumState:
@@ -129,7 +147,7 @@ class QuorumState:
             timeout_ms=settings.request_timeout_ms, backoff_ms=settings.retry_backoff_ms
         )
         self.out: list[Action] = []
-        self.state: State = UnattachedState(0)
+        self.state: EpochState = UnattachedState(0)
         self.in_memory_voters = VoterSet()  # a static quorum's, with what they told their leader
 
     # What it is
@@ -147,8 +165,10 @@ class QuorumState:
         match self.state:
             case UnattachedState():
                 return Role.UNATTACHED
-            case NomineeState(pre_vote=pre_vote):
-                return Role.PROSPECTIVE if pre_vote else Role.CANDIDATE
+            case ProspectiveState():
+                return Role.PROSPECTIVE
+            case CandidateState():
+                return Role.CANDIDATE
             case FollowerState():
                 return Role.FOLLOWER
             case LeaderState():
@@ -211,7 +231,7 @@ class QuorumState:
         if self.is_only_voter:
             self.nominate(now_ms)
 
-    def _become(self, state: State, election: ElectionState | None = None) -> None:
+    def _become(self, state: EpochState, election: ElectionState | None = None) -> None:
         if isinstance(self.state, LeaderState):
             self._abandon_change(self.state)
         self.state = state
@@ -225,7 +245,7 @@ class QuorumState:
                 until = until_ms
             case NomineeState(tally=tally, until_ms=until_ms) if not tally.lost:
                 until = until_ms
-            case NomineeState(pre_vote=False, until_ms=until_ms):
+            case CandidateState(until_ms=until_ms):
                 until = until_ms
             case _:
                 until = now_ms + self.draw_election_timeout_ms()
@@ -236,39 +256,36 @@ class QuorumState:
 
     def nominate(self, now_ms: int) -> None:
         """To PROSPECTIVE; if its own vote is enough, to LEADER at once."""
-        nominee = self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=True)
+        nominee = ProspectiveState(self._own_vote(), now_ms + self.draw_election_timeout_ms())
         nominee.leader_ended = isinstance(self.state, FollowerState) and self.state.leader_ended
         self._become(nominee)
         self.go_forward(now_ms)
 
-    def _nominee(self, until_ms: int, *, pre_vote: bool) -> NomineeState:
+    def _own_vote(self) -> VoteTally:
+        """A new tally that holds this node's own vote."""
         tally = VoteTally(self.voters)
         tally.record(self.me.id, granted=True)
-        return NomineeState(tally, until_ms, pre_vote)
+        return tally
 
     def go_forward(self, now_ms: int) -> None:
         """With enough votes from PROSPECTIVE to CANDIDATE, from CANDIDATE to LEADER."""
-        if isinstance(self.state, NomineeState) and self.state.pre_vote and self.state.tally.won:
+        if isinstance(self.state, ProspectiveState) and self.state.tally.won:
             self.campaign(now_ms)
-        if (
-            isinstance(self.state, NomineeState)
-            and not self.state.pre_vote
-            and self.state.tally.won
-        ):
+        if isinstance(self.state, CandidateState) and self.state.tally.won:
             self._lead(now_ms)
 
     def campaign(self, now_ms: int) -> None:
         """To CANDIDATE, in the next epoch."""
         self.leader_endpoints = ()
         self._become(
-            self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=False),
+            CandidateState(self._own_vote(), now_ms + self.draw_election_timeout_ms()),
             ElectionState(
                 self.epoch + 1, voted_id=self.me.id, voted_directory_id=self.me.directory_id
             ),
         )
 
     def _lead(self, now_ms: int) -> None:
-        assert isinstance(self.state, NomineeState)
+        assert isinstance(self.state, CandidateState)
         leadership = LeaderState(
             self.me.key,
             epoch=self.epoch,
@@ -335,9 +352,10 @@ class QuorumState:
     def vote_for(self, candidate: ReplicaKey, now_ms: int) -> None:
         """UNATTACHED or PROSPECTIVE, and free to vote: the next election is a time-out away."""
         until_ms = now_ms + self.draw_election_timeout_ms()
-        state = self._nominee(until_ms, pre_vote=True)
         self._become(
-            state if isinstance(self.state, NomineeState) else UnattachedState(until_ms),
+            ProspectiveState(self._own_vote(), until_ms)
+            if isinstance(self.state, NomineeState)
+            else UnattachedState(until_ms),
             replace(
                 self.election, voted_id=candidate.id, voted_directory_id=candidate.directory_id
             ),

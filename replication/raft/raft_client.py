@@ -53,6 +53,7 @@ from odradek.replication.raft.messages import (
 from odradek.replication.raft.outbound_requests import OutboundRequests
 from odradek.replication.raft.quorum_state import (
     NomineeState,
+    ProspectiveState,
     QuorumSettings,
     QuorumState,
     ResignedState,
@@ -92,140 +93,140 @@ class RaftClient:
         jitter: Callable[[int], int] = lambda bound: 0,
     ) -> None:
         settings = settings or QuorumSettings()
-        self._stand = QuorumState(me, log, history, election, settings, jitter)
-        self._reconfiguration = VoterChangeHandler(self._stand)
-        self._responding = InboundRequests(self._stand, self._reconfiguration)
-        self._asking = OutboundRequests(self._stand, self._reconfiguration)
+        self._quorum = QuorumState(me, log, history, election, settings, jitter)
+        self._reconfiguration = VoterChangeHandler(self._quorum)
+        self._responding = InboundRequests(self._quorum, self._reconfiguration)
+        self._asking = OutboundRequests(self._quorum, self._reconfiguration)
 
     # What it is
 
     @property
     def role(self) -> Role:
-        return self._stand.role
+        return self._quorum.role
 
     @property
     def epoch(self) -> int:
-        return self._stand.epoch
+        return self._quorum.epoch
 
     @property
     def leader_id(self) -> int:
-        return self._stand.leader_id
+        return self._quorum.leader_id
 
     @property
     def leader_endpoints(self) -> Endpoints:
         """Where the leader listens; nothing while that is not known."""
-        stand = self._stand
-        return stand.leader_endpoints or stand.voters.endpoints(stand.leader_id)
+        quorum = self._quorum
+        return quorum.leader_endpoints or quorum.voters.endpoints(quorum.leader_id)
 
     @property
     def election(self) -> ElectionState:
-        return self._stand.election
+        return self._quorum.election
 
     @property
     def high_watermark(self) -> int:
         """All below is committed; -1 while this node does not know of anything."""
-        return self._stand.high_watermark
+        return self._quorum.high_watermark
 
     @property
     def known_to_be_committed(self) -> int:
         """All below is, as this node was told, whether or not it has it."""
-        return max(self._stand.high_watermark, self._stand.committed_elsewhere)
+        return max(self._quorum.high_watermark, self._quorum.committed_elsewhere)
 
     @property
     def voters(self) -> VoterSet:
         """Of the log's end, committed or not."""
-        return self._stand.voters
+        return self._quorum.voters
 
     @property
     def kraft_version(self) -> int:
-        return self._stand.history.kraft_version
+        return self._quorum.history.kraft_version
 
     @property
     def is_voter(self) -> bool:
-        return self._stand.is_voter
+        return self._quorum.is_voter
 
     @property
     def is_alone(self) -> bool:
         """There is no other voter than this node."""
-        return self._stand.is_only_voter
+        return self._quorum.is_only_voter
 
     @property
     def leadership(self) -> LeaderState | None:
         """What the leader knows of the others; None if this node does not lead."""
-        state = self._stand.state
+        state = self._quorum.state
         return state if isinstance(state, LeaderState) else None
 
     @property
     def may_stop(self) -> bool:
         """After `shut_down`: nobody waits for this node any more."""
-        stand = self._stand
-        led_by_another = stand.leader_id not in (NO_LEADER, stand.me.id)
-        return not stand.is_voter or stand.is_only_voter or led_by_another
+        quorum = self._quorum
+        led_by_another = quorum.leader_id not in (NO_LEADER, quorum.me.id)
+        return not quorum.is_voter or quorum.is_only_voter or led_by_another
 
     # Time
 
     def start(self, now_ms: int) -> Sequence[Action]:
         """Once, before anything else."""
-        self._stand.begin(now_ms)
+        self._quorum.begin(now_ms)
         return self._actions(now_ms)
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is due; None if nothing is waited for."""
-        respond, role = self._stand.requests.deadline_ms, self._role_deadline_ms()
+        respond, role = self._quorum.requests.deadline_ms, self._role_deadline_ms()
         if respond is None or role is None:
             return role if respond is None else respond
         return min(respond, role)
 
     def _role_deadline_ms(self) -> int | None:
-        stand = self._stand
-        match stand.state:
+        quorum = self._quorum
+        match quorum.state:
             case LeaderState() as leadership:
                 return leadership.deadline_ms
-            case _ if stand.closing:
+            case _ if quorum.closing:
                 return None
             case UnattachedState(until_ms):
-                return until_ms if stand.may_lead else None
+                return until_ms if quorum.may_lead else None
             case NomineeState(until_ms=until_ms) | ResignedState(until_ms):
                 return until_ms
             case FollowerState() as following:
-                due = following.fetch_until_ms if stand.may_lead else None
-                if following.changing_log or not stand.requests.may_ask(following.leader_id):
+                due = following.fetch_until_ms if quorum.may_lead else None
+                if following.changing_log or not quorum.requests.may_ask(following.leader_id):
                     return due
                 told = following.update_voter_at_ms
                 return told if due is None else min(due, told)
 
     def tick(self, now_ms: int) -> Sequence[Action]:
         """Whatever is due by now."""
-        stand = self._stand
-        stand.requests.expire(now_ms)
-        match stand.state:
+        quorum = self._quorum
+        quorum.requests.expire(now_ms)
+        match quorum.state:
             case LeaderState() as leadership:
                 self._reconfiguration.expire(leadership, now_ms)
                 due = leadership.resign_at_ms
                 if due is not None and now_ms >= due:
-                    stand.resign(now_ms)
-            case _ if not stand.closing:
+                    quorum.resign(now_ms)
+            case _ if not quorum.closing:
                 self._time_out(now_ms)
         return self._actions(now_ms)
 
     def _time_out(self, now_ms: int) -> None:
         """One role may lead straight to the next: what is left of a time-out goes with it."""
-        stand = self._stand
-        match stand.state:
-            case NomineeState(until_ms=until_ms, pre_vote=True) if now_ms >= until_ms:
-                stand.lose(now_ms)
+        quorum = self._quorum
+        match quorum.state:
+            case ProspectiveState(until_ms=until_ms) if now_ms >= until_ms:
+                quorum.lose(now_ms)
             case NomineeState(until_ms=until_ms) if now_ms >= until_ms:
-                stand.nominate(now_ms)
+                quorum.nominate(now_ms)
             case FollowerState() as following if (
-                stand.may_lead and now_ms >= following.fetch_until_ms
+                quorum.may_lead and now_ms >= following.fetch_until_ms
             ):
-                stand.nominate(now_ms)
+                quorum.nominate(now_ms)
             case ResignedState(until_ms) if now_ms >= until_ms:
-                stand.detach(stand.epoch + 1, now_ms)
-        match stand.state:
-            case UnattachedState(until_ms) if stand.may_lead and now_ms >= until_ms:
-                stand.nominate(now_ms)
+                quorum.detach(quorum.epoch + 1, now_ms)
+        match quorum.state:
+            case UnattachedState(until_ms) if quorum.may_lead and now_ms >= until_ms:
+                quorum.nominate(now_ms)
 
     # What others say
 
@@ -234,10 +235,10 @@ class RaftClient:
 
         `again`: a Fetch that found nothing new has waited, and is to be answered now as things are.
         """
-        stand = self._stand
-        known = stand.settings.cluster_id
+        quorum = self._quorum
+        known = quorum.settings.cluster_id
         if known is not None and request.cluster_id not in (None, known):
-            stand.out.append(Reply(request, _of_another_cluster(request, known)))
+            quorum.out.append(Reply(request, _of_another_cluster(request, known)))
             return self._actions(now_ms)
         match request:
             case VoteRequest():
@@ -253,7 +254,7 @@ class RaftClient:
             case _:
                 self._change_voters(request, now_ms)
                 return self._actions(now_ms)
-        stand.out.append(Reply(request, respond))
+        quorum.out.append(Reply(request, respond))
         return self._actions(now_ms)
 
     def _change_voters(self, request: Request, now_ms: int) -> None:
@@ -269,20 +270,20 @@ class RaftClient:
 
     def responded(self, number: int, respond: Response, now_ms: int) -> Sequence[Action]:
         """The answer to what was sent with this number; ignored if it is not waited for."""
-        asked = self._stand.requests.take(number)
+        asked = self._quorum.requests.take(number)
         if asked is None:
             return []
         if not self._asking.responded(asked, respond, now_ms):
-            self._stand.requests.back_off(asked.to, now_ms)
+            self._quorum.requests.back_off(asked.to, now_ms)
         return self._actions(now_ms)
 
     def failed(self, number: int, now_ms: int, *, refused: bool = False) -> Sequence[Action]:
         """No answer will come to what was sent with this number; `refused`: the node does not run."""
-        asked = self._stand.requests.take(number)
+        asked = self._quorum.requests.take(number)
         if asked is None:
             return []
         self._asking.failed(asked, now_ms, refused=refused)
-        self._stand.requests.back_off(asked.to, now_ms)
+        self._quorum.requests.back_off(asked.to, now_ms)
         return self._actions(now_ms)
 
     # What became of the log
@@ -292,9 +293,9 @@ class RaftClient:
 
         What a leader appends of its own needs no such call.
         """
-        stand = self._stand
-        stand.history.append(changes)
-        match stand.state:
+        quorum = self._quorum
+        quorum.history.append(changes)
+        match quorum.state:
             case LeaderState():
                 self._reconfiguration.appended(changes, now_ms)
             case FollowerState() as following:
@@ -304,20 +305,20 @@ class RaftClient:
 
     def not_appended(self, error: KafkaError, now_ms: int) -> Sequence[Action]:
         """`AppendVoters` found no room: nothing is in the log, and nothing has changed."""
-        if isinstance(self._stand.state, LeaderState):
+        if isinstance(self._quorum.state, LeaderState):
             self._reconfiguration.not_appended(error)
         return self._actions(now_ms)
 
     def truncated(self, now_ms: int) -> Sequence[Action]:
         """`Truncate` is done."""
-        if isinstance(self._stand.state, FollowerState):
-            self._stand.state.changing_log = False
+        if isinstance(self._quorum.state, FollowerState):
+            self._quorum.state.changing_log = False
         return self._actions(now_ms)
 
     def snapshot_given_up(self, now_ms: int) -> Sequence[Action]:
         """There was no room for what `BeginSnapshot` or `AppendSnapshot` wanted written: what was begun is
         gone, and a fetch tells what to do now. The snapshot's `InstallSnapshot`, if it comes, is not done."""
-        following = self._stand.state
+        following = self._quorum.state
         if isinstance(following, FollowerState):
             following.download = None
             following.changing_log = False
@@ -326,11 +327,11 @@ class RaftClient:
     def installed(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
         """`InstallSnapshot` is done: the log is empty and starts at its end; `changes` are all that
         the snapshot says of version and voters."""
-        stand = self._stand
-        stand.history.reset(changes)
-        stand.commit(stand.log.end_offset)
-        if isinstance(stand.state, FollowerState):
-            stand.state.changing_log = False
+        quorum = self._quorum
+        quorum.history.reset(changes)
+        quorum.commit(quorum.log.end_offset)
+        if isinstance(quorum.state, FollowerState):
+            quorum.state.changing_log = False
         return self._actions(now_ms)
 
     def flushed(self, end_offset: int, epoch: int, now_ms: int) -> Sequence[Action]:
@@ -354,26 +355,26 @@ class RaftClient:
 
     def resign(self, now_ms: int) -> Sequence[Action]:
         """Lead no more in this epoch."""
-        if isinstance(self._stand.state, LeaderState):
-            self._stand.resign(now_ms)
+        if isinstance(self._quorum.state, LeaderState):
+            self._quorum.resign(now_ms)
         return self._actions(now_ms)
 
     def shut_down(self, now_ms: int) -> Sequence[Action]:
         """The node is going to stop: hand over, if it leads, and campaign no more. Who would be elected now
         would answer nobody, and be waited for by all."""
-        self._stand.closing = True
-        if isinstance(self._stand.state, NomineeState):
-            self._stand.lose(now_ms)
+        self._quorum.closing = True
+        if isinstance(self._quorum.state, NomineeState):
+            self._quorum.lose(now_ms)
         return self.resign(now_ms)
 
     def _actions(self, now_ms: int) -> Sequence[Action]:
         """What has come together; the election first, before anything that is said in it."""
-        stand = self._stand
+        quorum = self._quorum
         self._asking.pursue(now_ms)
-        actions, stand.out = stand.out, []
-        if stand.election != stand.persisted:
-            stand.persisted = stand.election
-            actions.insert(0, Persist(stand.election))
+        actions, quorum.out = quorum.out, []
+        if quorum.election != quorum.persisted:
+            quorum.persisted = quorum.election
+            actions.insert(0, Persist(quorum.election))
         return actions
 
 

@@ -22,7 +22,7 @@ from odradek.protocol.records.control import ControlType, control_type, kraft_co
 from odradek.protocol.records.records import Record, build_batch, decode
 from odradek.protocol.schemas.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from odradek.protocol.schemas.serde import decode as decode_body
-from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.image import InvalidMetadata
 from odradek.seams.files import File, Files, Path
 
 SUFFIX = ".checkpoint"

@@ -39,66 +39,66 @@ from odradek.replication.raft.voters import NO_DIRECTORY, Voter, VoterSet
 class VoterChangeHandler:
     """See the module."""
 
-    def __init__(self, stand: QuorumState) -> None:
-        self._stand = stand
+    def __init__(self, quorum: QuorumState) -> None:
+        self._quorum = quorum
 
     def leader_only(self, epoch: int) -> ErrorCode | None:
         """Why a request that only the leader of `epoch` answers is refused."""
-        stand = self._stand
-        if epoch != stand.epoch:
-            older = epoch < stand.epoch
+        quorum = self._quorum
+        if epoch != quorum.epoch:
+            older = epoch < quorum.epoch
             return ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
-        if not isinstance(stand.state, LeaderState):
+        if not isinstance(quorum.state, LeaderState):
             return ErrorCode.not_leader_or_follower
-        return ErrorCode.broker_not_available if stand.closing else None
+        return ErrorCode.broker_not_available if quorum.closing else None
 
     # Requests
 
     def add(self, request: AddVoterRequest, now_ms: int) -> None:
         """First the new voter is asked what it supports; `versions_told` goes on."""
-        stand, voter = self._stand, request.voter
+        quorum, voter = self._quorum, request.voter
         refusal = self._unfit(voter.id, named=voter.directory_id != NO_DIRECTORY)
         if refusal is None and not self._is_reachable(voter):
             refusal = VoterChangeError(
                 ErrorCode.invalid_request,
                 f"Add voter request didn't include the endpoint ({voter.endpoints}) for the default "
-                f"listener {self._stand.listener}",
+                f"listener {self._quorum.listener}",
             )
-        leadership = stand.state
+        leadership = quorum.state
         if refusal is None and isinstance(leadership, LeaderState):
-            refusal = decide_addition(request, leadership, stand.history)
-            if refusal is None and not stand.requests.may_ask(voter.id):
+            refusal = decide_addition(request, leadership, quorum.history)
+            if refusal is None and not quorum.requests.may_ask(voter.id):
                 refusal = VoterChangeError(
                     ErrorCode.request_timed_out, f"{voter.id} cannot be asked now"
                 )
             if refusal is None:
-                until_ms = now_ms + stand.settings.request_timeout_ms
-                question = ApiVersionsRequest(cluster_id=stand.settings.cluster_id)
-                asked = stand.ask(voter.id, question, voter.endpoints, now_ms)
+                until_ms = now_ms + quorum.settings.request_timeout_ms
+                question = ApiVersionsRequest(cluster_id=quorum.settings.cluster_id)
+                asked = quorum.ask(voter.id, question, voter.endpoints, now_ms)
                 leadership.pending = PendingVoterChange(request, until_ms, asked)
         if refusal is not None:
             respond = AddVoterResponse(error=refusal.error, message=refusal.message)
-            stand.out.append(Reply(request, respond))
+            quorum.out.append(Reply(request, respond))
 
     def remove(self, request: RemoveVoterRequest, now_ms: int) -> None:
-        stand, key = self._stand, request.voter
+        quorum, key = self._quorum, request.voter
         decided: VoterChangeError | VoterSet | None = self._unfit(
             key.id, named=key.directory_id != NO_DIRECTORY
         )
-        leadership = stand.state
+        leadership = quorum.state
         if decided is None and isinstance(leadership, LeaderState):
-            decided = decide_removal(request, leadership, stand.history)
+            decided = decide_removal(request, leadership, quorum.history)
             if isinstance(decided, VoterSet):
-                until_ms = now_ms + stand.settings.request_timeout_ms
+                until_ms = now_ms + quorum.settings.request_timeout_ms
                 leadership.pending = PendingVoterChange(request, until_ms)
                 self._append(leadership, decided)
         if isinstance(decided, VoterChangeError):
             respond = RemoveVoterResponse(error=decided.error, message=decided.message)
-            stand.out.append(Reply(request, respond))
+            quorum.out.append(Reply(request, respond))
 
     def update(self, request: UpdateVoterRequest, now_ms: int) -> None:
         """Answered at once: it is the voter itself that asks, and it asks again if it must."""
-        stand, voter = self._stand, request.voter
+        quorum, voter = self._quorum, request.voter
         error = self.leader_only(request.epoch)
         lowest, highest = voter.kraft_versions
         if error is None and (
@@ -107,40 +107,40 @@ class VoterChangeHandler:
             or not self._is_reachable(voter)
         ):
             error = ErrorCode.invalid_request
-        leadership = stand.state
+        leadership = quorum.state
         if error is None and isinstance(leadership, LeaderState):
-            decided = decide_update(request, leadership, stand.history, stand.in_memory_voters)
+            decided = decide_update(request, leadership, quorum.history, quorum.in_memory_voters)
             if isinstance(decided, VoterChangeError):
                 error = decided.error
             else:
-                if stand.history.kraft_version > 0:
+                if quorum.history.kraft_version > 0:
                     self._append(leadership, decided)
                 else:
-                    stand.in_memory_voters = decided
+                    quorum.in_memory_voters = decided
                 leadership.heard_from(voter.key, now_ms)
         respond = UpdateVoterResponse(
             error=error or ErrorCode.none,
-            epoch=stand.epoch,
-            leader_id=stand.leader_id,
-            leader_endpoints=stand.leader_endpoints,
+            epoch=quorum.epoch,
+            leader_id=quorum.leader_id,
+            leader_endpoints=quorum.leader_endpoints,
         )
-        stand.out.append(Reply(request, respond))
+        quorum.out.append(Reply(request, respond))
 
     def upgrade(self, version: int, *, validate_only: bool = False) -> VoterChangeError | None:
         """Raise kraft.version, and write the voters of a static quorum to the log with it."""
-        stand = self._stand
-        if error := self.leader_only(stand.epoch):
+        quorum = self._quorum
+        if error := self.leader_only(quorum.epoch):
             return VoterChangeError(error, "only the leader changes kraft.version")
-        leadership = stand.state
+        leadership = quorum.state
         assert isinstance(leadership, LeaderState)
-        refusal = decide_upgrade(version, leadership, stand.history, stand.in_memory_voters)
-        is_new = version != stand.history.kraft_version
+        refusal = decide_upgrade(version, leadership, quorum.history, quorum.in_memory_voters)
+        is_new = version != quorum.history.kraft_version
         if refusal is None and is_new and not validate_only:
-            self._append(leadership, stand.in_memory_voters, kraft_version=version)
+            self._append(leadership, quorum.in_memory_voters, kraft_version=version)
         return refusal
 
     def _unfit(self, voter_id: int, *, named: bool) -> VoterChangeError | None:
-        if error := self.leader_only(self._stand.epoch):
+        if error := self.leader_only(self._quorum.epoch):
             return VoterChangeError(error, "only the leader changes voters")
         if voter_id < 0 or not named:
             return VoterChangeError(
@@ -150,28 +150,28 @@ class VoterChangeHandler:
 
     def _is_reachable(self, voter: Voter) -> bool:
         """Whether it listens where voters talk to each other."""
-        listener = self._stand.listener
+        listener = self._quorum.listener
         return any(listener in (None, each.listener) for each in voter.endpoints)
 
     def _append(
         self, leadership: LeaderState, voters: VoterSet, *, kraft_version: int | None = None
     ) -> None:
         leadership.appending_voters = True
-        self._stand.out.append(AppendVoters(leadership.epoch, tuple(voters), kraft_version))
+        self._quorum.out.append(AppendVoters(leadership.epoch, tuple(voters), kraft_version))
 
     # What comes of them
 
     def versions_told(self, number: int, respond: ApiVersionsResponse, now_ms: int) -> bool:
         """The new voter has answered, or could not be reached. False if that was no good."""
-        stand, leadership = self._stand, self._stand.state
+        quorum, leadership = self._quorum, self._quorum.state
         if not isinstance(leadership, LeaderState) or leadership.pending is None:
             return True
         change = leadership.pending
         if change.asked != number or not isinstance(change.request, AddVoterRequest):
             return True
-        decided = complete_addition(change.request, respond, leadership, stand.history, now_ms)
+        decided = complete_addition(change.request, respond, leadership, quorum.history, now_ms)
         if isinstance(decided, VoterChangeError):
-            stand.finish_change(change, decided.error, decided.message)
+            quorum.finish_change(change, decided.error, decided.message)
             leadership.pending = None
             return respond.error is ErrorCode.none
         change.asked = None
@@ -180,43 +180,43 @@ class VoterChangeHandler:
 
     def appended(self, changes: Sequence[ControlChange], now_ms: int) -> None:
         """The leader has appended what it was asked to."""
-        leadership = self._stand.state
+        leadership = self._quorum.state
         assert isinstance(leadership, LeaderState)
         leadership.appending_voters = False
         offsets = [change.offset for change in changes if change.voters is not None]
         if not offsets:
             return
-        leadership.change_voters(self._stand.voters)
+        leadership.change_voters(self._quorum.voters)
         pending = leadership.pending
         if pending is not None and pending.asked is None and pending.last_offset is None:
             pending.last_offset = offsets[-1]
             asked_for = pending.request
             if isinstance(asked_for, AddVoterRequest) and not asked_for.ack_when_committed:
-                self._stand.finish_change(pending)
+                self._quorum.finish_change(pending)
         if leadership.recount():
             self.high_watermark_moved(leadership, now_ms)
 
     def not_appended(self, error: KafkaError) -> None:
         """The change came to nothing: whoever asked for it may do so again."""
-        leadership = self._stand.state
+        leadership = self._quorum.state
         assert isinstance(leadership, LeaderState)
         leadership.appending_voters = False
         pending = leadership.pending
         if pending is not None:
             leadership.pending = None
-            self._stand.finish_change(pending, error.code, error.message)
+            self._quorum.finish_change(pending, error.code, error.message)
 
     def high_watermark_moved(self, leadership: LeaderState, now_ms: int) -> None:
         """More is committed: a change may be, and with it the end of this leader."""
-        stand, high_watermark = self._stand, leadership.high_watermark
-        stand.commit(high_watermark)
+        quorum, high_watermark = self._quorum, leadership.high_watermark
+        quorum.commit(high_watermark)
         pending = leadership.pending
         written = None if pending is None else pending.last_offset
         if pending is not None and written is not None and written < high_watermark:
             leadership.pending = None
-            stand.finish_change(pending)
-        changed_at = stand.history.voters_offset
-        if not stand.is_voter and changed_at is not None and changed_at < high_watermark:
+            quorum.finish_change(pending)
+        changed_at = quorum.history.voters_offset
+        if not quorum.is_voter and changed_at is not None and changed_at < high_watermark:
             leadership.leave(now_ms)
 
     def expire(self, leadership: LeaderState, now_ms: int) -> None:
@@ -224,4 +224,4 @@ class VoterChangeHandler:
         pending = leadership.pending
         if pending is not None and now_ms >= pending.until_ms:
             leadership.pending = None
-            self._stand.finish_change(pending, ErrorCode.request_timed_out)
+            self._quorum.finish_change(pending, ErrorCode.request_timed_out)

@@ -115,31 +115,6 @@ class VoterSet:
         return VoterSet([voter if each.id == voter.id else each for each in self])
 
 
-@value_class
-class ReplicaInfo:
-    """How far a replica is, as the leader knows it (KIP-836). Times are wall ms, -1 is never."""
-
-    key: ReplicaKey
-    log_end_offset: int
-    last_fetch_ms: int
-    last_caught_up_ms: int
-
-
-@value_class
-class QuorumInfo:
-    """What DescribeQuorum tells of a quorum. Only the leader knows `replicas`, those of the voters,
-    and `observers`."""
-
-    leader_id: int
-    leader_epoch: int
-    high_watermark: int
-    log_end_offset: int
-    voters: tuple[Voter, ...]
-    kraft_version: int
-    replicas: tuple[ReplicaInfo, ...] = ()
-    observers: tuple[ReplicaInfo, ...] = ()
-
-
 def voters_record(voters: Iterable[Voter]) -> VotersRecord:
     from odradek.protocol.schemas import control_records as schemas
 

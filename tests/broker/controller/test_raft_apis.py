@@ -15,6 +15,7 @@ from odradek.broker.security.rules import RULES
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import AclOperation
+from odradek.replication.raft.kafka_network_channel import RPC_CODECS, codec_of
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
@@ -38,7 +39,6 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
-from odradek.replication.raft.wire import RPC_CODECS, codec_of
 from odradek.seams.network import Address
 
 HERE = VoterEndpoint("CONTROLLER", "one.example", 9093)

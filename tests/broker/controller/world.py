@@ -20,7 +20,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.raft.errors import NotController
-from odradek.replication.raft.voters import QuorumInfo, Voter
+from odradek.replication.raft.quorum_info import QuorumInfo
+from odradek.replication.raft.voters import Voter
 from odradek.seams.clock import RealClock
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

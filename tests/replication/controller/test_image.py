@@ -12,7 +12,6 @@ from odradek.protocol.schemas import cluster_records as cluster_schemas
 from odradek.protocol.schemas import security_records as security
 from odradek.protocol.schemas import topic_records as topics
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
-from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import (
     CORDONED_DIRECTORIES,
     DIRECTORY_ASSIGNMENT,
@@ -24,6 +23,7 @@ from odradek.replication.controller.image import (
     BROKER,
     MIGRATING,
     TOPIC,
+    InvalidMetadata,
     MetadataDelta,
     MetadataImage,
 )

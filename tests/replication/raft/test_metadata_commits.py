@@ -12,8 +12,7 @@ from odradek.replication.controller.controller_result import (
     MAX_RECORDS,
     ControllerResult,
 )
-from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.image import InvalidMetadata, MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import BatchTooLarge, NotController
 from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.replication.raft.raft_client_driver import RaftClientDriver

@@ -10,7 +10,7 @@ import pytest
 
 from odradek.protocol.records.batch import batches
 from odradek.protocol.schemas.serde import encode_metadata_record
-from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.image import InvalidMetadata
 from odradek.replication.raft.bootstrap import FIRST_SNAPSHOT, quorum_records
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_log import CHECKPOINT_S, MetadataLog, MetadataLogSettings

@@ -20,8 +20,7 @@ from odradek.protocol.schemas.cluster_records import (
 from odradek.protocol.schemas.quorum_state import decode_quorum_state
 from odradek.protocol.schemas.serde import InvalidRecord, encode_metadata_record
 from odradek.protocol.uuids import uuid_to_text
-from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.controller.image import Endpoint, MetadataImage
+from odradek.replication.controller.image import Endpoint, InvalidMetadata, MetadataImage
 from odradek.replication.raft.bootstrap import BOOTSTRAP_FILE, FIRST_SNAPSHOT, quorum_records
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.image import InvalidMetadata
 from odradek.replication.raft.metadata_loader import catch_up
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.replication.raft.metadata_log_writer import MetadataLogWriter

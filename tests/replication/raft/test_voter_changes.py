@@ -293,9 +293,11 @@ def test_a_static_quorum_becomes_a_dynamic_one() -> None:
     quorum = Led(2, 3, kraft_version=0)
     machine = quorum.machine
     unnamed = [replace(each, directory_id=UUID(int=0)) for each in quorum.voters()]
-    stand = machine._stand
-    stand.history = VoterHistory(unnamed)
-    stand.in_memory_voters = stand.history.voters.updated(voter(1), any_directory=True)  # type: ignore[assignment]
+    quorum_state = machine._quorum
+    quorum_state.history = VoterHistory(unnamed)
+    quorum_state.in_memory_voters = quorum_state.history.voters.updated(
+        voter(1), any_directory=True
+    )  # type: ignore[assignment]
     refusal, _ = machine.upgrade(1, quorum.now)
     assert refusal is not None
     assert "[2, 3]" in refusal.message, "their directories are not known"

@@ -14,6 +14,11 @@ from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import write_fetch_response
 from odradek.replication.raft.fetch_rpcs import UNKNOWN_HIGH_WATERMARK
+from odradek.replication.raft.kafka_network_channel import (
+    RPC_CODECS,
+    codec_of,
+    unsupported_response,
+)
 from odradek.replication.raft.messages import (
     AddVoterRequest,
     AddVoterResponse,
@@ -40,7 +45,6 @@ from odradek.replication.raft.messages import (
 from odradek.replication.raft.network_channel import RequestFailed
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterEndpoint
-from odradek.replication.raft.wire import RPC_CODECS, codec_of, unsupported_response
 
 CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
 LISTENER = "CONTROLLER"

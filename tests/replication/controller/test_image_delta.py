@@ -12,9 +12,8 @@ from odradek.protocol.schemas.topic_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from odradek.replication.controller.image import TOPIC, MetadataImage
+from odradek.replication.controller.image import TOPIC, MetadataImage, image_delta
 from odradek.replication.controller.image_builder import apply_records
-from odradek.replication.controller.image_difference import image_delta
 
 KEPT, GONE, NEW = (UUID(int=(1 << 100) + number) for number in range(3))
 
