@@ -25,7 +25,11 @@ from odradek.broker.controller.metadata_factory import new_metadata, new_network
 from odradek.broker.controller.quorum_availability import QuorumAvailability
 from odradek.broker.controller.quorum_controller import QuorumController
 from odradek.broker.coordination.coordinators import Coordinators
-from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
+from odradek.broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    InternalTopic,
+)
 from odradek.broker.fetch.purgatory import DueFetches, fetch_timers
 from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
 from odradek.broker.lifecycle.broker_registration import broker_registration_request
@@ -64,8 +68,8 @@ if TYPE_CHECKING:
     from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.broker.tiered.tiered_storage import TieredStorage
     from odradek.broker.transactions.coordinator import TransactionCoordinator
-    from odradek.broker.transactions.markers import MarkerWriter
-    from odradek.broker.transactions.verification import TransactionPartitions
+    from odradek.broker.transactions.markers import TransactionMarkerWriter
+    from odradek.broker.transactions.partition_verification import AddPartitionsToTransaction
     from odradek.protocol.apis import Api
     from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
     from odradek.seams.network import Address
@@ -165,12 +169,12 @@ class Node:
         return self.coordinators.transactions
 
     @cached_property
-    def transaction_partitions(self) -> TransactionPartitions:
+    def transaction_partitions(self) -> AddPartitionsToTransaction:
         """Who adds partitions to transactions."""
         return self.coordinators.transaction_partitions
 
     @property
-    def markers(self) -> MarkerWriter:
+    def markers(self) -> TransactionMarkerWriter:
         """Who ends transactions in the partitions of this node."""
         return self.coordinators.markers
 

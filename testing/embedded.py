@@ -111,7 +111,7 @@ class Broker:
     async def areset(self) -> None:
         """Forget all topics, groups and transactional ids; for use under trio."""
         node = self.node
-        await node.coordinators.forget_all()
+        await node.coordinators.remove_all_state()
         names = [name for name in node.metadata.image.topics_by_name if not node.is_internal(name)]
         if names:
             responses = await node.metadata.perform(lambda image: delete_topics(image, names))

@@ -15,13 +15,17 @@ from odradek.broker.apis.authorized import (
     may_topic,
     text_of,
 )
-from odradek.broker.groups.actions import NO_ERROR, ConsumerHeartbeat, ConsumerHeartbeatResponse
 from odradek.broker.groups.consumer.describe import (
-    DescribedConsumer,
     DescribedConsumerGroup,
+    DescribedConsumerGroupMember,
     NamedPartitions,
 )
-from odradek.broker.groups.consumer.members import JOINING, LEFT, LEFT_FOR_NOW
+from odradek.broker.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from odradek.broker.groups.messages import (
+    NO_ERROR,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatResponse,
+)
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -42,7 +46,7 @@ async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping
         _check(request, ctx)
         respond = await ctx.services.groups.consumer_heartbeat(_heartbeat(request, ctx))
     except KafkaError as error:
-        respond = ConsumerHeartbeatResponse(error.code, text_of(error))
+        respond = ConsumerGroupHeartbeatResponse(error.code, text_of(error))
     return {
         "error_code": respond.error,
         "error_message": respond.message,
@@ -77,16 +81,16 @@ def _check_allowed(request: Any, ctx: RequestContext) -> None:
 def _check(request: Any, ctx: RequestContext) -> None:
     """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
-    if ctx.api_version >= MEMBER_MAKES_ID_SINCE or epoch > 0 or epoch == LEFT:
+    if ctx.api_version >= MEMBER_MAKES_ID_SINCE or epoch > 0 or epoch == LEAVE_EPOCH:
         _check_text(request.member_id, "MemberId")
     _check_text(request.group_id, "GroupId")
     _check_text(request.instance_id, "InstanceId")
     _check_text(request.rack_id, "RackId")
-    if epoch == JOINING:
+    if epoch == JOIN_EPOCH:
         _check_joining(request)
-    elif epoch == LEFT_FOR_NOW and request.instance_id is None:
+    elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
         raise _invalid("InstanceId can't be null.")
-    elif epoch < LEFT_FOR_NOW:
+    elif epoch < STATIC_LEAVE_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
     names = ctx.services.groups.assignors
     if request.server_assignor is not None and request.server_assignor not in names:
@@ -122,9 +126,9 @@ def _regex(request: Any) -> str | None:
     return found
 
 
-def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerHeartbeat:
+def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerGroupHeartbeat:
     names, owned = request.subscribed_topic_names, request.topic_partitions
-    return ConsumerHeartbeat(
+    return ConsumerGroupHeartbeat(
         request.group_id,
         request.member_id or uuid_to_text(UUID(ctx.services.groups.fresh_id())),
         request.member_epoch,
@@ -191,7 +195,7 @@ def _described(group: DescribedConsumerGroup) -> dict[str, Any]:
     }
 
 
-def _member(described: DescribedConsumer) -> dict[str, Any]:
+def _member(described: DescribedConsumerGroupMember) -> dict[str, Any]:
     member = described.member
     return {
         "member_id": member.member_id,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from odradek.broker.apis.authorized import check_group, check_transactional_id
-from odradek.broker.coordination.log import partition_for
-from odradek.broker.coordination.topics import (
-    Configs,
+from odradek.broker.coordination.coordinator_log import partition_for
+from odradek.broker.coordination.internal_topics import (
+    IntegerConfigs,
     InternalTopic,
     offsets_topic,
     transactions_topic,
@@ -24,7 +24,7 @@ from odradek.protocol.messages import field
 from odradek.replication.controller.image import Endpoint
 
 GROUP, TRANSACTION = 0, 1
-TOPICS: Mapping[int, Callable[[Configs], InternalTopic]] = {
+TOPICS: Mapping[int, Callable[[IntegerConfigs], InternalTopic]] = {
     GROUP: offsets_topic,
     TRANSACTION: transactions_topic,
 }

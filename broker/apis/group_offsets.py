@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from odradek.broker.apis.authorized import TopicDenied, check_group, may_group, may_topic
-from odradek.broker.groups.actions import NO_ERROR, CommittedOffset, PartitionErrors
-from odradek.broker.groups.offsets import NO_OFFSET, FetchedTopic
-from odradek.broker.groups.shard import NOBODY, Commit, OffsetToCommit
+from odradek.broker.groups.coordinator_shard import NO_MEMBER, OffsetCommit, OffsetToCommit
+from odradek.broker.groups.messages import NO_ERROR, CommittedOffset, OffsetPartitionErrors
+from odradek.broker.groups.offset_store import NO_OFFSET, FetchedTopic
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -103,7 +103,7 @@ def to_commit(topic: TopicImage, partition: Any) -> OffsetToCommit:
 async def _commit(
     request: Any, offsets: tuple[OffsetToCommit, ...], ctx: RequestContext
 ) -> Sequence[ErrorCode]:
-    commit = Commit(
+    commit = OffsetCommit(
         request.group_id,
         request.member_id,
         field(request, "group_instance_id"),
@@ -146,7 +146,7 @@ async def _fetch(
     topics: Iterable[Any] | None,
     require_stable: bool,
     ctx: RequestContext,
-    member: tuple[str | None, int] = NOBODY,
+    member: tuple[str | None, int] = NO_MEMBER,
 ) -> Values:
     asked: list[tuple[str, UUID | None, Iterable[int]]] | None = None
     unknown: list[Values] = []
@@ -244,7 +244,7 @@ async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         check_group(ctx, request.group_id)
         respond = await ctx.services.groups.delete_offsets(request.group_id, known)
     except KafkaError as error:
-        respond = PartitionErrors(error.code, ())
+        respond = OffsetPartitionErrors(error.code, ())
     if respond.error is not NO_ERROR:
         return {"error_code": respond.error, "topics": []}
     errors = {(topic, partition): error for topic, partition, error in respond.partitions}

@@ -18,19 +18,19 @@ from odradek.broker.apis.authorized import (
     may_cluster,
     may_group,
 )
-from odradek.broker.groups.actions import (
+from odradek.broker.groups.describe import ClassicGroupNotFound, DescribedGroup
+from odradek.broker.groups.messages import (
     NO_ERROR,
     Heartbeat,
-    Join,
-    JoinResponse,
-    Leave,
-    Leaver,
-    LeaveResponse,
-    Protocols,
-    Sync,
-    SyncResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeaveGroupResponse,
+    LeavingMember,
+    SupportedProtocols,
+    SyncGroup,
+    SyncGroupResponse,
 )
-from odradek.broker.groups.describe import DescribedGroup, NotClassicGroup
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -62,7 +62,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_group(ctx, request.group_id)
         respond = await groups.join(
-            Join(
+            JoinGroup(
                 request.group_id,
                 request.member_id,
                 field(request, "group_instance_id"),
@@ -79,7 +79,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             )
         )
     except KafkaError as error:
-        respond = JoinResponse(error.code, "")
+        respond = JoinGroupResponse(error.code, "")
     no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
     return {
         "error_code": respond.error,
@@ -100,7 +100,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     }
 
 
-def _protocols(request: Any) -> Protocols:
+def _protocols(request: Any) -> SupportedProtocols:
     """What the member supports, each name once: the first counts."""
     found: dict[str, bytes] = {}
     for each in request.protocols:
@@ -118,15 +118,15 @@ async def sync_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     }
 
 
-async def _sync(request: Any, ctx: RequestContext) -> SyncResponse:
+async def _sync(request: Any, ctx: RequestContext) -> SyncGroupResponse:
     protocol_type = field(request, "protocol_type")
     protocol_name = field(request, "protocol_name")
     if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and None in (protocol_type, protocol_name):
-        return SyncResponse(ErrorCode.inconsistent_group_protocol)
+        return SyncGroupResponse(ErrorCode.inconsistent_group_protocol)
     try:
         check_group(ctx, request.group_id)
         return await ctx.services.groups.sync(
-            Sync(
+            SyncGroup(
                 request.group_id,
                 request.member_id,
                 field(request, "group_instance_id"),
@@ -137,7 +137,7 @@ async def _sync(request: Any, ctx: RequestContext) -> SyncResponse:
             )
         )
     except KafkaError as error:
-        return SyncResponse(error.code)
+        return SyncGroupResponse(error.code)
 
 
 async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -160,16 +160,16 @@ async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     batched = ctx.api_version >= BATCHED_LEAVE_SINCE
     if batched:
         leavers = tuple(
-            Leaver(each.member_id, each.group_instance_id, field(each, "reason"))
+            LeavingMember(each.member_id, each.group_instance_id, field(each, "reason"))
             for each in request.members
         )
     else:
-        leavers = (Leaver(request.member_id),)
+        leavers = (LeavingMember(request.member_id),)
     try:
         check_group(ctx, request.group_id)
-        respond = await ctx.services.groups.leave(Leave(request.group_id, leavers))
+        respond = await ctx.services.groups.leave(LeaveGroup(request.group_id, leavers))
     except KafkaError as error:
-        respond = LeaveResponse(error.code)
+        respond = LeaveGroupResponse(error.code)
     if not batched:
         alone = [each.error for each in respond.members]
         return {
@@ -221,7 +221,7 @@ def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dic
     try:
         check_group(ctx, group_id)
         group = ctx.services.groups.describe(group_id)
-    except NotClassicGroup as error:
+    except ClassicGroupNotFound as error:
         if ctx.api_version < NOT_FOUND_SINCE:
             return {
                 **_undescribed(group_id),

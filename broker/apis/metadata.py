@@ -28,7 +28,7 @@ from odradek.broker.apis.topic_view import (
     missing_topic_error,
 )
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.coordination.topics import (
+from odradek.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
     offsets_topic,

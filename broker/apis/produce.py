@@ -42,7 +42,7 @@ from odradek.storage.log.skim import TakesLong
 from odradek.storage.log.validation import check_produced
 
 if TYPE_CHECKING:
-    from odradek.broker.transactions.producing import Verified
+    from odradek.broker.transactions.produce_verification import VerificationResults
 
 TURN_SECONDS = 0.003
 """How long a request appends before others get their turn."""
@@ -133,9 +133,9 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Response | No
     else:
         verified = None
         if request.transactional_id is not None:
-            from odradek.broker.transactions.producing import verify
+            from odradek.broker.transactions.produce_verification import verify_partitions
 
-            verified = await verify(request, request.transactional_id, ctx)
+            verified = await verify_partitions(request, request.transactional_id, ctx)
         topics = await _append_all(request, verified, ctx)
     if request.acks != 0 and (due := _to_flush(topics)):
         await _flush(due, ctx)
@@ -198,7 +198,7 @@ def _all_refused(request: ProduceRequest, error: KafkaError) -> Topics:
 
 
 async def _append_all(
-    request: ProduceRequest, verified: Verified | None, ctx: RequestContext
+    request: ProduceRequest, verified: VerificationResults | None, ctx: RequestContext
 ) -> Topics:
     """One partition after the other. Others get their turn where this takes long: a segment that is
     full costs a few files, and all partitions of a topic may be full at once."""
@@ -239,7 +239,7 @@ async def _check_and_append(
     partition: Partition,
     topic: ProduceTopic,
     records: memoryview | None,
-    verified: Verified | None,
+    verified: VerificationResults | None,
     acks: int,
     now_ms: int,
     ctx: RequestContext,
@@ -261,7 +261,7 @@ def _append(
     partition: Partition,
     topic: ProduceTopic,
     records: memoryview | None,
-    verified: Verified | None,
+    verified: VerificationResults | None,
     acks: int,
     now_ms: int,
     ctx: RequestContext,

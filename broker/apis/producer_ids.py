@@ -8,7 +8,7 @@ from typing import Any
 
 from odradek.broker.apis.authorized import check_producer
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.transactions.actions import Producer
+from odradek.broker.transactions.messages import ProducerIdAndEpoch
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -45,7 +45,7 @@ async def _transactional(request: Any, ctx: RequestContext) -> Mapping[str, Any]
     producer_id = field(request, "producer_id", NO_PRODUCER_ID)
     expected = None
     if producer_id != NO_PRODUCER_ID:
-        expected = Producer(producer_id, request.producer_epoch)
+        expected = ProducerIdAndEpoch(producer_id, request.producer_epoch)
     respond = await ctx.services.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout // MILLISECOND, expected
     )

@@ -21,12 +21,17 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.apis.response_encoding import written
-from odradek.broker.coordination.expressions import compile_expression
-from odradek.broker.coordination.topics import offsets_topic
+from odradek.broker.coordination.internal_topics import offsets_topic
+from odradek.broker.coordination.regular_expressions import compile_expression
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.transactions.actions import EPOCH_BUMP, NO_EPOCH, NO_PRODUCER_ID, Producer
-from odradek.broker.transactions.shard import Filter
-from odradek.broker.transactions.states import State
+from odradek.broker.transactions.coordinator_shard import TransactionFilter
+from odradek.broker.transactions.messages import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TRANSACTION_VERSION_2,
+    ProducerIdAndEpoch,
+)
+from odradek.broker.transactions.transaction_states import TransactionState
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field, response_item_writer
@@ -51,7 +56,9 @@ async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[st
     if ctx.api_version < BATCHED_SINCE:
         errors = await _add_partitions(
             request.v3_and_below_transactional_id,
-            Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+            ProducerIdAndEpoch(
+                request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+            ),
             _partitions(request.v3_and_below_topics),
             ctx,
         )
@@ -77,7 +84,7 @@ async def _respond_broker(asked: Any, ctx: RequestContext, result: Values) -> No
     """What a broker asks of one transaction."""
     errors = await _add_partitions(
         asked.transactional_id,
-        Producer(asked.producer_id, asked.producer_epoch),
+        ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
         _partitions(asked.topics),
         ctx,
         verify_only=asked.verify_only,
@@ -87,7 +94,7 @@ async def _respond_broker(asked: Any, ctx: RequestContext, result: Values) -> No
 
 async def _add_partitions(
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
     ctx: RequestContext,
     *,
@@ -110,7 +117,7 @@ async def _add_partitions(
         *producer,
         partitions,
         verify_only=verify_only,
-        client_version=BEFORE_EPOCH_BUMP if is_client else EPOCH_BUMP,
+        client_version=BEFORE_EPOCH_BUMP if is_client else TRANSACTION_VERSION_2,
     )
     return {each: _known(code, ctx) for each, code in errors.items()}
 
@@ -164,7 +171,7 @@ async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, 
             await broker.ensure_internal_topic(wanted)
         except KafkaError:  # for want of brokers, say: to be tried again, as FindCoordinator has it
             return {"error_code": ErrorCode.coordinator_not_available}
-        index = broker.groups.leadership.partition_for(request.group_id)
+        index = broker.groups.runtime.partition_for(request.group_id)
     except KafkaError as error:
         return {"error_code": error.code}
     partition = TopicPartition(wanted.name, index)
@@ -183,15 +190,17 @@ async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         check_transactional_id(ctx, request.transactional_id)
         respond = await ctx.services.transactions.end(
             request.transactional_id,
-            Producer(request.producer_id, request.producer_epoch),
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             is_commit=request.committed,
-            client_version=(EPOCH_BUMP if ctx.api_version >= BUMPED_SINCE else BEFORE_EPOCH_BUMP),
+            client_version=(
+                TRANSACTION_VERSION_2 if ctx.api_version >= BUMPED_SINCE else BEFORE_EPOCH_BUMP
+            ),
         )
     except KafkaError as error:
         return {
             "error_code": error.code,
             "producer_id": NO_PRODUCER_ID,
-            "producer_epoch": NO_EPOCH,
+            "producer_epoch": NO_PRODUCER_EPOCH,
         }
     return {
         "error_code": _known(respond.error, ctx),
@@ -202,13 +211,15 @@ async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """A pattern, of RE2's syntax, has to match the whole id (KIP-1152)."""
-    by_name = {state.value: state for state in State}
+    by_name = {state.value: state for state in TransactionState}
     names = tuple(dict.fromkeys(request.state_filters))
     unknown = [each for each in names if each not in by_name]
     states = None if not names else [by_name[each] for each in names if each in by_name]
     try:
         found = ctx.services.transactions.list_transactions(
-            Filter(request.producer_id_filters, states, field(request, "duration_filter", -1))
+            TransactionFilter(
+                request.producer_id_filters, states, field(request, "duration_filter", -1)
+            )
         )
         pattern = compile_expression(field(request, "transactional_id_pattern") or "(?s:.*)")
     except KafkaError as error:
@@ -224,8 +235,8 @@ async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, A
             (
                 {
                     "transactional_id": each.transactional_id,
-                    "producer_id": each.stored.producer_id,
-                    "transaction_state": each.stored.state.value,
+                    "producer_id": each.metadata.producer_id,
+                    "transaction_state": each.metadata.state.value,
                 }
                 if pattern.fullmatch(each.transactional_id)
                 and may_transactional_id(ctx, each.transactional_id)
@@ -258,20 +269,20 @@ def _describe(transactional_id: str, ctx: RequestContext) -> dict[str, Any]:
     if not transactional_id:
         return {**values, "error_code": ErrorCode.invalid_request}
     try:
-        stored = ctx.services.transactions.describe(transactional_id)
+        metadata = ctx.services.transactions.describe(transactional_id)
     except KafkaError as error:
         return {**values, "error_code": error.code}
     topics: dict[str, list[int]] = {}
-    for topic, index in stored.partitions:
+    for topic, index in metadata.partitions:
         if may_topic(ctx, topic):
             topics.setdefault(topic, []).append(index)
     return {
         **values,
-        "transaction_state": stored.state.value,
-        "transaction_timeout": stored.timeout_ms,
-        "transaction_start_time": stored.started_ms,
-        "producer_id": stored.producer_id,
-        "producer_epoch": stored.epoch,
+        "transaction_state": metadata.state.value,
+        "transaction_timeout": metadata.timeout_ms,
+        "transaction_start_time": metadata.started_ms,
+        "producer_id": metadata.producer_id,
+        "producer_epoch": metadata.epoch,
         "topics": [{"topic": name, "partitions": found} for name, found in topics.items()],
     }
 

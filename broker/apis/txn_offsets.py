@@ -14,11 +14,11 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.apis.group_offsets import to_commit
-from odradek.broker.groups.actions import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
-from odradek.broker.groups.shard import Commit, OffsetToCommit
-from odradek.broker.groups.transactions import InTransaction
+from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
+from odradek.broker.groups.messages import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
+from odradek.broker.groups.transactional_commit import TransactionalCommit
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.transactions.verification import Support
+from odradek.broker.transactions.partition_verification import TransactionSupportedOperation
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -72,7 +72,7 @@ def _denied(request: Any, ctx: RequestContext) -> ErrorCode | None:
 async def _commit(
     request: Any, offsets: tuple[OffsetToCommit, ...], ctx: RequestContext
 ) -> Sequence[ErrorCode]:
-    commit = Commit(
+    commit = OffsetCommit(
         request.group_id,
         field(request, "member_id", NO_MEMBER_ID),
         field(request, "group_instance_id"),
@@ -80,16 +80,16 @@ async def _commit(
         offsets,
     )
     broker = ctx.services
-    transaction = InTransaction(
+    transaction = TransactionalCommit(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        Support.of_offset_commit(ctx.api_version),
+        TransactionSupportedOperation.of_offset_commit(ctx.api_version),
         broker.transaction_partitions,
         broker.config.get_bool("transaction.partition.verification.enable"),
     )
     try:
-        respond = await broker.groups.commit_in_transaction(commit, transaction)
+        respond = await broker.groups.commit_transactional_offsets(commit, transaction)
     except KafkaError as error:
         return [error.code] * len(offsets)
     return [error for _, _, error in respond.partitions]

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.coordination.partition_log import PartitionCoordinatorLog
-from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from odradek.broker.coordination.partition_coordinator_log import PartitionCoordinatorLog
 from odradek.replication.controller import image as images
 from odradek.replication.controller.features import TRANSACTION_VERSION
 from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
-    from odradek.broker.groups.consumer.settings import ConsumerSettings
+    from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.network.broker_connections import BrokerConnections
     from odradek.broker.node import Node
     from odradek.broker.transactions.coordinator import TransactionCoordinator
-    from odradek.broker.transactions.markers import MarkerWriter
-    from odradek.broker.transactions.verification import TransactionPartitions
+    from odradek.broker.transactions.markers import TransactionMarkerWriter
+    from odradek.broker.transactions.partition_verification import AddPartitionsToTransaction
 
 
 class Coordinators:
@@ -35,8 +35,8 @@ class Coordinators:
         self._nursery: trio.Nursery | None = None
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
-        self._markers: MarkerWriter | None = None
-        self._transaction_partitions: TransactionPartitions | None = None
+        self._markers: TransactionMarkerWriter | None = None
+        self._transaction_partitions: AddPartitionsToTransaction | None = None
         self._peers: list[BrokerConnections] = []
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -49,7 +49,7 @@ class Coordinators:
     def groups(self) -> GroupCoordinator:
         if self._groups is None:
             from odradek.broker.groups.config import GroupConfig
-            from odradek.broker.groups.consumer.environment import Environment
+            from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
             from odradek.broker.groups.coordinator import GroupCoordinator
 
             broker = self._broker
@@ -59,7 +59,9 @@ class Coordinators:
                 config,
                 clock=broker.seams.clock,
                 entropy=broker.seams.entropy,
-                environment=Environment(config, broker.metadata.image, self._consumer_settings),
+                environment=ConsumerGroupEnvironment(
+                    config, broker.metadata.image, self._consumer_settings
+                ),
             )
             self._groups.start(self._house)
         return self._groups
@@ -69,14 +71,16 @@ class Coordinators:
         if self._transactions is None:
             from odradek.broker.transactions.config import TransactionConfig
             from odradek.broker.transactions.coordinator import TransactionCoordinator
-            from odradek.broker.transactions.marker_sender import MarkerSender
+            from odradek.broker.transactions.marker_channel_manager import (
+                TransactionMarkerChannelManager,
+            )
 
             broker = self._broker
             self._transactions = TransactionCoordinator(
                 self._log(TRANSACTIONS_TOPIC),
                 TransactionConfig.from_configs(broker.config),
                 clock=broker.seams.clock,
-                markers=MarkerSender(
+                markers=TransactionMarkerChannelManager(
                     lambda: broker.metadata.image,
                     broker.node_id,
                     self.markers,
@@ -91,13 +95,13 @@ class Coordinators:
         return self._transactions
 
     @property
-    def markers(self) -> MarkerWriter:
+    def markers(self) -> TransactionMarkerWriter:
         """Who ends transactions in the partitions of this node."""
         if self._markers is None:
-            from odradek.broker.transactions.marker_writer import PartitionMarkers
+            from odradek.broker.transactions.marker_writer import LocalMarkerWriter
 
             broker = self._broker
-            self._markers = PartitionMarkers(
+            self._markers = LocalMarkerWriter(
                 lambda: broker.partitions,
                 lambda partition, marker: self.groups.complete_transaction(partition, marker),
                 broker.seams.clock,
@@ -106,13 +110,13 @@ class Coordinators:
         return self._markers
 
     @property
-    def transaction_partitions(self) -> TransactionPartitions:
+    def transaction_partitions(self) -> AddPartitionsToTransaction:
         """Who adds partitions to transactions: their coordinators, here or elsewhere."""
         if self._transaction_partitions is None:
-            from odradek.broker.transactions.verification_sender import CoordinatorsOfTransactions
+            from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTxnManager
 
             broker = self._broker
-            self._transaction_partitions = CoordinatorsOfTransactions(
+            self._transaction_partitions = AddPartitionsToTxnManager(
                 lambda: broker.metadata.image,
                 broker.node_id,
                 lambda: self.transactions,
@@ -153,12 +157,12 @@ class Coordinators:
             topic, broker.partitions.opened, lambda: broker.metadata.image, broker.seams.offload
         )
 
-    def _consumer_settings(self, group_id: str) -> ConsumerSettings:
-        from odradek.broker.groups.consumer.settings import ConsumerSettings
+    def _consumer_settings(self, group_id: str) -> ConsumerGroupConfig:
+        from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
 
         broker = self._broker
         overrides = broker.metadata.image.config(images.GROUP, group_id)
-        return ConsumerSettings.of(broker.config, overrides)
+        return ConsumerGroupConfig.of(broker.config, overrides)
 
     def _transaction_version(self) -> int:
         return self._broker.metadata.image.features.get(TRANSACTION_VERSION, 0)
@@ -170,16 +174,16 @@ class Coordinators:
         if not partition.is_leader:
             self.partition_gone(partition.topic, partition.index)
         elif partition.topic == OFFSETS_TOPIC:
-            self.groups.leadership.elected(partition.index, partition.leader_epoch)
+            self.groups.runtime.schedule_load(partition.index, partition.leader_epoch)
         elif partition.topic == TRANSACTIONS_TOPIC:
-            self.transactions.leadership.elected(partition.index, partition.leader_epoch)
+            self.transactions.runtime.schedule_load(partition.index, partition.leader_epoch)
 
     def partition_gone(self, topic: str, index: int) -> None:
         """A partition is not led here any more, or left this node, or its directory failed."""
         if topic == OFFSETS_TOPIC and self._groups is not None:
-            self._groups.leadership.resigned(index)
+            self._groups.runtime.unload(index)
         elif topic == TRANSACTIONS_TOPIC and self._transactions is not None:
-            self._transactions.leadership.resigned(index)
+            self._transactions.runtime.unload(index)
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Take over what a commit changed."""
@@ -189,7 +193,7 @@ class Coordinators:
             for peers in self._peers:
                 peers.brokers_changed()
 
-    async def forget_all(self) -> None:
+    async def remove_all_state(self) -> None:
         """Forget all groups, offsets and transactional ids.
 
         Not for clients: between two tests that share a broker.

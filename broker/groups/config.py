@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from odradek.broker.coordination.topics import Configs
+from odradek.broker.coordination.internal_topics import IntegerConfigs
 from odradek.broker.groups.assignors import ASSIGNORS, CLASSES
-from odradek.broker.groups.consumer.settings import MigrationPolicy
+from odradek.broker.groups.consumer.settings import ConsumerGroupMigrationPolicy
 from odradek.seams.values import value_class
 
 MINUTE_MS = 60_000
@@ -14,14 +14,14 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
 """How long a new member may wait in JoinGroup: it has no heartbeat yet by which to notice it is gone."""
 ARRIVAL_MS = 100
 """For so long after its first join began, whoever is in a group lets others arrive: a heartbeat waits
-(`Generations.arrival_ends_ms`). Two librdkafka consumers that start together join 50 ms apart about
+(`Generations.initial_arrival_deadline_ms`). Two librdkafka consumers that start together join 50 ms apart about
 once in three times, on whatever broker: on its connection to the coordinator one asks for its topic at
 once, the other not until a second connection may be opened (`reconnect.backoff.ms` / 2). Then the
 first is alone in a stable group and learns of the second by its next heartbeat, 3 s later; but its
 first heartbeat comes right behind its assignment, and nothing behind that."""
 
 
-class GroupConfigs(Configs, Protocol):
+class GroupConfigs(IntegerConfigs, Protocol):
     """Of `ServerConfig`, what is needed here."""
 
     def get_str(self, name: str) -> str: ...
@@ -52,7 +52,7 @@ class GroupConfig:
     consumer_max_size: int = 2**31 - 1
     consumer_assignors: tuple[str, ...] = tuple(ASSIGNORS)
     """The first one is for groups whose members name none."""
-    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    migration_policy: ConsumerGroupMigrationPolicy = ConsumerGroupMigrationPolicy.BIDIRECTIONAL
     regex_refresh_interval_ms: int = 600_000
 
     @classmethod
@@ -76,7 +76,7 @@ class GroupConfig:
             consumer_assignors=tuple(
                 CLASSES.get(each, each) for each in configs.get_list("group.consumer.assignors")
             ),
-            migration_policy=MigrationPolicy(
+            migration_policy=ConsumerGroupMigrationPolicy(
                 configs.get_str("group.consumer.migration.policy").lower()
             ),
             regex_refresh_interval_ms=configs.get_int("group.consumer.regex.refresh.interval.ms"),

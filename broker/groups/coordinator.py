@@ -7,7 +7,7 @@ answers that depend on them are given when the high watermark has passed them. N
 waits for that.
 
 Tasks: one for timers (a heap of the groups' next deadlines), one that lets old offsets expire, and
-those of `coordination.leadership`, which loads partitions and waits for their replicas; and one for
+those of `coordination.runtime`, which loads partitions and waits for their replicas; and one for
 each group whose expressions are being matched with the topics.
 """
 
@@ -23,43 +23,47 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.coordination.leadership import AS_COORDINATOR, Leadership, LoadInProgress
-from odradek.broker.coordination.topics import OFFSETS_TOPIC
-from odradek.broker.coordination.waiter import ClientWaiter
-from odradek.broker.groups.actions import (
+from odradek.broker.coordination.coordinator_runtime import (
+    COORDINATOR_ERROR_BY_LOG_ERROR,
+    CoordinatorRuntime,
+    LoadInProgress,
+)
+from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC
+from odradek.broker.coordination.response_future import ResponseFuture
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
+from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
+from odradek.broker.groups.consumer.regex_resolution import resolve_expressions
+from odradek.broker.groups.coordinator_shard import NO_MEMBER, GroupCoordinatorShard, OffsetCommit
+from odradek.broker.groups.describe import DescribedGroup, ListedGroup
+from odradek.broker.groups.group_log import GroupLoader, OffsetsLog
+from odradek.broker.groups.led import GroupContext, GroupStatistics
+from odradek.broker.groups.messages import (
     NO_ERROR,
-    Actions,
-    Append,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResponse,
+    AppendCompletion,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatResponse,
+    CoordinatorResult,
+    EventTime,
+    Future,
     GroupErrors,
     Heartbeat,
     HeartbeatResponse,
-    Join,
-    JoinResponse,
-    Leave,
-    LeaveResponse,
-    Now,
-    PartitionErrors,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeaveGroupResponse,
+    OffsetPartitionErrors,
+    RecordAppend,
     Reply,
-    Resolve,
-    Respond,
+    ResolveRegularExpressions,
     Response,
-    Sync,
-    SyncResponse,
-    Then,
-    Waiter,
+    SendReplies,
+    SyncGroup,
+    SyncGroupResponse,
 )
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
-from odradek.broker.groups.consumer.environment import Environment
-from odradek.broker.groups.consumer.resolving import resolve_expressions
-from odradek.broker.groups.describe import DescribedGroup, ListedGroup
-from odradek.broker.groups.led import GroupStatistics, Led
-from odradek.broker.groups.offsets import FetchedTopic
-from odradek.broker.groups.shard import NOBODY, Commit, Shard
-from odradek.broker.groups.store import Loader, OffsetsLog
-from odradek.broker.groups.transactions import InTransaction, verify
+from odradek.broker.groups.offset_store import FetchedTopic
+from odradek.broker.groups.transactional_commit import TransactionalCommit, verify_transaction
 from odradek.broker.groups.writing import write
 from odradek.broker.timers import Timers, Turn, monotonic_ms
 from odradek.broker.transactions.markers import TransactionMarker
@@ -87,22 +91,24 @@ class GroupCoordinator:
         *,
         clock: Clock,
         entropy: Entropy,
-        environment: Environment | None = None,
+        environment: ConsumerGroupEnvironment | None = None,
     ) -> None:
         """`environment` is what consumer groups are told of topics and of their settings."""
         self._log = log
         self._config = config
-        self._environment = environment or Environment(config)
+        self._environment = environment or ConsumerGroupEnvironment(config)
         self._nursery: trio.Nursery | None = None
         self._clock = clock
         self._entropy = entropy
-        self.leadership: Leadership[Shard, Then] = Leadership(
-            OFFSETS_TOPIC,
-            self,
-            log,
-            clock,
-            load_buffer_bytes=config.offsets_load_buffer_bytes,
-            commit_timeout_ms=config.commit_timeout_ms,
+        self.runtime: CoordinatorRuntime[GroupCoordinatorShard, AppendCompletion] = (
+            CoordinatorRuntime(
+                OFFSETS_TOPIC,
+                self,
+                log,
+                clock,
+                load_buffer_bytes=config.offsets_load_buffer_bytes,
+                commit_timeout_ms=config.commit_timeout_ms,
+            )
         )
         self._timers = Timers(clock, self._due)
         self.statistics = GroupStatistics()
@@ -116,64 +122,68 @@ class GroupCoordinator:
     def start(self, nursery: trio.Nursery) -> None:
         """Have `nursery` own the timers, loads and waits, from now on: the next request may need it."""
         self._nursery = nursery
-        self.leadership.start(nursery)
+        self.runtime.start(nursery)
         nursery.start_soon(self._timers.run)
-        nursery.start_soon(self._run_expiry)
+        nursery.start_soon(self._run_expiration)
 
-    def _now(self) -> Now:
-        return Now(monotonic_ms(self._clock), self._clock.wall_ms())
+    def _now(self) -> EventTime:
+        return EventTime(monotonic_ms(self._clock), self._clock.wall_ms())
 
-    # What `leadership` asks for
+    # What `runtime` asks for
 
-    def new_shard(self) -> Shard:
-        return Shard(self._config, self._environment)
+    def new_shard(self) -> GroupCoordinatorShard:
+        return GroupCoordinatorShard(self._config, self._environment)
 
-    def new_loader(self, shard: Shard) -> Loader:
-        return Loader(shard)
+    def new_loader(self, shard: GroupCoordinatorShard) -> GroupLoader:
+        return GroupLoader(shard)
 
-    def take_up(self, led: Led) -> Iterator[None]:
-        for group_id in list(led.shard.groups):
-            if led.failed:
+    def on_replayed(self, context: GroupContext) -> Iterator[None]:
+        for group_id in list(context.shard.groups):
+            if context.failed:
                 return
-            self._drive(led, group_id, partial(led.shard.loaded, group_id))
+            self._run_operation(context, group_id, partial(context.shard.loaded, group_id))
             yield
 
-    def loaded(self, led: Led) -> str:
-        return f"{len(led.shard.groups)} groups and {led.shard.offsets.count} offsets"
+    def on_loaded(self, context: GroupContext) -> str:
+        return f"{len(context.shard.groups)} groups and {context.shard.offsets.count} offsets"
 
-    def unloaded(self, led: Led) -> None:
+    def on_unloaded(self, context: GroupContext) -> None:
         code, now = ErrorCode.not_coordinator, self._now()
-        replies = led.shard.unloaded(code, now).replies
-        while led.uncommitted:
-            then = led.uncommitted.popleft().then
-            replies += led.shard.append_failed(then, code, now, written=True).replies
+        replies = context.shard.unloaded(code, now).replies
+        while context.uncommitted:
+            completion = context.uncommitted.popleft().completion
+            replies += context.shard.append_failed(completion, code, now, written=True).replies
         self._respond(replies)
 
-    def settled(self, led: Led, then: Then, code: ErrorCode) -> None:
-        group_id = getattr(then, "group_id", None)
-        self._drive(led, group_id, partial(_settled, led.shard, then, code))
+    def on_append_completed(
+        self, context: GroupContext, completion: AppendCompletion, code: ErrorCode
+    ) -> None:
+        group_id = getattr(completion, "group_id", None)
+        self._run_operation(
+            context, group_id, partial(_complete_append, context.shard, completion, code)
+        )
 
     # Requests
 
-    async def join(self, request: Join) -> JoinResponse:
+    async def join(self, request: JoinGroup) -> JoinGroupResponse:
         if not request.group_id:
-            return JoinResponse(ErrorCode.invalid_group_id, request.member_id)
+            return JoinGroupResponse(ErrorCode.invalid_group_id, request.member_id)
         low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
-            return JoinResponse(ErrorCode.invalid_session_timeout, request.member_id)
+            return JoinGroupResponse(ErrorCode.invalid_session_timeout, request.member_id)
         return await self._ask(
-            request.group_id, lambda shard, *rest: shard.join(request, *rest), JoinResponse
+            request.group_id, lambda shard, *rest: shard.join(request, *rest), JoinGroupResponse
         )
 
     def fresh_id(self) -> str:
         """What makes a new member's id its own."""
         return str(self._entropy.uuid())
 
-    async def sync(self, request: Sync) -> SyncResponse:
+    async def sync(self, request: SyncGroup) -> SyncGroupResponse:
         if not request.group_id:
-            return SyncResponse(ErrorCode.invalid_group_id)
+            return SyncGroupResponse(ErrorCode.invalid_group_id)
         return await self._ask(
-            request.group_id, lambda shard, *rest: shard.sync(request, *rest), SyncResponse
+            request.group_id, lambda shard, *rest: shard.sync(request, *rest), SyncGroupResponse
         )
 
     async def heartbeat(self, request: Heartbeat) -> HeartbeatResponse:
@@ -188,35 +198,39 @@ class GroupCoordinator:
         except LoadInProgress:  # nothing can have happened to the member meanwhile
             return HeartbeatResponse(NO_ERROR)
 
-    async def leave(self, request: Leave) -> LeaveResponse:
+    async def leave(self, request: LeaveGroup) -> LeaveGroupResponse:
         if not request.group_id:
-            return LeaveResponse(ErrorCode.invalid_group_id)
+            return LeaveGroupResponse(ErrorCode.invalid_group_id)
         return await self._ask(
-            request.group_id, lambda shard, *rest: shard.leave(request, *rest), LeaveResponse
+            request.group_id, lambda shard, *rest: shard.leave(request, *rest), LeaveGroupResponse
         )
 
-    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
+    async def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeat
+    ) -> ConsumerGroupHeartbeatResponse:
         return await self._ask(
             request.group_id,
             lambda shard, *rest: shard.consumer_heartbeat(request, *rest),
-            ConsumerHeartbeatResponse,
+            ConsumerGroupHeartbeatResponse,
         )
 
-    async def commit(self, request: Commit) -> PartitionErrors:
+    async def commit(self, request: OffsetCommit) -> OffsetPartitionErrors:
         respond = await self._ask(
-            request.group_id, lambda shard, *rest: shard.commit(request, *rest), PartitionErrors
+            request.group_id,
+            lambda shard, *rest: shard.commit(request, *rest),
+            OffsetPartitionErrors,
         )
         self.statistics.offset_commits += respond.succeeded
         return respond
 
-    async def commit_in_transaction(
-        self, request: Commit, transaction: InTransaction
-    ) -> PartitionErrors:
+    async def commit_transactional_offsets(
+        self, request: OffsetCommit, transaction: TransactionalCommit
+    ) -> OffsetPartitionErrors:
         """TxnOffsetCommit: what is committed is pending until the transaction ends (KIP-98)."""
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        led = self.leadership.active(request.group_id)
-        producer = await verify(transaction, self._log, led.partition)
+        context = self.runtime.context_for(request.group_id)
+        producer = await verify_transaction(transaction, self._log, context.partition)
         return await self.commit(replace(request, producer=producer))
 
     async def complete_transaction(self, partition: int, marker: TransactionMarker) -> None:
@@ -224,14 +238,14 @@ class GroupCoordinator:
 
         Returns when it is on all in-sync replicas. Raises KafkaError.
         """
-        led = self.leadership.serving(partition)
+        context = self.runtime.active_context(partition)
         now = self._now()
-        led.last_offset = self._log.append_marker(
+        context.last_offset = self._log.append_marker(
             partition, marker.batch(now.wall_ms), now.wall_ms, marker.transaction_version
         )
-        if not self._drive(led, None, partial(_end_transaction, led.shard, marker)):
+        if not self._run_operation(context, None, partial(_end_transaction, context.shard, marker)):
             raise KafkaError(ErrorCode.not_coordinator, "a group broke an invariant")
-        await self._committed(led)
+        await self._wait_until_committed(context)
 
     async def fetch(
         self,
@@ -239,26 +253,28 @@ class GroupCoordinator:
         topics: Sequence[tuple[str, UUID | None, Iterable[int]]] | None,
         *,
         require_stable: bool,
-        member: tuple[str | None, int] = NOBODY,
+        member: tuple[str | None, int] = NO_MEMBER,
     ) -> list[FetchedTopic]:
-        """Committed offsets, all of the group's where `topics` is None; see `Shard.fetch`.
+        """Committed offsets, all of the group's where `topics` is None; see `TransactionCoordinatorShard.fetch`.
 
         What is fetched will not be taken back: as it stands when asked, told when it is on all in-sync
         replicas. What is appended meanwhile, and may never be there, is for the next one who asks.
         """
-        led = self.leadership.active(group_id)
-        fetch = partial(led.shard.fetch, group_id, topics)
-        return await self._look(led, lambda: fetch(require_stable=require_stable, member=member))
+        context = self.runtime.context_for(group_id)
+        fetch = partial(context.shard.fetch, group_id, topics)
+        return await self._read_committed(
+            context, lambda: fetch(require_stable=require_stable, member=member)
+        )
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> PartitionErrors:
+    ) -> OffsetPartitionErrors:
         if not group_id:
-            return PartitionErrors(ErrorCode.invalid_group_id, ())
+            return OffsetPartitionErrors(ErrorCode.invalid_group_id, ())
         respond = await self._ask(
             group_id,
-            lambda shard, waiter, now: shard.delete_offsets(group_id, partitions, waiter),
-            PartitionErrors,
+            lambda shard, future, now: shard.delete_offsets(group_id, partitions, future),
+            OffsetPartitionErrors,
         )
         self.statistics.offset_deletions += respond.succeeded
         return respond
@@ -280,35 +296,37 @@ class GroupCoordinator:
 
         Not for clients: between two tests that share a broker. Members learn that they are unknown.
         """
-        for led in self.leadership:
-            if self.leadership.serving(led.partition) is led:
-                self._drive(led, None, led.shard.delete_all)
-                await self._committed(led)
+        for context in self.runtime:
+            if self.runtime.active_context(context.partition) is context:
+                self._run_operation(context, None, context.shard.delete_all)
+                await self._wait_until_committed(context)
 
     def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
-        """Groups of the partitions led here; see `Shard.list_groups`.
+        """Groups of the partitions led here; see `TransactionCoordinatorShard.list_groups`.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS while any of them is being loaded.
         """
-        self.leadership.check_loaded()
+        self.runtime.check_loaded()
         wanted, of_kinds = ({each.strip().lower() for each in given} for given in (states, kinds))
         return [
             group
-            for led in self.leadership
-            if led.serves
-            for group in led.shard.list_groups(wanted, of_kinds)
+            for context in self.runtime
+            if context.serves
+            for group in context.shard.list_groups(wanted, of_kinds)
         ]
 
     def describe(self, group_id: str) -> DescribedGroup:
         """A classic group of this node, as it is in memory: so it is in Kafka, and a rebalance is in no
         log. Raises NotClassicGroup."""
-        return self.leadership.active(group_id).shard.describe(group_id)
+        return self.runtime.context_for(group_id).shard.describe(group_id)
 
     async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
         """As for `fetch`, what will not be taken back. Raises GROUP_ID_NOT_FOUND for what is no
         consumer group of this node."""
-        led = self.leadership.active(group_id)
-        return await self._look(led, partial(led.shard.describe_consumer, group_id))
+        context = self.runtime.context_for(group_id)
+        return await self._read_committed(
+            context, partial(context.shard.describe_consumer, group_id)
+        )
 
     @property
     def protocols(self) -> Collection[str]:
@@ -328,132 +346,147 @@ class GroupCoordinator:
 
     def topics_deleted(self, topics: Sequence[tuple[str, UUID]]) -> None:
         """Forget the offsets committed for topics (name, id) that were deleted."""
-        for led in self.leadership:
+        for context in self.runtime:
             for name, topic_id in topics:
-                if led.serves:
-                    self._drive(led, None, partial(_delete_topic, led.shard, name, topic_id))
+                if context.serves:
+                    self._run_operation(
+                        context, None, partial(_delete_topic, context.shard, name, topic_id)
+                    )
 
     async def _ask(
         self,
         group_id: str,
-        act: Callable[[Shard, Waiter, Now], Actions],
+        act: Callable[[GroupCoordinatorShard, Future, EventTime], CoordinatorResult],
         response_type: type[A],
     ) -> A:
-        led = self.leadership.active(group_id)
-        waiter = ClientWaiter[Response]()
-        if not self._drive(led, group_id, lambda now: act(led.shard, waiter, now)):
+        context = self.runtime.context_for(group_id)
+        future = ResponseFuture[Response]()
+        if not self._run_operation(context, group_id, lambda now: act(context.shard, future, now)):
             raise KafkaError(ErrorCode.unknown_server_error, "a group broke an invariant")
-        respond = await waiter.wait()
+        respond = await future.wait()
         assert isinstance(respond, response_type)
         return respond
 
-    async def _look(self, led: Led, look: Callable[[], T]) -> T:
+    async def _read_committed(self, context: GroupContext, look: Callable[[], T]) -> T:
         """What `look` finds now, told when it is replicated: that a member or a group is not there too."""
         try:
             found = look()
         except KafkaError:
-            await self._committed(led)
+            await self._wait_until_committed(context)
             raise
-        await self._committed(led)
+        await self._wait_until_committed(context)
         return found
 
-    async def _committed(self, led: Led) -> None:
+    async def _wait_until_committed(self, context: GroupContext) -> None:
         """Wait for the records that are on their way to the replicas, if there are any."""
-        if self._log.is_committed(led.partition, led.last_offset):
+        if self._log.is_committed(context.partition, context.last_offset):
             return
-        waiter = ClientWaiter[Response]()
-        then = Respond((Reply(waiter, HeartbeatResponse(NO_ERROR)),))
-        self.leadership.wait_for(led, then)
-        respond = await waiter.wait()
+        future = ResponseFuture[Response]()
+        completion = SendReplies((Reply(future, HeartbeatResponse(NO_ERROR)),))
+        self.runtime.complete_when_committed(context, completion)
+        respond = await future.wait()
         assert isinstance(respond, HeartbeatResponse)
         if respond.error is not NO_ERROR:
             raise KafkaError(ErrorCode.not_coordinator, "what was committed is not replicated")
 
     # Doing what a shard says
 
-    def _drive(self, led: Led, group_id: str | None, act: Callable[[Now], Actions]) -> bool:
+    def _run_operation(
+        self,
+        context: GroupContext,
+        group_id: str | None,
+        act: Callable[[EventTime], CoordinatorResult],
+    ) -> bool:
         """Let something happen to a shard, and do what it says. False if that showed a bug."""
         try:
-            self._perform(led, group_id, act(self._now()))
+            self._apply_result(context, group_id, act(self._now()))
         except Exception:
-            self.leadership.broken(led)
+            self.runtime.fail(context)
             return False
         return True
 
-    def _perform(self, led: Led, group_id: str | None, actions: Actions) -> None:
+    def _apply_result(
+        self, context: GroupContext, group_id: str | None, result: CoordinatorResult
+    ) -> None:
         """Append, answer, and go on with what follows from that, until nothing does."""
-        todo = deque([actions])
+        todo = deque([result])
         while todo:
-            actions = todo.popleft()
-            for note in actions.notes:
+            result = todo.popleft()
+            for note in result.notes:
                 log.info("group %s: %s", group_id, note)
-            self.statistics.completed_rebalances += actions.completed_rebalances
-            self._respond(actions.replies)
-            todo.extend(self._append(led, append) for append in actions.appends)
-            for resolve in actions.resolves:
+            self.statistics.completed_rebalances += result.completed_rebalances
+            self._respond(result.replies)
+            todo.extend(self._append(context, append) for append in result.appends)
+            for resolve in result.resolves:
                 assert self._nursery is not None, "the coordinator does not run"
-                self._nursery.start_soon(self._resolve, led, resolve)
+                self._nursery.start_soon(self._resolve, context, resolve)
         if group_id is not None:
-            self._timers.arm((led.partition, group_id), led.shard.wake_ms(group_id))
+            self._timers.arm(
+                (context.partition, group_id), context.shard.next_deadline_ms(group_id)
+            )
 
     @staticmethod
     def _respond(replies: Iterable[Reply]) -> None:
-        for waiter, respond in replies:
-            waiter.set(respond)
+        for future, respond in replies:
+            future.set(respond)
 
-    def _append(self, led: Led, append: Append) -> Actions:
+    def _append(self, context: GroupContext, append: RecordAppend) -> CoordinatorResult:
         try:
-            write(append, led, self._log, self._config, self._now())
+            write(append, context, self._log, self._config, self._now())
         except KafkaError as error:
             log.warning("records of the offsets topic could not be written: %s", error)
-            code = AS_COORDINATOR.get(error.code, error.code)
-            return led.shard.append_failed(append.then, code, self._now(), written=False)
-        if self.leadership.is_committed(led):
-            return led.shard.appended(append.then, self._now())
-        self.leadership.wait_for(led, append.then)
-        return Actions()
+            code = COORDINATOR_ERROR_BY_LOG_ERROR.get(error.code, error.code)
+            return context.shard.append_failed(append.completion, code, self._now(), written=False)
+        if self.runtime.is_committed(context):
+            return context.shard.appended(append.completion, self._now())
+        self.runtime.complete_when_committed(context, append.completion)
+        return CoordinatorResult()
 
     def _due(self, key: tuple[int, str]) -> None:
         partition, group_id = key
-        led = self.leadership.served(partition)
-        if led is not None:
-            self._drive(led, group_id, partial(led.shard.tick, group_id))
-        elif self.leadership.is_loading(partition):
+        context = self.runtime.find_active_context(partition)
+        if context is not None:
+            self._run_operation(context, group_id, partial(context.shard.tick, group_id))
+        elif self.runtime.is_loading(partition):
             self._timers.arm(key, monotonic_ms(self._clock) + WHILE_LOADING_MS)
 
     # Expressions
 
-    async def _resolve(self, led: Led, resolve: Resolve) -> None:
+    async def _resolve(self, context: GroupContext, resolve: ResolveRegularExpressions) -> None:
         """Match the topics there are now, and say which were found."""
         try:
             resolved = await resolve_expressions(resolve, self._environment.topics, self._clock)
         except Exception:  # a bug takes its partition out of service, not the node
-            self.leadership.broken(led)
+            self.runtime.fail(context)
             return
-        if self.leadership.holds(led):
-            act = partial(led.shard.expressions_resolved, resolve.group_id, resolved)
-            self._drive(led, resolve.group_id, act)
+        if self.runtime.is_current(context):
+            act = partial(context.shard.on_regular_expressions_resolved, resolve.group_id, resolved)
+            self._run_operation(context, resolve.group_id, act)
 
     # Expiry
 
-    async def _run_expiry(self) -> None:
+    async def _run_expiration(self) -> None:
         while True:
             await self._clock.sleep(self._config.offsets_retention_check_interval_ms / 1000)
-            for led in self.leadership:
-                await self._expire(led)
+            for context in self.runtime:
+                await self._expire(context)
 
-    async def _expire(self, led: Led) -> None:
+    async def _expire(self, context: GroupContext) -> None:
         turn = Turn(self._clock)
-        for group_id in list(led.shard.groups):
-            if not self.leadership.holds(led):
+        for group_id in list(context.shard.groups):
+            if not self.runtime.is_current(context):
                 return
-            self._drive(led, group_id, partial(self._expire_group, led.shard, group_id))
+            self._run_operation(
+                context, group_id, partial(self._expire_group, context.shard, group_id)
+            )
             await turn.pass_on()
 
-    def _expire_group(self, shard: Shard, group_id: str, now: Now) -> Actions:
-        actions, count = shard.expire(group_id, now)
+    def _expire_group(
+        self, shard: GroupCoordinatorShard, group_id: str, now: EventTime
+    ) -> CoordinatorResult:
+        result, count = shard.expire(group_id, now)
         self.statistics.offset_expirations += count
-        return actions
+        return result
 
     # What is going on
 
@@ -461,29 +494,37 @@ class GroupCoordinator:
         """How many groups there are by kind and state."""
         return Counter(
             (group.kind, group.state_name)
-            for led in self.leadership
-            for group in led.shard.groups.values()
+            for context in self.runtime
+            for group in context.shard.groups.values()
         )
 
     @property
     def offset_count(self) -> int:
-        return sum(led.shard.offsets.count for led in self.leadership)
+        return sum(context.shard.offsets.count for context in self.runtime)
 
 
-def _settled(shard: Shard, then: Then, code: ErrorCode, now: Now) -> Actions:
+def _complete_append(
+    shard: GroupCoordinatorShard, completion: AppendCompletion, code: ErrorCode, now: EventTime
+) -> CoordinatorResult:
     if code is NO_ERROR:
-        return shard.appended(then, now)
-    return shard.append_failed(then, code, now, written=True)
+        return shard.appended(completion, now)
+    return shard.append_failed(completion, code, now, written=True)
 
 
-def _delete(group_id: str) -> Callable[[Shard, Waiter, Now], Actions]:
-    return lambda shard, waiter, now: shard.delete_group(group_id, waiter)
+def _delete(
+    group_id: str,
+) -> Callable[[GroupCoordinatorShard, Future, EventTime], CoordinatorResult]:
+    return lambda shard, future, now: shard.delete_group(group_id, future)
 
 
-def _delete_topic(shard: Shard, name: str, topic_id: UUID, now: Now) -> Actions:
+def _delete_topic(
+    shard: GroupCoordinatorShard, name: str, topic_id: UUID, now: EventTime
+) -> CoordinatorResult:
     return shard.topic_deleted(name, topic_id)
 
 
-def _end_transaction(shard: Shard, marker: TransactionMarker, now: Now) -> Actions:
-    shard.end_transaction(marker.producer_id, committed=marker.is_commit)
-    return Actions()
+def _end_transaction(
+    shard: GroupCoordinatorShard, marker: TransactionMarker, now: EventTime
+) -> CoordinatorResult:
+    shard.complete_transaction(marker.producer_id, committed=marker.is_commit)
+    return CoordinatorResult()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from odradek.broker.groups.classic import ClassicGroup
-from odradek.broker.groups.states import State
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.classic_group_states import ClassicGroupState
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
 
@@ -35,7 +35,7 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...]
 
 
-class NotClassicGroup(KafkaError):
+class ClassicGroupNotFound(KafkaError):
     """There is no group of this name, or it is of another kind."""
 
     code = ErrorCode.group_id_not_found
@@ -43,7 +43,7 @@ class NotClassicGroup(KafkaError):
 
 def describe(group: ClassicGroup) -> DescribedGroup:
     """Metadata only while the group is stable, as only then there is a protocol that it is for."""
-    is_stable = group.state is State.STABLE
+    is_stable = group.state is ClassicGroupState.STABLE
     return DescribedGroup(
         group.group_id,
         group.state_name,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from odradek.broker.coordination.leadership import LedPartition
-from odradek.broker.groups.actions import Then
-from odradek.broker.groups.shard import Shard
+from odradek.broker.coordination.coordinator_runtime import CoordinatorContext
+from odradek.broker.groups.coordinator_shard import GroupCoordinatorShard
+from odradek.broker.groups.messages import AppendCompletion
 
-Led: TypeAlias = LedPartition[Shard, Then]
+GroupContext: TypeAlias = CoordinatorContext[GroupCoordinatorShard, AppendCompletion]
 
 
 @dataclass(slots=True)

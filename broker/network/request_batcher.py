@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from odradek.broker.coordination.waiter import ClientWaiter
+from odradek.broker.coordination.response_future import ResponseFuture
 from odradek.client.errors import ClientError
 from odradek.seams.values import state_class
 
@@ -31,7 +31,7 @@ QUESTIONS_MAX = 1000
 class _Asked(Generic[Q, A]):
     key: Hashable
     question: Q
-    waiter: ClientWaiter[A | ClientError]
+    waiter: ResponseFuture[A | ClientError]
 
 
 class RequestBatcher(Generic[Q, A]):
@@ -49,7 +49,7 @@ class RequestBatcher(Generic[Q, A]):
 
     async def ask(self, broker_id: int, key: Hashable, question: Q) -> A:
         """The answer to it. Raises ClientError."""
-        asked = _Asked[Q, A](key, question, ClientWaiter())
+        asked = _Asked[Q, A](key, question, ResponseFuture())
         waiting = self._waiting.get(broker_id)
         if waiting is None:
             self._waiting[broker_id] = deque([asked])

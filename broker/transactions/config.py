@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.broker.coordination.topics import Configs
+from odradek.broker.coordination.internal_topics import IntegerConfigs
 from odradek.seams.values import value_class
 
 
@@ -24,7 +24,7 @@ class TransactionConfig:
     attempt."""
 
     @classmethod
-    def from_configs(cls, configs: Configs) -> TransactionConfig:
+    def from_configs(cls, configs: IntegerConfigs) -> TransactionConfig:
         return cls(
             max_timeout_ms=configs.get_int("transaction.max.timeout.ms"),
             id_expiration_ms=configs.get_int("transactional.id.expiration.ms"),

@@ -5,7 +5,7 @@ partition; what comes back is done at once and in order: records are appended, w
 and what depends on them goes on when all in-sync replicas have them.
 
 Tasks: one that aborts transactions which are out of time, one that forgets ids nobody uses, those of
-`coordination.leadership`, and one for each transaction that ends (its markers) or that needs a
+`coordination.runtime`, and one for each transaction that ends (its markers) or that needs a
 producer id.
 """
 
@@ -19,39 +19,46 @@ from typing import TypeAlias
 
 import trio
 
-from odradek.broker.coordination.leadership import AS_COORDINATOR, Leadership, LedPartition
-from odradek.broker.coordination.log import CoordinatorLog, build_batches
-from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
-from odradek.broker.coordination.waiter import ClientWaiter
+from odradek.broker.coordination.coordinator_log import CoordinatorLog, build_batches
+from odradek.broker.coordination.coordinator_runtime import (
+    COORDINATOR_ERROR_BY_LOG_ERROR,
+    CoordinatorContext,
+    CoordinatorRuntime,
+)
+from odradek.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from odradek.broker.coordination.response_future import ResponseFuture
 from odradek.broker.timers import Turn
-from odradek.broker.transactions import records
-from odradek.broker.transactions.actions import (
-    EPOCH_BUMP,
-    Actions,
+from odradek.broker.transactions import record_serde as records
+from odradek.broker.transactions.config import TransactionConfig
+from odradek.broker.transactions.coordinator_shard import (
+    TransactionCoordinatorShard,
+    TransactionFilter,
+)
+from odradek.broker.transactions.loading import TransactionLoader
+from odradek.broker.transactions.marker_channel_manager import MarkerChannel
+from odradek.broker.transactions.markers import TransactionMarker
+from odradek.broker.transactions.messages import (
+    TRANSACTION_VERSION_2,
     AddPartitions,
-    Allocate,
-    Append,
+    AllocateProducerId,
     EndTransaction,
-    Event,
+    EventContext,
     InitProducerId,
-    Now,
-    Outcome,
+    MarkerResult,
     PartitionsResponse,
-    Producer,
+    PendingTransition,
+    ProducerIdAndEpoch,
     ProducerResponse,
     Reply,
     Response,
     SendMarkers,
-    Stored,
-    Then,
+    TransactionMetadata,
+    TransactionRequest,
+    TransactionResult,
+    TransitionAppend,
     VerifyPartitions,
     failed,
 )
-from odradek.broker.transactions.config import TransactionConfig
-from odradek.broker.transactions.loading import Loader
-from odradek.broker.transactions.marker_sender import Markers
-from odradek.broker.transactions.markers import TransactionMarker
-from odradek.broker.transactions.shard import Filter, Shard
 from odradek.broker.transactions.transaction import Transaction
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
@@ -59,7 +66,7 @@ from odradek.storage.directories.names import TopicPartition
 
 log = logging.getLogger("odradek.transactions")
 
-Led: TypeAlias = LedPartition[Shard, Then]
+TransactionContext: TypeAlias = CoordinatorContext[TransactionCoordinatorShard, PendingTransition]
 NO_COMPRESSION = 0
 RETRY_GROWTH_MAX = 10
 """How many times as long as the first one the pause before a marker is handed in again gets."""
@@ -74,7 +81,7 @@ class TransactionCoordinator:
         config: TransactionConfig,
         *,
         clock: Clock,
-        markers: Markers,
+        markers: MarkerChannel,
         producer_id: Callable[[], Awaitable[int]],
         transaction_version: Callable[[], int],
     ) -> None:
@@ -86,14 +93,16 @@ class TransactionCoordinator:
         self._producer_id = producer_id
         self._transaction_version = transaction_version
         self._nursery: trio.Nursery | None = None
-        self.leadership: Leadership[Shard, Then] = Leadership(
-            TRANSACTIONS_TOPIC,
-            self,
-            log,
-            clock,
-            load_buffer_bytes=config.load_buffer_bytes,
-            commit_timeout_ms=config.append_timeout_ms,
-            serves_committed=True,
+        self.runtime: CoordinatorRuntime[TransactionCoordinatorShard, PendingTransition] = (
+            CoordinatorRuntime(
+                TRANSACTIONS_TOPIC,
+                self,
+                log,
+                clock,
+                load_buffer_bytes=config.load_buffer_bytes,
+                commit_timeout_ms=config.append_timeout_ms,
+                serves_committed=True,
+            )
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -105,17 +114,17 @@ class TransactionCoordinator:
     def start(self, nursery: trio.Nursery) -> None:
         """Have `nursery` own everything that waits, from now on: the next request may need it."""
         self._nursery = nursery
-        self.leadership.start(nursery)
-        nursery.start_soon(self._run_time_outs)
-        nursery.start_soon(self._run_expiry)
+        self.runtime.start(nursery)
+        nursery.start_soon(self._abort_timed_out_transactions)
+        nursery.start_soon(self._run_expiration)
 
-    def _now(self) -> Now:
-        return Now(self._clock.wall_ms(), self._transaction_version())
+    def _now(self) -> EventContext:
+        return EventContext(self._clock.wall_ms(), self._transaction_version())
 
     # Requests
 
     async def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: Producer | None = None
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None = None
     ) -> ProducerResponse:
         """Who the producer is from now on; whoever was it before is fenced (KIP-98, KIP-360)."""
         if not transactional_id:
@@ -127,7 +136,12 @@ class TransactionCoordinator:
         return respond
 
     async def end(
-        self, transactional_id: str, producer: Producer, *, is_commit: bool, client_version: int
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        is_commit: bool,
+        client_version: int,
     ) -> ProducerResponse:
         """Commit or abort. Answered when it is decided: the partitions' markers follow."""
         if not transactional_id:
@@ -145,11 +159,11 @@ class TransactionCoordinator:
         partitions: Sequence[TopicPartition],
         *,
         verify_only: bool = False,
-        client_version: int = EPOCH_BUMP,
+        client_version: int = TRANSACTION_VERSION_2,
     ) -> Mapping[TopicPartition, ErrorCode]:
         """See `verification.TransactionPartitions`. Raises nothing."""
-        producer, wanted = Producer(producer_id, producer_epoch), tuple(partitions)
-        event: Event
+        producer, wanted = ProducerIdAndEpoch(producer_id, producer_epoch), tuple(partitions)
+        event: TransactionRequest
         if verify_only:
             event = VerifyPartitions(transactional_id, producer, wanted)
         else:
@@ -163,197 +177,213 @@ class TransactionCoordinator:
         assert isinstance(respond, PartitionsResponse)
         return respond.errors
 
-    def list_transactions(self, wanted: Filter) -> list[Transaction]:
+    def list_transactions(self, wanted: TransactionFilter) -> list[Transaction]:
         """Transactions of the partitions led here.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS while any of them is being loaded.
         """
-        self.leadership.check_loaded()
+        self.runtime.check_loaded()
         now = self._now()
         return [
             transaction
-            for led in self.leadership
-            if led.serves
-            for transaction in led.shard.list_transactions(wanted, now)
+            for context in self.runtime
+            if context.serves
+            for transaction in context.shard.list_transactions(wanted, now)
         ]
 
-    def describe(self, transactional_id: str) -> Stored:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """What stands of a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
-        shard = self.leadership.active(transactional_id).shard
+        shard = self.runtime.context_for(transactional_id).shard
         transaction = shard.transactions.get(transactional_id)
         if transaction is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)
-        return transaction.stored
+        return transaction.metadata
 
     async def delete_all(self) -> None:
         """Forget every transactional id of the partitions led here, transactions and all.
 
         Not for clients: between two tests that share a broker.
         """
-        for led in self.leadership:
-            if self.leadership.serving(led.partition) is led:
-                self._drive(led, partial(_forget_all, led.shard))
+        for context in self.runtime:
+            if self.runtime.active_context(context.partition) is context:
+                self._run_operation(context, partial(_forget_all, context.shard))
 
-    async def _ask(self, event: Event) -> Response:
-        led = self.leadership.active(event.transactional_id)
-        waiter = ClientWaiter[Response]()
-        if not self._drive(led, lambda now: led.shard.handle(event, waiter, now)):
+    async def _ask(self, event: TransactionRequest) -> Response:
+        context = self.runtime.context_for(event.transactional_id)
+        future = ResponseFuture[Response]()
+        if not self._run_operation(context, lambda now: context.shard.handle(event, future, now)):
             raise KafkaError(ErrorCode.unknown_server_error, "a transaction broke an invariant")
-        return await waiter.wait()
+        return await future.wait()
 
-    # What `leadership` asks for
+    # What `runtime` asks for
 
-    def new_shard(self) -> Shard:
-        return Shard()
+    def new_shard(self) -> TransactionCoordinatorShard:
+        return TransactionCoordinatorShard()
 
-    def new_loader(self, shard: Shard) -> Loader:
-        return Loader(shard)
+    def new_loader(self, shard: TransactionCoordinatorShard) -> TransactionLoader:
+        return TransactionLoader(shard)
 
-    def take_up(self, led: Led) -> Iterator[None]:
+    def on_replayed(self, context: TransactionContext) -> Iterator[None]:
         """Nothing is to be done about most of them; to end one it has to be served."""
-        yield from led.shard.find_unfinished()
+        yield from context.shard.find_prepared_transactions()
 
-    def loaded(self, led: Led) -> str:
-        self._start(self._finish, led)
-        return f"{len(led.shard.transactions)} transactional ids"
+    def on_loaded(self, context: TransactionContext) -> str:
+        self._start(self._finish, context)
+        return f"{len(context.shard.transactions)} transactional ids"
 
-    async def _finish(self, led: Led) -> None:
+    async def _finish(self, context: TransactionContext) -> None:
         """Go on with transactions whose end was decided; until then they wait, and so do clients."""
         turn = Turn(self._clock)
-        for transactional_id in led.shard.take_unfinished():
-            if not self.leadership.holds(led):
+        for transactional_id in context.shard.take_prepared_transactions():
+            if not self.runtime.is_current(context):
                 return
-            self._drive(led, partial(led.shard.resume, transactional_id))
+            self._run_operation(context, partial(context.shard.resume, transactional_id))
             await turn.pass_on()
 
-    def unloaded(self, led: Led) -> None:
-        while led.uncommitted:
-            then = led.uncommitted.popleft().then
-            self._respond(led.shard.append_failed(then, ErrorCode.not_coordinator).replies)
+    def on_unloaded(self, context: TransactionContext) -> None:
+        while context.uncommitted:
+            completion = context.uncommitted.popleft().completion
+            self._respond(
+                context.shard.append_failed(completion, ErrorCode.not_coordinator).replies
+            )
 
-    def settled(self, led: Led, then: Then, code: ErrorCode) -> None:
-        self._drive(led, partial(_settled, led.shard, then, code))
+    def on_append_completed(
+        self, context: TransactionContext, completion: PendingTransition, code: ErrorCode
+    ) -> None:
+        self._run_operation(context, partial(_complete_append, context.shard, completion, code))
 
     # Doing what a shard says
 
-    def _drive(self, led: Led, act: Callable[[Now], Actions]) -> bool:
+    def _run_operation(
+        self, context: TransactionContext, act: Callable[[EventContext], TransactionResult]
+    ) -> bool:
         """Let something happen to a shard, and do what it says. False if that showed a bug."""
         try:
-            self._perform(led, act(self._now()))
+            self._apply_result(context, act(self._now()))
         except Exception:
-            self.leadership.broken(led)
+            self.runtime.fail(context)
             return False
         return True
 
-    def _perform(self, led: Led, actions: Actions) -> None:
+    def _apply_result(self, context: TransactionContext, result: TransactionResult) -> None:
         """Append, answer, and go on with what follows from that, until nothing does."""
-        todo = deque([actions])
+        todo = deque([result])
         while todo:
-            actions = todo.popleft()
-            for note in actions.notes:
+            result = todo.popleft()
+            for note in result.notes:
                 log.info("%s", note)
-            self._respond(actions.replies)
-            for sending in actions.markers:
-                self._start(self._send, led, sending)
-            for allocate in actions.allocations:
-                self._start(self._allocate, led, allocate)
-            todo.extend(self._append(led, append) for append in actions.appends)
+            self._respond(result.replies)
+            for markers_to_send in result.markers:
+                self._start(self._send, context, markers_to_send)
+            for allocate in result.allocations:
+                self._start(self._allocate, context, allocate)
+            todo.extend(self._append(context, append) for append in result.appends)
 
-    def _start(self, task: Callable[..., Awaitable[None]], led: Led, *args: object) -> None:
+    def _start(
+        self, task: Callable[..., Awaitable[None]], context: TransactionContext, *args: object
+    ) -> None:
         assert self._nursery is not None, "the coordinator does not run"
-        self._nursery.start_soon(self._guarded, task, led, *args)
+        self._nursery.start_soon(self._guarded, task, context, *args)
 
-    async def _guarded(self, task: Callable[..., Awaitable[None]], led: Led, *args: object) -> None:
+    async def _guarded(
+        self, task: Callable[..., Awaitable[None]], context: TransactionContext, *args: object
+    ) -> None:
         """A bug takes its partition out of service, not the node."""
         try:
-            await task(led, *args)
+            await task(context, *args)
         except Exception:
-            self.leadership.broken(led)
+            self.runtime.fail(context)
 
     @staticmethod
     def _respond(replies: Iterable[Reply]) -> None:
-        for waiter, respond in replies:
-            waiter.set(respond)
+        for future, respond in replies:
+            future.set(respond)
 
-    def _append(self, led: Led, append: Append) -> Actions:
-        then, now = append.then, self._now()
+    def _append(self, context: TransactionContext, append: TransitionAppend) -> TransactionResult:
+        completion, now = append.completion, self._now()
         try:
-            record = records.encode(then.transactional_id, then.stored, now.transaction_version)
+            record = records.encode(
+                completion.transactional_id, completion.metadata, now.transaction_version
+            )
             ((batch, _),) = build_batches(
                 [record],
                 now_ms=now.wall_ms,
                 compression=NO_COMPRESSION,
-                batch_bytes_max=self._log.batch_bytes_max(led.partition),
+                batch_bytes_max=self._log.batch_bytes_max(context.partition),
                 atomic=True,
             )
-            led.last_offset = self._log.append(led.partition, batch, now.wall_ms)
+            context.last_offset = self._log.append(context.partition, batch, now.wall_ms)
         except KafkaError as error:
-            log.warning("%s could not be written: %s", then.transactional_id, error)
-            code = AS_COORDINATOR.get(error.code, error.code)
-            return led.shard.append_failed(then, code)
-        if self.leadership.is_committed(led):
-            return led.shard.appended(then, now)
-        self.leadership.wait_for(led, then)
-        return Actions()
+            log.warning("%s could not be written: %s", completion.transactional_id, error)
+            code = COORDINATOR_ERROR_BY_LOG_ERROR.get(error.code, error.code)
+            return context.shard.append_failed(completion, code)
+        if self.runtime.is_committed(context):
+            return context.shard.appended(completion, now)
+        self.runtime.complete_when_committed(context, completion)
+        return TransactionResult()
 
-    async def _allocate(self, led: Led, allocate: Allocate) -> None:
-        event, waiter = allocate.event, allocate.waiter
+    async def _allocate(self, context: TransactionContext, allocate: AllocateProducerId) -> None:
+        event, future = allocate.event, allocate.future
         try:
             fresh_id = await self._producer_id()
         except KafkaError as error:
-            self._respond(Actions().reply(waiter, failed(event, error.code)).replies)
+            self._respond(TransactionResult().reply(future, failed(event, error.code)).replies)
             return
         code = ErrorCode.not_coordinator
-        if self.leadership.holds(led):
-            if self._drive(led, lambda now: led.shard.handle(event, waiter, now, fresh_id)):
+        if self.runtime.is_current(context):
+            if self._run_operation(
+                context, lambda now: context.shard.handle(event, future, now, fresh_id)
+            ):
                 return
             code = ErrorCode.unknown_server_error
-        if waiter is not None and not waiter.is_responded:  # nobody waits for a time-out
-            waiter.set(failed(event, code))
+        if future is not None and not future.is_responded:  # nobody waits for a time-out
+            future.set(failed(event, code))
 
-    async def _send(self, led: Led, sending: SendMarkers) -> None:
-        if sending.attempt:
-            pause_ms = self._config.marker_retry_ms * min(sending.attempt, RETRY_GROWTH_MAX)
+    async def _send(self, context: TransactionContext, markers_to_send: SendMarkers) -> None:
+        if markers_to_send.attempt:
+            pause_ms = self._config.marker_retry_ms * min(markers_to_send.attempt, RETRY_GROWTH_MAX)
             await self._clock.sleep(pause_ms / 1000)
-        if not self.leadership.holds(led):
+        if not self.runtime.is_current(context):
             return
-        outcomes: Mapping[TopicPartition, Outcome] = {}
-        if sending.partitions:
-            outcomes = await self._markers.send(
+        results: Mapping[TopicPartition, MarkerResult] = {}
+        if markers_to_send.partitions:
+            results = await self._markers.send(
                 TransactionMarker(
-                    sending.producer.producer_id,
-                    sending.producer.epoch,
-                    led.leader_epoch,
-                    sending.is_commit,
-                    sending.partitions,
-                    sending.transaction_version,
+                    markers_to_send.producer.producer_id,
+                    markers_to_send.producer.epoch,
+                    context.leader_epoch,
+                    markers_to_send.is_commit,
+                    markers_to_send.partitions,
+                    markers_to_send.transaction_version,
                 )
             )
-        if self.leadership.holds(led):
-            self._drive(led, partial(led.shard.marked, sending, outcomes))
+        if self.runtime.is_current(context):
+            self._run_operation(context, partial(context.shard.marked, markers_to_send, results))
 
     # Time
 
-    async def _run_time_outs(self) -> None:
+    async def _abort_timed_out_transactions(self) -> None:
         while True:
             await self._clock.sleep(self._config.abort_interval_ms / 1000)
-            await self._each(lambda shard, each, now: shard.time_out(each, now))
+            await self._each(lambda shard, each, now: shard.abort_if_timed_out(each, now))
 
-    async def _run_expiry(self) -> None:
+    async def _run_expiration(self) -> None:
         while True:
             await self._clock.sleep(self._config.expiry_interval_ms / 1000)
             await self._each(
                 lambda shard, each, now: shard.expire(each, now, self._config.id_expiration_ms)
             )
 
-    async def _each(self, act: Callable[[Shard, str, Now], Actions]) -> None:
+    async def _each(
+        self, act: Callable[[TransactionCoordinatorShard, str, EventContext], TransactionResult]
+    ) -> None:
         """Let it happen to every transactional id led here, in turns with others."""
         turn = Turn(self._clock)
-        for led in self.leadership:
-            for transactional_id in list(led.shard.transactions):
-                if not self.leadership.holds(led):
+        for context in self.runtime:
+            for transactional_id in list(context.shard.transactions):
+                if not self.runtime.is_current(context):
                     break
-                self._drive(led, partial(act, led.shard, transactional_id))
+                self._run_operation(context, partial(act, context.shard, transactional_id))
                 await turn.pass_on()
 
     # What is going on
@@ -361,17 +391,22 @@ class TransactionCoordinator:
     def count_by_state(self) -> Counter[str]:
         """How many transactional ids there are in each state."""
         return Counter(
-            transaction.stored.state.value
-            for led in self.leadership
-            for transaction in led.shard.transactions.values()
+            transaction.metadata.state.value
+            for context in self.runtime
+            for transaction in context.shard.transactions.values()
         )
 
 
-def _forget_all(shard: Shard, now: Now) -> Actions:
-    return shard.forget_all()
+def _forget_all(shard: TransactionCoordinatorShard, now: EventContext) -> TransactionResult:
+    return shard.remove_all_transactional_ids()
 
 
-def _settled(shard: Shard, then: Then, code: ErrorCode, now: Now) -> Actions:
+def _complete_append(
+    shard: TransactionCoordinatorShard,
+    completion: PendingTransition,
+    code: ErrorCode,
+    now: EventContext,
+) -> TransactionResult:
     if code is ErrorCode.none:
-        return shard.appended(then, now)
-    return shard.append_failed(then, code)
+        return shard.appended(completion, now)
+    return shard.append_failed(completion, code)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from odradek.broker.coordination import loading
-from odradek.broker.transactions import records
-from odradek.broker.transactions.shard import Shard
+from odradek.broker.coordination import coordinator_loader
+from odradek.broker.transactions import record_serde as records
+from odradek.broker.transactions.coordinator_shard import TransactionCoordinatorShard
 from odradek.protocol.schemas.serde import UnknownRecord
 
 
-class Loader(loading.Loader):
+class TransactionLoader(coordinator_loader.CoordinatorLoader):
     """Replays the records of a partition into its shard. There are no transactions in it."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: TransactionCoordinatorShard) -> None:
         super().__init__()
         self._shard = shard
 
     def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
         try:
             transactional_id = records.decode_key(key)
-            stored = None if value is None else records.decode_value(value)
+            metadata = None if value is None else records.decode_value(value)
         except UnknownRecord as error:
             self.skip(str(error))
             return
-        self._shard.replay(transactional_id, stored)
+        self._shard.replay(transactional_id, metadata)
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+    def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
         self.skip("a transaction's marker")

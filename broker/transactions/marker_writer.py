@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from odradek.broker.coordination.topics import OFFSETS_TOPIC
+from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC
 from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -22,7 +22,7 @@ from odradek.storage.log.partition_log import Origin
 CompleteTransaction = Callable[[int, TransactionMarker], Awaitable[None]]
 """The group coordinator's: a partition of `__consumer_offsets` and a marker. Raises KafkaError."""
 
-AS_LEADER = {
+LEADER_ERROR_BY_COORDINATOR_ERROR = {
     ErrorCode.coordinator_not_available: ErrorCode.not_leader_or_follower,
     ErrorCode.coordinator_load_in_progress: ErrorCode.not_leader_or_follower,
     ErrorCode.not_coordinator: ErrorCode.not_leader_or_follower,
@@ -30,7 +30,7 @@ AS_LEADER = {
 """What the group coordinator says of itself, as one that knows of leaders alone understands it."""
 
 
-class PartitionMarkers:
+class LocalMarkerWriter:
     """A `MarkerWriter`; waits at most `timeout_ms` (request.timeout.ms) for the replicas."""
 
     def __init__(
@@ -69,7 +69,7 @@ class PartitionMarkers:
             else:
                 await self._append(marker, partition)
         except KafkaError as error:
-            errors[target] = AS_LEADER.get(error.code, error.code)
+            errors[target] = LEADER_ERROR_BY_COORDINATOR_ERROR.get(error.code, error.code)
         else:
             errors[target] = ErrorCode.none
 

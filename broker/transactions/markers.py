@@ -1,6 +1,6 @@
 """Ending a transaction where it wrote: markers (KIP-98, KIP-890), as the coordinator hands them in.
 
-`MarkerWriter` is the coordinator's view of the partitions: of those of this node the writer in
+`TransactionMarkerWriter` is the coordinator's view of the partitions: of those of this node the writer in
 marker_writer.py, of others whoever sends WriteTxnMarkers to their leaders. A marker that is written
 twice is harmless (each one says to which epoch it belongs), so a coordinator that does not know
 what became of one hands it in again.
@@ -44,7 +44,7 @@ class TransactionMarker:
 MarkerErrors = Mapping[TopicPartition, ErrorCode]
 
 
-class MarkerWriter(Protocol):
+class TransactionMarkerWriter(Protocol):
     async def write(self, markers: Sequence[TransactionMarker]) -> list[MarkerErrors]:
         """Append each marker to its partitions; for each marker an error of every partition.
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from odradek.broker.coordination.log import partition_for
+from odradek.broker.coordination.coordinator_log import partition_for
 from tests.interop.broker_process import deadline
 from tests.interop.clients import PATIENCE_S
 from tests.interop.kafka_tools import run_tool

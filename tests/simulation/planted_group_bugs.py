@@ -6,27 +6,29 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.groups import records
+from odradek.broker.groups import record_serde as records
 from odradek.broker.groups.consumer import reconciliation
-from odradek.broker.groups.shard import Shard
-from odradek.broker.groups.store import Loader
+from odradek.broker.groups.coordinator_shard import GroupCoordinatorShard
+from odradek.broker.groups.group_log import GroupLoader
 from odradek.protocol.errors import ErrorCode
 
 
 def forget_offsets_of_the_last_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Whoever coordinates next loads groups, and none of their offsets."""
-    honest = Loader.replay
+    honest = GroupLoader.replay
 
-    def replay(self: Loader, key: bytes, value: bytes | None, offset: int, producer: int) -> None:
+    def replay(
+        self: GroupLoader, key: bytes, value: bytes | None, offset: int, producer: int
+    ) -> None:
         if not records.is_offset_key(key):
             honest(self, key, value, offset, producer)
 
-    patch.setattr(Loader, "replay", replay)
+    patch.setattr(GroupLoader, "replay", replay)
 
 
 def take_commits_of_whoever_comes(patch: pytest.MonkeyPatch) -> None:
     """Members that were taken for dead commit what is others' by now."""
-    patch.setattr(Shard, "_check_commit", lambda *_: ErrorCode.none)
+    patch.setattr(GroupCoordinatorShard, "_check_commit", lambda *_: ErrorCode.none)
 
 
 def hand_on_what_nobody_let_go_of(patch: pytest.MonkeyPatch) -> None:

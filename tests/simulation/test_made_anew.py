@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from odradek.broker.replicas.replica_manager import Replicas
-from odradek.broker.transactions.marker_sender import NO_LEADER, MarkerSender
+from odradek.broker.transactions.marker_channel_manager import (
+    NO_LEADER,
+    TransactionMarkerChannelManager,
+)
 from odradek.client.admin import delete_topics
 from odradek.client.metadata import Cluster
 from odradek.storage.directories.names import TopicPartition
@@ -58,13 +61,13 @@ def test_a_transaction_that_waits_for_a_topic_that_is_gone_is_found(
     monkeypatch: pytest.MonkeyPatch, amount: float
 ) -> None:
     """Where the topic is made again, its successor gets the marker."""
-    honest = MarkerSender._leader
+    honest = TransactionMarkerChannelManager._leader
 
-    def leader(self: MarkerSender, partition: TopicPartition) -> int | None:
+    def leader(self: TransactionMarkerChannelManager, partition: TopicPartition) -> int | None:
         found = honest(self, partition)
         return NO_LEADER if found is None else found
 
-    monkeypatch.setattr(MarkerSender, "_leader", leader)
+    monkeypatch.setattr(TransactionMarkerChannelManager, "_leader", leader)
     run = run_of(Fault(1.0, Kind.TOPIC_MADE_ANEW, 2, 1, seconds=0.3, amount=amount, how=0.4))
     expected = {"hanging transaction"} if amount > 0.75 else set()
     assert {each.kind for each in run.anomalies} == expected

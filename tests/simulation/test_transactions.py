@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.groups.offsets import OffsetStore
-from odradek.broker.transactions.actions import Actions
+from odradek.broker.groups.offset_store import OffsetStore
 from odradek.broker.transactions.coordinator import TransactionCoordinator
+from odradek.broker.transactions.messages import TransactionResult
 from odradek.broker.transactions.transaction import Transaction
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producers import ProducerEntry, ProducerStates
@@ -64,20 +64,20 @@ def repeated_batches_are_appended(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_coordinator_that_starts_forgets_what_it_had_decided(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transaction, "resume", lambda transaction, now: Actions())
+    patch.setattr(Transaction, "resume", lambda transaction, now: TransactionResult())
 
 
 def an_end_is_responded_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    def append(coordinator: TransactionCoordinator, led: Any, what: Any) -> Actions:
+    def append(coordinator: TransactionCoordinator, led: Any, what: Any) -> TransactionResult:
         shard: Any = led.shard
-        actions: Actions = shard.appended(what.then, coordinator._now())
+        actions: TransactionResult = shard.appended(what.then, coordinator._now())
         return actions
 
     patch.setattr(TransactionCoordinator, "_append", append)
 
 
 def offsets_of_aborted_transactions_hold(patch: pytest.MonkeyPatch) -> None:
-    sound = OffsetStore.end_transaction
+    sound = OffsetStore.complete_transaction
 
     def end(store: OffsetStore, producer_id: int, *, committed: bool) -> None:
         sound(store, producer_id, committed=True)

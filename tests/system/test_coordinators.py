@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.broker.coordination.log import partition_for
-from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from odradek.broker.coordination.coordinator_log import partition_for
+from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from odradek.broker.local_cluster.nodes import State
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline

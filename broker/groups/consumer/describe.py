@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TypeAlias
 from uuid import UUID
 
-from odradek.broker.groups.consumer.group import ConsumerGroup
-from odradek.broker.groups.consumer.members import Assigned, Member, Partitions
-from odradek.broker.groups.consumer.topics import Topics
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.member import (
+    AssignedPartitions,
+    ConsumerGroupMember,
+    Partitions,
+)
+from odradek.broker.groups.consumer.topic_metadata import TopicMetadata
 from odradek.seams.values import value_class
 
 NamedPartitions: TypeAlias = tuple[tuple[UUID, str, tuple[int, ...]], ...]
@@ -15,8 +19,8 @@ NamedPartitions: TypeAlias = tuple[tuple[UUID, str, tuple[int, ...]], ...]
 
 
 @value_class
-class DescribedConsumer:
-    member: Member
+class DescribedConsumerGroupMember:
+    member: ConsumerGroupMember
     assigned: NamedPartitions
     """What it has, with what it has yet to give up."""
     target: NamedPartitions
@@ -29,7 +33,7 @@ class DescribedConsumerGroup:
     epoch: int
     target_epoch: int
     assignor: str
-    members: tuple[DescribedConsumer, ...]
+    members: tuple[DescribedConsumerGroupMember, ...]
 
 
 def describe(group: ConsumerGroup) -> DescribedConsumerGroup:
@@ -42,7 +46,7 @@ def describe(group: ConsumerGroup) -> DescribedConsumerGroup:
         state.target_epoch,
         state.preferred_assignor() or default,
         tuple(
-            DescribedConsumer(
+            DescribedConsumerGroupMember(
                 member,
                 _named(topics, member.assigned, member.revoking),
                 _named(topics, state.target_of(member.member_id)),
@@ -52,7 +56,7 @@ def describe(group: ConsumerGroup) -> DescribedConsumerGroup:
     )
 
 
-def _named(topics: Topics, *parts: Assigned | Partitions) -> NamedPartitions:
+def _named(topics: TopicMetadata, *parts: AssignedPartitions | Partitions) -> NamedPartitions:
     found: dict[UUID, list[int]] = {}
     for part in parts:
         for topic, partitions in part.items():

@@ -7,27 +7,27 @@ from collections.abc import Callable, Collection, Iterable
 from odradek.broker.groups.assignors import ASSIGNORS
 from odradek.broker.groups.assignors.spec import Assign
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.settings import ConsumerSettings
-from odradek.broker.groups.consumer.topics import Topics
+from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
+from odradek.broker.groups.consumer.topic_metadata import TopicMetadata
 from odradek.replication.controller.image import MetadataImage
 
 NO_TOPICS = MetadataImage()
-CHANGED_MAX = 10_000
+CHANGED_TOPICS_MAX = 10_000
 """How many topics' changes are told apart, before all count as changed."""
 
 
-class Environment:
+class ConsumerGroupEnvironment:
     """One for all shards of a node; the driver keeps `topics` current."""
 
     def __init__(
         self,
         config: GroupConfig,
         image: MetadataImage = NO_TOPICS,
-        settings: Callable[[str], ConsumerSettings] = lambda group_id: ConsumerSettings(),
+        settings: Callable[[str], ConsumerGroupConfig] = lambda group_id: ConsumerGroupConfig(),
     ) -> None:
         """`settings` is asked for a group's own settings whenever they are needed."""
         self.config = config
-        self.topics = Topics(image)
+        self.topics = TopicMetadata(image)
         self.settings = settings
         self.new_topics_version = image.offset
         """The offset of the metadata log at which topics were created last: expressions that were
@@ -41,8 +41,8 @@ class Environment:
         self, image: MetadataImage, topics: Collection[str], *, created: bool
     ) -> None:
         """`image` has these topics created, deleted or changed."""
-        self.topics = Topics(image, self.topics)
-        if len(self._changed) > CHANGED_MAX:
+        self.topics = TopicMetadata(image, self.topics)
+        if len(self._changed) > CHANGED_TOPICS_MAX:
             self._changed.clear()
             self._known_since = image.offset
         self._changed.update(dict.fromkeys(topics, image.offset))

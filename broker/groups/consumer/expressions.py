@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from odradek.broker.coordination.expressions import InvalidExpression, compile_expression
+from odradek.broker.coordination.regular_expressions import InvalidExpression, compile_expression
 
 TOPICS_PER_STEP = 200
 """How many topics one expression is tried with between two chances for others to run."""

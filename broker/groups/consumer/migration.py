@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from odradek.broker.groups.actions import GroupKey, Now, Record
-from odradek.broker.groups.classic import ClassicGroup
-from odradek.broker.groups.consumer import records
-from odradek.broker.groups.consumer.classic_members import as_owned, write_assignment
-from odradek.broker.groups.consumer.deadlines import Wait
-from odradek.broker.groups.consumer.environment import Environment
-from odradek.broker.groups.consumer.group import ConsumerGroup
-from odradek.broker.groups.consumer.members import ClassicSide, Member
-from odradek.broker.groups.consumer.state import Draft
-from odradek.broker.groups.roster import Member as ClassicMember
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.classic_group_members import ClassicGroupMember as ClassicMember
+from odradek.broker.groups.consumer import record_helpers as records
+from odradek.broker.groups.consumer.classic_protocol import as_owned, write_assignment
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
+from odradek.broker.groups.consumer.group_state import ConsumerGroupUpdate
+from odradek.broker.groups.consumer.member import ClassicProtocolMember, ConsumerGroupMember
+from odradek.broker.groups.consumer.member_timeouts import MemberTimeout
+from odradek.broker.groups.messages import EventTime, GroupKey, Record
 from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.schemas import consumer_protocol
@@ -38,8 +38,8 @@ class CannotUpgrade(KafkaError):
 
 
 def upgrade(
-    classic: ClassicGroup, environment: Environment, now: Now
-) -> tuple[ConsumerGroup, Draft]:
+    classic: ClassicGroup, environment: ConsumerGroupEnvironment, now: EventTime
+) -> tuple[ConsumerGroup, ConsumerGroupUpdate]:
     """The consumer group that a classic group becomes, and the records that make it one.
 
     Its members are stable in what they were assigned last. Raises CannotUpgrade.
@@ -61,24 +61,26 @@ def upgrade(
     if len(set(held)) < len(held):
         raise CannotUpgrade(group_id, "a partition is assigned to more than one member.")
     group = ConsumerGroup(group_id, environment)
-    draft = Draft(group.state)
-    draft.records.append(Record(GroupKey(group_id), None))
-    draft.write_all(records.subscription(group_id, each) for each in members)
-    found = environment.topics.hash_of(draft.state.subscribed_topics())
-    draft.write(records.epoch(group_id, classic.generation, found))
+    update = ConsumerGroupUpdate(group.state)
+    update.records.append(Record(GroupKey(group_id), None))
+    update.write_all(records.subscription(group_id, each) for each in members)
+    found = environment.topics.metadata_hash(update.state.subscribed_topics())
+    update.write(records.epoch(group_id, classic.generation, found))
     for each in members:
         target = {topic: frozenset(partitions) for topic, partitions in each.assigned.items()}
-        draft.write(records.target(group_id, each.member_id, target))
-    draft.write(records.target_epoch(group_id, classic.generation, 0))
-    draft.write_all(records.current(group_id, each) for each in members)
+        update.write(records.target(group_id, each.member_id, target))
+    update.write(records.target_epoch(group_id, classic.generation, 0))
+    update.write_all(records.current(group_id, each) for each in members)
     for each in members:
         assert each.classic is not None
         at_ms = now.monotonic_ms + each.classic.session_timeout_ms
-        group.deadlines.set(each.member_id, Wait.SESSION, at_ms)
-    return group, draft
+        group.deadlines.set(each.member_id, MemberTimeout.SESSION, at_ms)
+    return group, update
 
 
-def _as_member(member: ClassicMember, classic: ClassicGroup, environment: Environment) -> Member:
+def _as_member(
+    member: ClassicMember, classic: ClassicGroup, environment: ConsumerGroupEnvironment
+) -> ConsumerGroupMember:
     """Raises InvalidFrame, or CannotUpgrade for what a custom assignor would lose."""
     assignment = consumer_protocol.read_assignment(member.assignment)
     if assignment.user_data:
@@ -92,7 +94,7 @@ def _as_member(member: ClassicMember, classic: ClassicGroup, environment: Enviro
     metadata = member.metadata(protocol) if protocol in names else member.protocols[0][1]
     subscription = consumer_protocol.read_subscription(metadata)
     owned = as_owned(assignment.assigned_partitions, environment.topics)
-    return Member(
+    return ConsumerGroupMember(
         member.member_id,
         epoch=classic.generation,
         previous_epoch=classic.generation,
@@ -106,7 +108,7 @@ def _as_member(member: ClassicMember, classic: ClassicGroup, environment: Enviro
             topic: dict.fromkeys(sorted(partitions), classic.generation)
             for topic, partitions in owned.items()
         },
-        classic=ClassicSide(member.session_timeout_ms, member.protocols),
+        classic=ClassicProtocolMember(member.session_timeout_ms, member.protocols),
     )
 
 
@@ -119,7 +121,7 @@ def downgrades_without(group: ConsumerGroup, leaving: Collection[str]) -> bool:
     return bool(staying) and all(each.is_classic for each in staying) and _may(group, len(staying))
 
 
-def downgrades_by(group: ConsumerGroup, replaced: Member | None) -> bool:
+def downgrades_by(group: ConsumerGroup, replaced: ConsumerGroupMember | None) -> bool:
     """Whether the last member of the new protocol is replaced by one of the classic protocol."""
     if replaced is None or replaced.is_classic:
         return False
@@ -133,13 +135,13 @@ def _may(group: ConsumerGroup, count: int) -> bool:
 
 
 def downgrade(
-    group: ConsumerGroup, draft: Draft, leaving: Collection[str], now: Now
+    group: ConsumerGroup, update: ConsumerGroupUpdate, leaving: Collection[str], now: EventTime
 ) -> tuple[ClassicGroup, list[Record]]:
     """The classic group that a consumer group becomes without some, and the records for it.
 
     The draft has what was written so far; everybody who stays speaks the classic protocol.
     """
-    state = draft.state
+    state = update.state
     members = []
     for each in state.members.values():
         if each.member_id in leaving:
@@ -167,5 +169,5 @@ def downgrade(
             group.environment.topics,
         )
     stored = classic.stored(assignments)
-    group.tombstones(draft)
-    return classic, [*draft.records, Record(GroupKey(group.group_id), stored)]
+    group.tombstones(update)
+    return classic, [*update.records, Record(GroupKey(group.group_id), stored)]

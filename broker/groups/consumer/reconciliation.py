@@ -4,9 +4,9 @@ A member goes through three states. It first gives up what its target does not h
 (UNREVOKED_PARTITIONS), for as long as it says, or does not deny, that it still owns some of it; it
 stays in its epoch meanwhile. Then it takes the target's epoch and whatever of the target is free. It
 waits in UNRELEASED_PARTITIONS while others have yet to give up the rest, and is STABLE when it has
-everything. `TABLE` says what is done in every state; `advance` is that step.
+everything. `TRANSACTION_ACTIONS` says what is done in every state; `advance` is that step.
 
-Invariant: nothing is assigned that `owned_of` says another member has; so a partition has one owner.
+Invariant: nothing is assigned that `owned_partitions` says another member has; so a partition has one owner.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from uuid import UUID
 
-from odradek.broker.groups.consumer.members import (
-    NOTHING,
-    Assigned,
-    Member,
+from odradek.broker.groups.consumer.member import (
+    NO_ASSIGNED_PARTITIONS,
+    AssignedPartitions,
+    ConsumerGroupMember,
     MemberState,
     Partitions,
 )
@@ -27,61 +27,61 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
 
 
-class Step(enum.Enum):
+class ReconciliationAction(enum.Enum):
     """What is done for a member that is heard of."""
 
     STAY = "it goes on as it is"
-    STRIP = "it has to give up the topics that it no longer subscribes to"
-    ADVANCE = "it goes on towards its target"
+    REVOKE_UNSUBSCRIBED = "it has to give up the topics that it no longer subscribes to"
+    RECONCILE = "it goes on towards its target"
     RESTART = "it begins again with nothing, in the target's epoch"
     FENCE = "FENCED_MEMBER_EPOCH: it has to give up everything and join again"
 
 
-class Situation(enum.Enum):
+class ReconciliationCase(enum.Enum):
     """What a step depends on beside the state: (still holds, is behind, subscribes to less).
 
     "Holds": it says that it owns some of what it has to give up, or does not say what it owns.
     "Behind": its epoch is not the target's.
     """
 
-    SETTLED = (False, False, False)
-    SETTLED_SUBSCRIBES_TO_LESS = (False, False, True)
+    RECONCILED = (False, False, False)
+    RECONCILED_SUBSCRIPTION_REDUCED = (False, False, True)
     BEHIND = (False, True, False)
-    BEHIND_SUBSCRIBES_TO_LESS = (False, True, True)
+    BEHIND_SUBSCRIPTION_REDUCED = (False, True, True)
     HOLDS = (True, False, False)
-    HOLDS_SUBSCRIBES_TO_LESS = (True, False, True)
-    HOLDS_BEHIND = (True, True, False)
-    HOLDS_BEHIND_SUBSCRIBES_TO_LESS = (True, True, True)
+    REVOKING_SUBSCRIPTION_REDUCED = (True, False, True)
+    REVOKING_BEHIND = (True, True, False)
+    REVOKING_BEHIND_SUBSCRIPTION_REDUCED = (True, True, True)
 
 
-def _table() -> Mapping[Situation, Mapping[MemberState, Step]]:
-    s, on = Situation, Step
+def _table() -> Mapping[ReconciliationCase, Mapping[MemberState, ReconciliationAction]]:
+    s, on = ReconciliationCase, ReconciliationAction
     # fmt: off
     rows = {
         #                                   STABLE      UNREVOKED   UNRELEASED  UNKNOWN
-        s.SETTLED:                         (on.STAY,    on.ADVANCE, on.ADVANCE, on.RESTART),
-        s.SETTLED_SUBSCRIBES_TO_LESS:      (on.STRIP,   on.ADVANCE, on.ADVANCE, on.RESTART),
-        s.BEHIND:                          (on.ADVANCE, on.ADVANCE, on.ADVANCE, on.RESTART),
-        s.BEHIND_SUBSCRIBES_TO_LESS:       (on.ADVANCE, on.ADVANCE, on.ADVANCE, on.RESTART),
-        s.HOLDS:                           (on.STAY,    on.STAY,    on.ADVANCE, on.FENCE),
-        s.HOLDS_SUBSCRIBES_TO_LESS:        (on.STRIP,   on.STRIP,   on.ADVANCE, on.FENCE),
-        s.HOLDS_BEHIND:                    (on.ADVANCE, on.STAY,    on.ADVANCE, on.FENCE),
-        s.HOLDS_BEHIND_SUBSCRIBES_TO_LESS: (on.ADVANCE, on.STRIP,   on.ADVANCE, on.FENCE),
+        s.RECONCILED:                         (on.STAY,    on.RECONCILE, on.RECONCILE, on.RESTART),
+        s.RECONCILED_SUBSCRIPTION_REDUCED:      (on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.RECONCILE, on.RESTART),
+        s.BEHIND:                          (on.RECONCILE, on.RECONCILE, on.RECONCILE, on.RESTART),
+        s.BEHIND_SUBSCRIPTION_REDUCED:       (on.RECONCILE, on.RECONCILE, on.RECONCILE, on.RESTART),
+        s.HOLDS:                           (on.STAY,    on.STAY,    on.RECONCILE, on.FENCE),
+        s.REVOKING_SUBSCRIPTION_REDUCED:        (on.REVOKE_UNSUBSCRIBED,   on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.FENCE),
+        s.REVOKING_BEHIND:                    (on.RECONCILE, on.STAY,    on.RECONCILE, on.FENCE),
+        s.REVOKING_BEHIND_SUBSCRIPTION_REDUCED: (on.RECONCILE, on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.FENCE),
     }
     # fmt: on
     return {situation: dict(zip(MemberState, row, strict=True)) for situation, row in rows.items()}
 
 
-TABLE = _table()
+RECONCILIATION_ACTIONS = _table()
 """Situation, then state: what is done."""
 
 
-class FencedMember(KafkaError):
+class FencedMemberEpoch(KafkaError):
     code = ErrorCode.fenced_member_epoch
 
 
 @value_class
-class Target:
+class TargetAssignment:
     """What a member should have, and the epoch of that."""
 
     epoch: int
@@ -89,36 +89,36 @@ class Target:
 
 
 def reconcile(
-    member: Member,
-    target: Target,
+    member: ConsumerGroupMember,
+    target: TargetAssignment,
     *,
     owned: Partitions | None,
     subscribed: frozenset[UUID],
     subscribes_to_less: bool,
-    owned_of: Callable[[UUID], Set[int]],
-) -> Member:
+    owned_partitions: Callable[[UUID], Set[int]],
+) -> ConsumerGroupMember:
     """The member after the next step; itself if it can't take one.
 
     `owned` is what it says that it has, None if it did not say; `subscribed` are the topics that it
-    may have, `subscribes_to_less` whether those may lack some that it has. `owned_of` tells which
+    may have, `subscribes_to_less` whether those may lack some that it has. `owned_partitions` tells which
     partitions of a topic any member has, or has yet to give up. Raises FencedMember.
     """
     holds = _holds(owned, member.revoking)
-    situation = Situation((holds, member.epoch != target.epoch, subscribes_to_less))
-    match TABLE[situation][member.state]:
-        case Step.STAY:
+    situation = ReconciliationCase((holds, member.epoch != target.epoch, subscribes_to_less))
+    match RECONCILIATION_ACTIONS[situation][member.state]:
+        case ReconciliationAction.STAY:
             return member
-        case Step.STRIP:
+        case ReconciliationAction.REVOKE_UNSUBSCRIBED:
             return _strip(member, owned, subscribed)
-        case Step.ADVANCE:
-            return _advance(member, target, owned, subscribed, owned_of)
-        case Step.RESTART:
-            return _advance(member, target, owned, subscribed, owned_of, target.epoch)
-        case Step.FENCE:
-            raise FencedMember("the member is in an unknown state and has to join again")
+        case ReconciliationAction.RECONCILE:
+            return _advance(member, target, owned, subscribed, owned_partitions)
+        case ReconciliationAction.RESTART:
+            return _advance(member, target, owned, subscribed, owned_partitions, target.epoch)
+        case ReconciliationAction.FENCE:
+            raise FencedMemberEpoch("the member is in an unknown state and has to join again")
 
 
-def _holds(owned: Partitions | None, revoking: Assigned) -> bool:
+def _holds(owned: Partitions | None, revoking: AssignedPartitions) -> bool:
     if owned is None:
         return True
     return any(
@@ -128,7 +128,9 @@ def _holds(owned: Partitions | None, revoking: Assigned) -> bool:
     )
 
 
-def _strip(member: Member, owned: Partitions | None, subscribed: frozenset[UUID]) -> Member:
+def _strip(
+    member: ConsumerGroupMember, owned: Partitions | None, subscribed: frozenset[UUID]
+) -> ConsumerGroupMember:
     """Take away topics that it does not subscribe to, without looking for more."""
     dropped = {topic: each for topic, each in member.assigned.items() if topic not in subscribed}
     if not dropped:
@@ -143,13 +145,13 @@ def _strip(member: Member, owned: Partitions | None, subscribed: frozenset[UUID]
 
 
 def _advance(
-    member: Member,
-    target: Target,
+    member: ConsumerGroupMember,
+    target: TargetAssignment,
     owned: Partitions | None,
     subscribed: frozenset[UUID],
-    owned_of: Callable[[UUID], Set[int]],
+    owned_partitions: Callable[[UUID], Set[int]],
     epoch: int | None = None,
-) -> Member:
+) -> ConsumerGroupMember:
     """`epoch` is the one that it stays in if it has to give something up first; its own if None."""
     kept: dict[UUID, dict[int, int]] = {}
     revoking: dict[UUID, dict[int, int]] = {}
@@ -163,7 +165,7 @@ def _advance(
         was_revoking = member.revoking.get(topic, {})
         missing = wanted - keeps.keys()
         # What it had to give up itself is free: nobody else can have got it.
-        elsewhere = (missing & owned_of(topic)) - was_revoking.keys()
+        elsewhere = (missing & owned_partitions(topic)) - was_revoking.keys()
         waits = waits or bool(elsewhere)
         free = sorted(missing - elsewhere)
         for found, part in ((kept, keeps), (revoking, gives)):
@@ -177,12 +179,16 @@ def _advance(
     for topic, partitions in gained.items():
         kept.setdefault(topic, {}).update(dict.fromkeys(partitions, target.epoch))
     state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return _moved(member, state, target.epoch, kept, NOTHING)
+    return _moved(member, state, target.epoch, kept, NO_ASSIGNED_PARTITIONS)
 
 
 def _moved(
-    member: Member, state: MemberState, epoch: int, assigned: Assigned, revoking: Assigned
-) -> Member:
+    member: ConsumerGroupMember,
+    state: MemberState,
+    epoch: int,
+    assigned: AssignedPartitions,
+    revoking: AssignedPartitions,
+) -> ConsumerGroupMember:
     """The same member one step further on; its previous epoch is that of the step before."""
     return replace(
         member,

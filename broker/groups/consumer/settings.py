@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from odradek.broker.coordination.topics import Configs
+from odradek.broker.coordination.internal_topics import IntegerConfigs
 from odradek.seams.values import value_class
 
 
-class MigrationPolicy(enum.Enum):
+class ConsumerGroupMigrationPolicy(enum.Enum):
     """Which way a live group may go when its members change their protocol."""
 
     DISABLED = "disabled"
@@ -19,15 +19,21 @@ class MigrationPolicy(enum.Enum):
 
     @property
     def upgrades(self) -> bool:
-        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+        return self in (
+            ConsumerGroupMigrationPolicy.UPGRADE,
+            ConsumerGroupMigrationPolicy.BIDIRECTIONAL,
+        )
 
     @property
     def downgrades(self) -> bool:
-        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+        return self in (
+            ConsumerGroupMigrationPolicy.DOWNGRADE,
+            ConsumerGroupMigrationPolicy.BIDIRECTIONAL,
+        )
 
 
 @value_class
-class ConsumerSettings:
+class ConsumerGroupConfig:
     """What a consumer group can set for itself (ms), within the bounds that the broker sets."""
 
     session_timeout_ms: int = 45_000
@@ -35,13 +41,18 @@ class ConsumerSettings:
     assignment_interval_ms: int = 1_000
 
     @classmethod
-    def of(cls, configs: Configs, overrides: Mapping[str, str]) -> ConsumerSettings:
+    def of(cls, configs: IntegerConfigs, overrides: Mapping[str, str]) -> ConsumerGroupConfig:
         """A group's own value where it has one, kept within bounds that may have changed since."""
         return cls(*(_setting(configs, overrides, *names) for names in _NAMES))
 
 
 def _setting(
-    configs: Configs, overrides: Mapping[str, str], name: str, default: str, least: str, most: str
+    configs: IntegerConfigs,
+    overrides: Mapping[str, str],
+    name: str,
+    default: str,
+    least: str,
+    most: str,
 ) -> int:
     if name not in overrides:
         return configs.get_int(default)

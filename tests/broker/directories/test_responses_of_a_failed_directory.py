@@ -152,7 +152,7 @@ def coordinate(node: Node) -> None:
 
 
 def partition_of(key: str) -> int:
-    from odradek.broker.coordination.log import partition_for
+    from odradek.broker.coordination.coordinator_log import partition_for
 
     return partition_for(key, 5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from odradek.broker.groups import records
+from odradek.broker.groups import record_serde as records
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import batches

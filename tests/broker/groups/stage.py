@@ -10,31 +10,35 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from odradek.broker.groups.actions import (
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.coordinator_shard import (
+    GroupCoordinatorShard,
+    OffsetCommit,
+    OffsetToCommit,
+)
+from odradek.broker.groups.messages import (
     NO_GENERATION,
     NO_MEMBER_ID,
-    Actions,
-    Append,
+    AppendCompletion,
+    ClassicGroupMetadata,
     CommittedOffset,
+    CoordinatorResult,
+    EventTime,
     GroupKey,
     Heartbeat,
     HeartbeatResponse,
-    Join,
-    JoinResponse,
-    Leave,
-    Leaver,
-    LeaveResponse,
-    Now,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeaveGroupResponse,
+    LeavingMember,
     OffsetKey,
     Record,
-    StoredGroup,
-    Sync,
-    SyncResponse,
-    Then,
+    RecordAppend,
+    SyncGroup,
+    SyncGroupResponse,
 )
-from odradek.broker.groups.classic import ClassicGroup
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.shard import Commit, OffsetToCommit, Shard
 from odradek.protocol.errors import ErrorCode
 
 GROUP = "g"
@@ -88,7 +92,7 @@ class Client:
     members: tuple[str, ...] = ()
 
     def learn(self, respond: Any) -> None:
-        if isinstance(respond, JoinResponse):
+        if isinstance(respond, JoinGroupResponse):
             if respond.error in (ErrorCode.none, ErrorCode.member_id_required):
                 self.member_id = respond.member_id
                 self.generation = respond.generation
@@ -104,7 +108,7 @@ class Stage:
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
-        self.shard = Shard(self.config)
+        self.shard = GroupCoordinatorShard(self.config)
         self.now_ms = START_MS
         self.wall_ms_more = 0
         """By how much the wall clock was corrected."""
@@ -114,14 +118,14 @@ class Stage:
         self.fresh_ids = 0
         self.fail_with: ErrorCode | None = None
         self.holding = False
-        self.held: deque[Then] = deque()
+        self.held: deque[AppendCompletion] = deque()
         self.story: list[str] = []
         self.log_is_behind = False
         """The group's last change could not be written."""
 
     @property
-    def now(self) -> Now:
-        return Now(self.now_ms, WALL_MS + self.now_ms - START_MS + self.wall_ms_more)
+    def now(self) -> EventTime:
+        return EventTime(self.now_ms, WALL_MS + self.now_ms - START_MS + self.wall_ms_more)
 
     @property
     def group(self) -> ClassicGroup | None:
@@ -141,7 +145,7 @@ class Stage:
     def join(self, name: str, **said: Any) -> Request:
         client = self.client(name, **said)
         self.fresh_ids += 1
-        request = Join(
+        request = JoinGroup(
             GROUP,
             client.member_id,
             client.instance_id,
@@ -156,10 +160,10 @@ class Stage:
             id_required=client.version >= 4,
             can_skip_assignment=client.version >= 9,
         )
-        waiter = self._ask(name, "join")
-        self.do(self.shard.join(request, waiter, self.now))
+        future = self._ask(name, "join")
+        self.do(self.shard.join(request, future, self.now))
         self.advance(0)  # a first join without a delay is over before anything else happens
-        return waiter
+        return future
 
     def joins(self, name: str, **said: Any) -> Request:
         """Join as a client does: again, with the id, if it is told to."""
@@ -170,7 +174,7 @@ class Stage:
 
     def sync(self, name: str, **assignments: bytes) -> Request:
         client = self.client(name)
-        request = Sync(
+        request = SyncGroup(
             GROUP,
             client.member_id,
             client.instance_id,
@@ -179,29 +183,29 @@ class Stage:
             client.protocol,
             {self._member_id(who): what for who, what in assignments.items()},
         )
-        waiter = self._ask(name, "sync")
-        self.do(self.shard.sync(request, waiter, self.now))
-        return waiter
+        future = self._ask(name, "sync")
+        self.do(self.shard.sync(request, future, self.now))
+        return future
 
     def _member_id(self, who: str) -> str:
         return self.clients[who].member_id if who in self.clients else who
 
     def heartbeat(self, name: str) -> Request:
         client = self.client(name)
-        waiter = self._ask(name, "heartbeat")
+        future = self._ask(name, "heartbeat")
         request = Heartbeat(GROUP, client.member_id, client.instance_id, client.generation)
-        self.do(self.shard.heartbeat(request, waiter, self.now))
-        assert waiter.is_waiting or isinstance(waiter.respond, HeartbeatResponse)
-        return waiter
+        self.do(self.shard.heartbeat(request, future, self.now))
+        assert future.is_waiting or isinstance(future.respond, HeartbeatResponse)
+        return future
 
-    def leave(self, *leavers: Leaver, who: str = "admin") -> Request:
-        waiter = self._ask(who, "leave")
-        self.do(self.shard.leave(Leave(GROUP, leavers), waiter, self.now))
-        return waiter
+    def leave(self, *leavers: LeavingMember, who: str = "admin") -> Request:
+        future = self._ask(who, "leave")
+        self.do(self.shard.leave(LeaveGroup(GROUP, leavers), future, self.now))
+        return future
 
     def leaves(self, name: str, reason: str | None = None) -> Request:
         client = self.client(name)
-        leaver = Leaver(client.member_id, client.instance_id, reason)
+        leaver = LeavingMember(client.member_id, client.instance_id, reason)
         return self.leave(leaver, who=name)
 
     def commit(self, name: str, offsets: dict[tuple[str, int], int], **said: Any) -> Request:
@@ -216,14 +220,14 @@ class Stage:
             OffsetToCommit(topic, None, partition, offset, -1, "")
             for (topic, partition), offset in offsets.items()
         )
-        waiter = self._ask(name, "commit")
-        self.do(self.shard.commit(Commit(GROUP, offsets=commits, **values), waiter, self.now))
-        return waiter
+        future = self._ask(name, "commit")
+        self.do(self.shard.commit(OffsetCommit(GROUP, offsets=commits, **values), future, self.now))
+        return future
 
     def _ask(self, who: str, what: str) -> Request:
-        waiter = Request(who, what)
-        self.requests.append(waiter)
-        return waiter
+        future = Request(who, what)
+        self.requests.append(future)
+        return future
 
     # What time does
 
@@ -232,7 +236,7 @@ class Stage:
         end_ms = self.now_ms + ms
         ticks_at_once = 0
         while True:
-            wake_ms = self.shard.wake_ms(GROUP)
+            wake_ms = self.shard.next_deadline_ms(GROUP)
             if wake_ms is None or wake_ms > end_ms:
                 break
             ticks_at_once = ticks_at_once + 1 if wake_ms <= self.now_ms else 0
@@ -243,55 +247,55 @@ class Stage:
 
     # What the driver does
 
-    def do(self, actions: Actions) -> None:
-        todo = deque([actions])
+    def do(self, result: CoordinatorResult) -> None:
+        todo = deque([result])
         while todo:
-            actions = todo.popleft()
-            self.story += actions.notes
-            for waiter, respond in actions.replies:
-                self._respond(waiter, respond)
-            todo.extend(self._append(each) for each in actions.appends)
+            result = todo.popleft()
+            self.story += result.notes
+            for future, respond in result.replies:
+                self._respond(future, respond)
+            todo.extend(self._append(each) for each in result.appends)
 
-    def _respond(self, waiter: Request, respond: Any) -> None:
-        waiter.responses.append(respond)
-        assert len(waiter.responses) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
-        if waiter.who in self.clients:
-            self.clients[waiter.who].learn(respond)
-        self.story.append(f"{waiter.who} <- {tell(waiter.what, respond)}")
+    def _respond(self, future: Request, respond: Any) -> None:
+        future.responses.append(respond)
+        assert len(future.responses) == 1, f"{future.who}'s {future.what} was answered twice"
+        if future.who in self.clients:
+            self.clients[future.who].learn(respond)
+        self.story.append(f"{future.who} <- {tell(future.what, respond)}")
 
     def tell_record(self, record: Record) -> str:
         return tell_record(record)
 
-    def _append(self, append: Append) -> Actions:
+    def _append(self, append: RecordAppend) -> CoordinatorResult:
         if any(not isinstance(each.key, OffsetKey) for each in append.records):
             self.log_is_behind = self.fail_with is not None
         if self.fail_with is not None:
             code, self.fail_with = self.fail_with, None
             self.story.append(f"the append fails: {code.name.upper()}")
-            return self.shard.append_failed(append.then, code, self.now, written=False)
+            return self.shard.append_failed(append.completion, code, self.now, written=False)
         for record in append.records:
             self.story.append(f"record {self.tell_record(record)}")
             self.log.append(record)
             if append.replay:
                 self.shard.replay(record, len(self.log) - 1)
         if self.holding:
-            self.held.append(append.then)
-            return Actions()
-        return self.shard.appended(append.then, self.now)
+            self.held.append(append.completion)
+            return CoordinatorResult()
+        return self.shard.appended(append.completion, self.now)
 
     def release(self, count: int = 1 << 30, code: ErrorCode | None = None) -> None:
         """What was held back is replicated, or, with a code, was given up."""
         while self.held and count:
             count -= 1
-            then = self.held.popleft()
+            completion = self.held.popleft()
             if code is None:
-                self.do(self.shard.appended(then, self.now))
+                self.do(self.shard.appended(completion, self.now))
             else:
-                self.do(self.shard.append_failed(then, code, self.now, written=True))
+                self.do(self.shard.append_failed(completion, code, self.now, written=True))
 
-    def replayed(self) -> Shard:
+    def replayed(self) -> GroupCoordinatorShard:
         """What a restart would make of the log."""
-        shard = Shard(self.config)
+        shard = GroupCoordinatorShard(self.config)
         for offset, record in enumerate(self.log):
             shard.replay(record, offset)
         return shard
@@ -309,7 +313,7 @@ class Stage:
 
 def tell(what: str, respond: Any) -> str:
     code = respond.error.name.upper() if hasattr(respond, "error") else ""
-    if isinstance(respond, JoinResponse):
+    if isinstance(respond, JoinGroupResponse):
         if respond.error is ErrorCode.member_id_required:
             return f"{what}: {code}, id {respond.member_id}"
         if respond.error is not ErrorCode.none:
@@ -325,11 +329,11 @@ def tell(what: str, respond: Any) -> str:
         if respond.skip_assignment:
             parts.append("skip the assignment")
         return f"{what}: " + ", ".join(parts)
-    if isinstance(respond, SyncResponse):
+    if isinstance(respond, SyncGroupResponse):
         if respond.error is not ErrorCode.none:
             return f"{what}: {code}"
         return f"{what}: assigned {respond.assignment.decode() or 'nothing'}"
-    if isinstance(respond, LeaveResponse):
+    if isinstance(respond, LeaveGroupResponse):
         members = (
             f"{each.member_id or each.instance_id} {each.error.name.upper()}"
             for each in respond.members
@@ -351,7 +355,7 @@ def tell_record(record: Record) -> str:
     assert isinstance(key, GroupKey)
     if value is None:
         return "group: gone"
-    assert isinstance(value, StoredGroup)
+    assert isinstance(value, ClassicGroupMetadata)
     members = " ".join(
         f"{each.member_id}={each.assignment.decode() or 'nothing'}" for each in value.members
     )

@@ -12,29 +12,29 @@ import pytest
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
-from odradek.broker.groups import records
-from odradek.broker.groups.actions import (
-    ConsumerHeartbeat,
-    GroupKey,
-    Heartbeat,
-    HeartbeatResponse,
-    Join,
-    JoinResponse,
-    Leave,
-    Leaver,
-    OffsetKey,
-    Record,
-    StoredGroup,
-    StoredMember,
-    Sync,
-    SyncResponse,
-)
+from odradek.broker.coordination.coordinator_runtime import LoadInProgress, NotCoordinator
+from odradek.broker.groups import record_serde as records
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
 from odradek.broker.groups.coordinator import GroupCoordinator
-from odradek.broker.groups.describe import NotClassicGroup
-from odradek.broker.groups.shard import Commit, OffsetToCommit
+from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
+from odradek.broker.groups.describe import ClassicGroupNotFound
+from odradek.broker.groups.messages import (
+    ClassicGroupMetadata,
+    ClassicMemberMetadata,
+    ConsumerGroupHeartbeat,
+    GroupKey,
+    Heartbeat,
+    HeartbeatResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeavingMember,
+    OffsetKey,
+    Record,
+    SyncGroup,
+    SyncGroupResponse,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.seams.entropy import SeededEntropy
@@ -61,14 +61,14 @@ async def running(
         log, GroupConfig(**settings), clock=clock, entropy=SeededEntropy(random.Random(1))
     )
     for partition in range(log.partition_count()):
-        coordinator.leadership.elected(partition, 0)
+        coordinator.runtime.schedule_load(partition, 0)
     async with trio.open_nursery() as nursery:
         await nursery.start(coordinator.run)
         yield coordinator
         nursery.cancel_scope.cancel()
 
 
-def a_join(member_id: str = "", group: str = "g", **said: object) -> Join:
+def a_join(member_id: str = "", group: str = "g", **said: object) -> JoinGroup:
     values = {
         "instance_id": None,
         "client_id": "c",
@@ -81,25 +81,25 @@ def a_join(member_id: str = "", group: str = "g", **said: object) -> Join:
         "id_required": False,
         **said,
     }
-    return Join(group, member_id, **values)  # type: ignore[arg-type]
+    return JoinGroup(group, member_id, **values)  # type: ignore[arg-type]
 
 
-def a_sync(joined: JoinResponse, group: str = "g", **assignments: bytes) -> Sync:
+def a_sync(joined: JoinGroupResponse, group: str = "g", **assignments: bytes) -> SyncGroup:
     given = assignments or {each.member_id: b"mine" for each in joined.members}
-    return Sync(group, joined.member_id, None, joined.generation, None, None, given)
+    return SyncGroup(group, joined.member_id, None, joined.generation, None, None, given)
 
 
-def a_heartbeat(joined: JoinResponse) -> Heartbeat:
+def a_heartbeat(joined: JoinGroupResponse) -> Heartbeat:
     return Heartbeat("g", joined.member_id, None, joined.generation)
 
 
-def a_commit(offset: int = 5, group: str = "g", **said: object) -> Commit:
+def a_commit(offset: int = 5, group: str = "g", **said: object) -> OffsetCommit:
     values = {"member_id": "", "instance_id": None, "generation": -1, **said}
     offsets = (OffsetToCommit("t", TOPIC_ID, 0, offset, -1, None),)
-    return Commit(group, offsets=offsets, **values)  # type: ignore[arg-type]
+    return OffsetCommit(group, offsets=offsets, **values)  # type: ignore[arg-type]
 
 
-async def a_member(groups: GroupCoordinator) -> JoinResponse:
+async def a_member(groups: GroupCoordinator) -> JoinGroupResponse:
     joined = await groups.join(a_join())
     await groups.sync(a_sync(joined))
     return joined
@@ -132,7 +132,7 @@ async def test_the_first_assignment_of_one_member(clock: VirtualClock) -> None:
         joined = await groups.join(a_join())
         assert joined.error is ErrorCode.none
         synced = await groups.sync(a_sync(joined))
-        assert synced == SyncResponse(ErrorCode.none, "consumer", "range", b"mine")
+        assert synced == SyncGroupResponse(ErrorCode.none, "consumer", "range", b"mine")
         assert clock.monotonic() == 0
         assert groups.statistics.completed_rebalances == 1
         assert groups.count_by_state() == {("classic", "Stable"): 1}
@@ -258,9 +258,9 @@ async def test_the_empty_group_id_is_for_offsets_alone(clock: VirtualClock) -> N
     invalid = ErrorCode.invalid_group_id
     async with running(clock, MemoryLog()) as groups:
         assert (await groups.join(a_join(group=""))).error is invalid
-        assert (await groups.sync(Sync("", "m", None, 1, None, None, {}))).error is invalid
+        assert (await groups.sync(SyncGroup("", "m", None, 1, None, None, {}))).error is invalid
         assert (await groups.heartbeat(Heartbeat("", "m", None, 1))).error is invalid
-        assert (await groups.leave(Leave("", (Leaver("m"),)))).error is invalid
+        assert (await groups.leave(LeaveGroup("", (LeavingMember("m"),)))).error is invalid
         assert (await groups.delete_offsets("", [("t", 0)])).error is invalid
         assert (await groups.commit(a_commit(group=""))).error is ErrorCode.none
         assert await fetched(groups, "") == 5
@@ -307,7 +307,7 @@ async def test_a_commit_that_comes_while_a_reader_waits_is_not_told_to_it(
 
 async def test_a_consumer_group_is_described_as_the_replicas_have_it(clock: VirtualClock) -> None:
     log = MemoryLog()
-    beat = ConsumerHeartbeat(
+    beat = ConsumerGroupHeartbeat(
         "g", "m", 0, "c", "/::1", rebalance_timeout_ms=1000, topics=("t",), owned={}
     )
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
@@ -330,9 +330,9 @@ async def test_that_somebody_is_not_there_is_told_as_the_replicas_have_it(
     """A client that is told so gives up what it has: its member's partitions, or the group."""
     log = MemoryLog()
 
-    def beat(epoch: int) -> ConsumerHeartbeat:
+    def beat(epoch: int) -> ConsumerGroupHeartbeat:
         joins = {"rebalance_timeout_ms": 1000, "topics": ("t",), "owned": {}} if not epoch else {}
-        return ConsumerHeartbeat("g", "m", epoch, "c", "/::1", **joins)  # type: ignore[arg-type]
+        return ConsumerGroupHeartbeat("g", "m", epoch, "c", "/::1", **joins)  # type: ignore[arg-type]
 
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         await groups.consumer_heartbeat(beat(0))
@@ -419,7 +419,9 @@ async def test_what_no_record_has_room_for_harms_nobody_else(clock: VirtualClock
         joined = await groups.join(a_join(client_id="c" * 32_767, group="other"))
         synced = await groups.sync(a_sync(joined, group="other"))
         assert synced.error is ErrorCode.unknown_server_error
-        heartbeat = ConsumerHeartbeat("third", "m" * 32_768, 0, "c", "/::1", topics=(), owned={})
+        heartbeat = ConsumerGroupHeartbeat(
+            "third", "m" * 32_768, 0, "c", "/::1", topics=(), owned={}
+        )
         told = await groups.consumer_heartbeat(heartbeat)
         assert told.error is ErrorCode.unknown_server_error
         assert (await groups.commit(a_commit())).error is ErrorCode.none
@@ -446,7 +448,7 @@ async def test_state_survives_a_restart(clock: VirtualClock) -> None:
     async with running(clock, log, offsets_load_buffer_bytes=100) as groups:
         await clock.settle()
         assert log.reads > 1, "a large partition is read a piece at a time"
-        assert groups.leadership.loads == 1
+        assert groups.runtime.loads == 1
         assert (await fetched(groups), await fetched(groups, "simple")) == (7, 8)
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
         assert (await groups.heartbeat(beat)).error is ErrorCode.none
@@ -468,11 +470,11 @@ async def test_others_get_their_turn_while_many_groups_are_taken_up() -> None:
         for each in range(count):
             await groups.commit(a_commit(group=f"g{each}"))
     async with running(SlowClock(), log) as groups:
-        (led,) = groups.leadership
-        while len(led.shard.groups) < count:
+        (context,) = groups.runtime
+        while len(context.shard.groups) < count:
             await trio.lowlevel.checkpoint()
         turns = 0
-        while not led.serves:
+        while not context.serves:
             with pytest.raises(LoadInProgress):
                 groups.list_groups([], [])
             await trio.lowlevel.checkpoint()
@@ -504,8 +506,13 @@ async def test_while_loading(clock: VirtualClock) -> None:
         assert groups.describe("g") is not None
 
 
-TWINS = StoredGroup(
-    "consumer", 1, "range", "m", 1, (StoredMember("m", None, "c", "/h", 1, 1, b"", b""),) * 2
+TWINS = ClassicGroupMetadata(
+    "consumer",
+    1,
+    "range",
+    "m",
+    1,
+    (ClassicMemberMetadata("m", None, "c", "/h", 1, 1, b"", b""),) * 2,
 )
 
 
@@ -532,10 +539,10 @@ async def test_a_partition_that_cannot_be_read_is_fenced_alone(
         with pytest.raises(NotCoordinator):
             await fetched(groups, in_bad)
         assert await fetched(groups, in_good) == -1
-        assert groups.leadership.failed_loads == 1
+        assert groups.runtime.failed_loads == 1
         log.data[1].clear()
         log.ends[1] = 0
-        groups.leadership.elected(1, 1)
+        groups.runtime.schedule_load(1, 1)
         assert await fetched(groups, in_bad) == -1
 
 
@@ -552,8 +559,8 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         log.hold()
         commit = Asked(nursery, lambda: groups.commit(a_commit(group="other")))
         await clock.settle()
-        groups.leadership.resigned(0)
-        groups.leadership.resigned(0)
+        groups.runtime.unload(0)
+        groups.runtime.unload(0)
         await clock.settle()
         assert getattr(other.respond, "error", None) is ErrorCode.not_coordinator
         assert getattr(commit.respond, "error", None) is ErrorCode.not_coordinator
@@ -561,7 +568,7 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
             await groups.sync(a_sync(joined))
         assert groups.list_groups([], []) == []
         log.move_on()
-        groups.leadership.elected(0, 1)
+        groups.runtime.schedule_load(0, 1)
         await clock.settle()
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
         assert (await groups.heartbeat(beat)).error is ErrorCode.none
@@ -574,8 +581,8 @@ async def test_resigning_while_loading(clock: VirtualClock) -> None:
     log.reading_may_go_on = trio.Event()
     async with running(clock, log) as groups:
         await clock.settle()
-        groups.leadership.resigned(0)
-        groups.leadership.elected(0, 1)
+        groups.runtime.unload(0)
+        groups.runtime.schedule_load(0, 1)
         log.reading_may_go_on.set()
         await clock.settle()
         assert groups.describe("g") is not None
@@ -586,7 +593,7 @@ async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClo
         with pytest.raises(NotCoordinator):
             await groups.join(a_join())
         with pytest.raises(KafkaError, match="coordinator_not_available"):
-            groups.leadership.partition_for("g")
+            groups.runtime.partition_for("g")
 
 
 async def test_groups_are_listed_by_state_and_type(clock: VirtualClock) -> None:
@@ -612,7 +619,7 @@ async def test_groups_are_deleted_with_their_offsets(clock: VirtualClock) -> Non
             ("simple", ErrorCode.none),
             ("nobody", ErrorCode.group_id_not_found),
         ]
-        with pytest.raises(NotClassicGroup):
+        with pytest.raises(ClassicGroupNotFound):
             groups.describe("simple")
         assert await fetched(groups, "simple") == -1
     async with running(clock, log) as groups:
@@ -650,7 +657,7 @@ async def test_offsets_are_deleted_unless_somebody_reads_there(clock: VirtualClo
         joined = await groups.join(a_join(protocols=(("range", subscription),)))
         await groups.sync(a_sync(joined))
         offsets = (OffsetToCommit("t", None, 0, 1, -1, ""), OffsetToCommit("u", None, 0, 1, -1, ""))
-        await groups.commit(Commit("g", joined.member_id, None, 1, offsets))
+        await groups.commit(OffsetCommit("g", joined.member_id, None, 1, offsets))
         respond = await groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 7)])
         assert [error for _, _, error in respond.partitions] == [
             ErrorCode.group_subscribed_to_topic,
@@ -666,7 +673,7 @@ async def test_a_large_deletion_is_written_in_batches_that_fit(clock: VirtualClo
     log.limit = 2000
     async with running(clock, log) as groups:
         offsets = tuple(OffsetToCommit("t", None, index, 1, -1, "") for index in range(500))
-        respond = await groups.commit(Commit("g", "", None, -1, offsets))
+        respond = await groups.commit(OffsetCommit("g", "", None, -1, offsets))
         assert {error for _, _, error in respond.partitions} == {ErrorCode.none}
         assert groups.offset_count == 500
         assert await groups.delete_groups(["g"]) == [("g", ErrorCode.none)]
@@ -681,7 +688,7 @@ async def test_offsets_and_groups_expire(clock: VirtualClock) -> None:
         await groups.commit(a_commit(1, "simple"))
         joined = await a_member(groups)
         await groups.commit(a_commit(2, member_id=joined.member_id, generation=1))
-        await groups.leave(Leave("g", (Leaver(joined.member_id),)))
+        await groups.leave(LeaveGroup("g", (LeavingMember(joined.member_id),)))
         await clock.run_for(50)
         assert groups.offset_count == 2
         await groups.commit(a_commit(3, "simple"))
@@ -730,7 +737,7 @@ async def test_a_bug_in_one_partition_hits_that_partition_alone(
         await groups.sync(a_sync(joined, here))
         waiting = Asked(nursery, lambda: groups.join(a_join(group=here, fresh_id="2")))
         await clock.settle()
-        groups.leadership.serving(1).shard.groups[
+        groups.runtime.active_context(1).shard.groups[
             here
         ].roster.leader_id = "nobody"  # which can't be
         with pytest.raises(KafkaError, match="unknown_server_error"):

@@ -12,8 +12,12 @@ import pytest
 import trio
 
 from odradek.broker.apis import find_coordinator, group_offsets, groups
-from odradek.broker.coordination.log import partition_for
-from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
+from odradek.broker.coordination.coordinator_log import partition_for
+from odradek.broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    InternalTopic,
+)
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.coordinator import GroupCoordinator
 from odradek.broker.requests.context import RequestContext
@@ -81,7 +85,7 @@ class Node:
             entropy=SeededEntropy(random.Random(1)),
         )
         for partition in range(4):
-            self.groups.leadership.elected(partition, 0)
+            self.groups.runtime.schedule_load(partition, 0)
         self.node_id = 1
         self.partitions = self
         self.opened: list[tuple[str, int]] = []
@@ -227,7 +231,7 @@ async def test_join_group_v0_rejoins_within_its_session_timeout(
 ) -> None:
     joined = await a_join(node, 0, session_timeout=7000)
     await a_sync(node, 0, joined)
-    shard = node.groups.leadership.active("g").shard
+    shard = node.groups.runtime.context_for("g").shard
     assert shard.groups["g"].roster.rebalance_timeout_ms == 7000
 
 
@@ -472,7 +476,7 @@ async def test_offset_fetch_of_several_groups(node: Node) -> None:
 @pytest.mark.parametrize("version", apis.OFFSET_FETCH.versions)
 async def test_offset_fetch_where_there_is_no_coordinator(node: Node, version: int) -> None:
     for partition in range(4):
-        node.groups.leadership.resigned(partition)
+        node.groups.runtime.unload(partition)
     respond = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
     if version >= 2:
         assert (respond.error_code, respond.topics) == (ErrorCode.not_coordinator, ())
@@ -552,7 +556,7 @@ async def test_describe_groups_shows_metadata_only_while_it_is_stable(node: Node
 
 async def test_describe_groups_where_there_is_no_coordinator(node: Node) -> None:
     for partition in range(4):
-        node.groups.leadership.resigned(partition)
+        node.groups.runtime.unload(partition)
     (group,) = (await node.call(apis.DESCRIBE_GROUPS, 6, groups=["g"])).groups
     assert (group.error_code, group.group_state) == (ErrorCode.not_coordinator, "")
 

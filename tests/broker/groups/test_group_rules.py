@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.broker.groups.actions import Leaver, StoredGroup, StoredMember
-from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.classic_group_states import ClassicGroupState
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.expiry import ExpiryRule
-from odradek.broker.groups.states import State
+from odradek.broker.groups.messages import (
+    ClassicGroupMetadata,
+    ClassicMemberMetadata,
+    LeavingMember,
+)
+from odradek.broker.groups.offset_expiration import OffsetExpirationRule
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.broker.groups.stage import START_MS, WALL_MS, Stage, metadata
 from tests.broker.groups.test_state_table import SCENES, group
@@ -19,7 +23,7 @@ NONE = ErrorCode.none
 UNKNOWN, FENCED = ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id
 OLD, BUSY = ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress
 GONE = ErrorCode.coordinator_not_available
-EMPTY, PREPARING, COMPLETING, STABLE, DEAD = State
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = ClassicGroupState
 
 MEMBER, OUTSIDER, STRANGER, OLDER, FENCED_ONE, NAMELESS = (
     "a member of this generation",
@@ -29,7 +33,7 @@ MEMBER, OUTSIDER, STRANGER, OLDER, FENCED_ONE, NAMELESS = (
     "a member whose static name another has",
     "a member id without a generation",
 )
-COMMITS: dict[str, dict[State, ErrorCode]] = {
+END_WITH_COMMIT: dict[str, dict[ClassicGroupState, ErrorCode]] = {
     MEMBER: {EMPTY: UNKNOWN, PREPARING: NONE, COMPLETING: BUSY, STABLE: NONE},
     OUTSIDER: {EMPTY: NONE, PREPARING: UNKNOWN, COMPLETING: UNKNOWN, STABLE: UNKNOWN},
     STRANGER: {EMPTY: UNKNOWN, PREPARING: UNKNOWN, COMPLETING: UNKNOWN, STABLE: UNKNOWN},
@@ -40,9 +44,9 @@ COMMITS: dict[str, dict[State, ErrorCode]] = {
 
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
-@pytest.mark.parametrize("state", State, ids=lambda each: each.name.lower())
-@pytest.mark.parametrize("who", COMMITS)
-def test_who_may_commit(who: str, state: State, transactional: bool) -> None:
+@pytest.mark.parametrize("state", ClassicGroupState, ids=lambda each: each.name.lower())
+@pytest.mark.parametrize("who", END_WITH_COMMIT)
+def test_who_may_commit(who: str, state: ClassicGroupState, transactional: bool) -> None:
     stage = SCENES[state]()
     found = group(stage)
     member_id = stage.client("follower").member_id
@@ -57,10 +61,10 @@ def test_who_may_commit(who: str, state: State, transactional: bool) -> None:
     error = found.check_commit(*said, stage.now, transactional=transactional)
     if state is DEAD:
         assert error is GONE
-    elif transactional and (who is OUTSIDER or COMMITS[who][state] is BUSY):
+    elif transactional and (who is OUTSIDER or END_WITH_COMMIT[who][state] is BUSY):
         assert error is NONE  # whoever commits in a transaction need not be a member (KIP-447)
     else:
-        assert error is COMMITS[who][state]
+        assert error is END_WITH_COMMIT[who][state]
 
 
 def test_a_commit_extends_the_session() -> None:
@@ -82,7 +86,9 @@ def test_a_commit_extends_the_session() -> None:
     ],
     ids=lambda each: each.name.lower(),
 )
-def test_what_may_be_deleted(state: State, offsets: ErrorCode, itself: ErrorCode) -> None:
+def test_what_may_be_deleted(
+    state: ClassicGroupState, offsets: ErrorCode, itself: ErrorCode
+) -> None:
     found = group(SCENES[state]())
     assert found.check_offset_delete() is offsets
     assert found.check_delete() is itself
@@ -94,11 +100,14 @@ def test_offsets_of_members_that_are_not_consumers_stay() -> None:
     assert group(stage).check_offset_delete() is ErrorCode.non_empty_group
 
 
-@pytest.mark.parametrize("state", State, ids=lambda each: each.name.lower())
-def test_when_offsets_expire(state: State) -> None:
+@pytest.mark.parametrize("state", ClassicGroupState, ids=lambda each: each.name.lower())
+def test_when_offsets_expire(state: ClassicGroupState) -> None:
     """KIP-211: since the group is empty, or since each commit where we know who reads what."""
     found = group(SCENES[state]())
-    rules = {EMPTY: ExpiryRule(since_ms=WALL_MS), STABLE: ExpiryRule(since_ms=None)}
+    rules = {
+        EMPTY: OffsetExpirationRule(since_ms=WALL_MS),
+        STABLE: OffsetExpirationRule(since_ms=None),
+    }
     assert found.expiry_rule() == rules.get(state)
 
 
@@ -114,7 +123,7 @@ def test_a_simple_groups_offsets_expire_since_their_commits() -> None:
     stage = Stage()
     stage.commit("admin", {("t", 0): 1}, member_id="", generation=-1)
     assert group(stage).is_simple
-    assert group(stage).expiry_rule() == ExpiryRule(since_ms=None)
+    assert group(stage).expiry_rule() == OffsetExpirationRule(since_ms=None)
 
 
 def test_a_first_join_waits_for_who_was_given_an_id() -> None:
@@ -150,20 +159,20 @@ def test_subscriptions_follow_the_generations() -> None:
     assert not group(stage).is_subscribed_to("v")
 
 
-STORED = StoredGroup(
+STORED = ClassicGroupMetadata(
     "consumer",
     4,
     "range",
     "m1",
     WALL_MS,
     tuple(
-        StoredMember(f"m{number}", None, "c", "/h", -1, 7000, metadata("t"), b"x")
+        ClassicMemberMetadata(f"m{number}", None, "c", "/h", -1, 7000, metadata("t"), b"x")
         for number in (1, 2, 3)
     ),
 )
 
 
-def loaded(stored: StoredGroup, **config: int) -> ClassicGroup:
+def loaded(stored: ClassicGroupMetadata, **config: int) -> ClassicGroup:
     return ClassicGroup.from_stored("g", stored, GroupConfig(**config))
 
 
@@ -171,9 +180,9 @@ def test_a_loaded_group_is_stable_and_its_sessions_begin() -> None:
     stage = Stage()
     found = loaded(STORED)
     assert found.state is STABLE
-    assert found.wake_ms is None
-    assert not found.began(stage.now).notes
-    assert found.wake_ms == START_MS + 7000
+    assert found.next_deadline_ms is None
+    assert not found.on_group_loaded(stage.now).notes
+    assert found.next_deadline_ms == START_MS + 7000
     assert found.stored(found._assignments()) == replace(
         STORED, members=tuple(replace(each, rebalance_timeout_ms=7000) for each in STORED.members)
     ), "what was written before there were rebalance timeouts gets its session's"
@@ -188,7 +197,7 @@ def test_a_loaded_group_is_stable_and_its_sessions_begin() -> None:
         replace(STORED, protocol_type=""),
     ],
 )
-def test_a_group_that_contradicts_itself_is_not_loaded(impossible: StoredGroup) -> None:
+def test_a_group_that_contradicts_itself_is_not_loaded(impossible: ClassicGroupMetadata) -> None:
     with pytest.raises(KafkaError):
         loaded(impossible)
 
@@ -198,32 +207,34 @@ def test_a_group_without_its_leader_is_led_by_the_first() -> None:
 
 
 def test_a_group_that_was_loaded_empty() -> None:
-    found = loaded(StoredGroup("consumer", 4, None, None, -1))
+    found = loaded(ClassicGroupMetadata("consumer", 4, None, None, -1))
     assert (found.state, found.generation, found.state_timestamp_ms) == (EMPTY, 4, None)
-    assert found.expiry_rule() == ExpiryRule(since_ms=None), "since when it is empty is not known"
+    assert found.expiry_rule() == OffsetExpirationRule(since_ms=None), (
+        "since when it is empty is not known"
+    )
     assert not found.is_simple
-    assert loaded(StoredGroup("", 0, None, None, 5)).is_simple
+    assert loaded(ClassicGroupMetadata("", 0, None, None, 5)).is_simple
 
 
 def test_a_group_larger_than_the_limit_that_was_lowered_joins_again() -> None:
     found = loaded(STORED, max_size=2)
-    found.began(Stage().now)
+    found.on_group_loaded(Stage().now)
     assert found.state is PREPARING
 
 
 def test_nobody_is_removed_by_a_name_that_was_not_given() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
     stage.joins("A", instance_id="")  # an instance id, if a strange one
-    left = stage.leave(Leaver("", None)).respond
+    left = stage.leave(LeavingMember("", None)).respond
     assert left.members[0].error is UNKNOWN
-    assert stage.leave(Leaver("", "")).respond.members[0].error is NONE
+    assert stage.leave(LeavingMember("", "")).respond.members[0].error is NONE
 
 
 def test_an_admin_removes_a_member_that_waits() -> None:
     stage = SCENES[COMPLETING]()
     waiting = stage.sync("static")
     assert waiting.is_waiting
-    stage.leave(Leaver("", "s"))
+    stage.leave(LeavingMember("", "s"))
     assert waiting.respond.error is UNKNOWN
 
 

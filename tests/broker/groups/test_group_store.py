@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.broker.coordination.log import RecordsTooLarge, partition_for
-from odradek.broker.groups import records
-from odradek.broker.groups.actions import (
+from odradek.broker.coordination.coordinator_log import RecordsTooLarge, partition_for
+from odradek.broker.groups import record_serde as records
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.coordinator_shard import GroupCoordinatorShard
+from odradek.broker.groups.group_log import GroupLoader, build_batches
+from odradek.broker.groups.messages import (
+    ClassicGroupMetadata,
+    ClassicMemberMetadata,
     CommittedOffset,
     GroupKey,
     OffsetKey,
     Record,
-    StoredGroup,
-    StoredMember,
 )
-from odradek.broker.groups.classic import ClassicGroup
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.shard import Shard
-from odradek.broker.groups.store import Loader, build_batches
 from odradek.broker.groups.subscription import subscribed_topics
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records import records as log_records
@@ -30,8 +30,8 @@ from odradek.protocol.records.batch import Batch
 from tests.broker.groups.stage import metadata
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
-MEMBER = StoredMember("m-1", "i", "c", "/127.0.0.1", 300_000, 45_000, b"sub", b"ass")
-GROUP = StoredGroup("consumer", 7, "range", "m-1", 1234, (MEMBER,))
+MEMBER = ClassicMemberMetadata("m-1", "i", "c", "/127.0.0.1", 300_000, 45_000, b"sub", b"ass")
+GROUP = ClassicGroupMetadata("consumer", 7, "range", "m-1", 1234, (MEMBER,))
 
 # Which partition
 
@@ -85,7 +85,7 @@ def test_a_group_is_written_in_version_3() -> None:
 
 
 def test_an_empty_group_has_no_protocol_and_no_leader() -> None:
-    _, value = records.encode(Record(GroupKey("g"), StoredGroup("", 0, None, None, 1234)))
+    _, value = records.encode(Record(GroupKey("g"), ClassicGroupMetadata("", 0, None, None, 1234)))
     assert value == bytes.fromhex(
         "0003" "0000" "00000000" "ffff" "ffff" "00000000000004d2" "00000000"
     )  # fmt: skip
@@ -106,7 +106,7 @@ offsets = st.one_of(
     st.builds(CommittedOffset, st.integers(0, 2**62), st.just(-1), texts, times, times),
 )
 members = st.builds(
-    StoredMember,
+    ClassicMemberMetadata,
     texts,
     st.one_of(st.none(), texts),
     texts,
@@ -117,7 +117,7 @@ members = st.builds(
     st.binary(max_size=8),
 )
 groups = st.builds(
-    StoredGroup,
+    ClassicGroupMetadata,
     texts,
     st.integers(0, 2**31 - 1),
     st.one_of(st.none(), texts),
@@ -215,9 +215,9 @@ class Log:
         self.append([(key, bytes(6))], producer_id, control=True)
 
 
-def load(data: bytes | bytearray) -> Shard:
-    shard = Shard(GroupConfig())
-    loader = Loader(shard)
+def load(data: bytes | bytearray) -> GroupCoordinatorShard:
+    shard = GroupCoordinatorShard(GroupConfig())
+    loader = GroupLoader(shard)
     for _ in loader.feed(data):
         pass
     for _ in loader.finish():
@@ -264,7 +264,7 @@ def test_loading_does_not_guess_what_it_cannot_read() -> None:
 def test_loading_gives_others_a_turn() -> None:
     log = Log()
     log.append([records.encode(each) for each in commits(1000)])
-    loader = Loader(Shard(GroupConfig()))
+    loader = GroupLoader(GroupCoordinatorShard(GroupConfig()))
     steps = sum(1 for _ in loader.feed(log.data)) + sum(1 for _ in loader.finish())
     assert steps > 10
     assert loader.next_offset == loader.record_count == 1000
@@ -276,7 +276,7 @@ def test_a_batch_is_decoded_in_turns_with_others() -> None:
     log.append([records.encode(each) for each in commits(1000)])
     del log.data[-1]
     log.data[8:12] = (len(log.data) - 12).to_bytes(4, "big")
-    steps = Loader(Shard(GroupConfig())).feed(log.data)
+    steps = GroupLoader(GroupCoordinatorShard(GroupConfig())).feed(log.data)
     next(steps)
     with pytest.raises(CorruptBatch):
         list(steps)
@@ -293,7 +293,9 @@ few_records = st.one_of(
         Record,
         st.builds(GroupKey, few),
         st.one_of(
-            st.builds(StoredGroup, st.just("consumer"), st.integers(0, 9), st.none(), st.none()),
+            st.builds(
+                ClassicGroupMetadata, st.just("consumer"), st.integers(0, 9), st.none(), st.none()
+            ),
             st.just(GROUP),
         ),
     ),
@@ -317,7 +319,7 @@ log_steps = st.one_of(
 @given(st.lists(log_steps, max_size=12))
 @settings(deadline=None)
 def test_loading_the_last_of_each_key_is_loading_all(history: list[tuple[str, object]]) -> None:
-    log, plain = Log(), Shard(GroupConfig())
+    log, plain = Log(), GroupCoordinatorShard(GroupConfig())
     for what, extra in history:
         offset = log.next_offset
         if what == "plain":
@@ -331,7 +333,7 @@ def test_loading_the_last_of_each_key_is_loading_all(history: list[tuple[str, ob
             plain.replay(_copy(extra), offset, 5)
         else:
             log.marker(5, 1 if extra else 0)
-            plain.end_transaction(5, committed=bool(extra))
+            plain.complete_transaction(5, committed=bool(extra))
     shard = load(log.data)
     assert shard.offsets._groups == plain.offsets._groups
     assert shard.offsets._unstable == plain.offsets._unstable
@@ -340,7 +342,7 @@ def test_loading_the_last_of_each_key_is_loading_all(history: list[tuple[str, ob
     }
 
 
-def _lasting(shard: Shard) -> dict[str, ClassicGroup]:
+def _lasting(shard: GroupCoordinatorShard) -> dict[str, ClassicGroup]:
     """Without simple groups that hold nothing any more: compaction would forget them too."""
     return {
         group_id: group

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from odradek.broker.groups.actions import GroupKey, Leaver, StoredGroup
-from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.classic_group_states import ClassicGroupState
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.states import State
+from odradek.broker.groups.messages import ClassicGroupMetadata, GroupKey, LeavingMember
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.stage import GROUP, Stage
 
@@ -73,9 +73,12 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
 
     @rule()
     def everyone_who_should_syncs(self) -> None:
-        if self.stage.group is not None and self.stage.group.state is State.COMPLETING:
+        if self.stage.group is not None and self.stage.group.state is ClassicGroupState.COMPLETING:
             for name in NAMES:
-                if self.stage.client(name).member_id in self.stage.group.roster.unsynced:
+                if (
+                    self.stage.client(name).member_id
+                    in self.stage.group.roster.pending_sync_members
+                ):
                     self.sync(name)
 
     @rule(name=names)
@@ -88,7 +91,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
 
     @rule(instances=st.lists(st.sampled_from(["d", "e", "x"]), min_size=1, max_size=3))
     def remove_by_instance(self, instances: list[str]) -> None:
-        self.stage.leave(*(Leaver("", each) for each in instances))
+        self.stage.leave(*(LeavingMember("", each) for each in instances))
 
     @rule(name=names, offset=st.integers(0, 100), partition=st.integers(0, 2))
     def commit(self, name: str, offset: int, partition: int) -> None:
@@ -136,13 +139,13 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         roster = group.roster
         assert (roster.leader_id in roster.members) == bool(roster.members)
         assert bool(roster.members) or roster.leader_id is None
-        assert set(roster.unsynced) <= set(roster.members)
+        assert set(roster.pending_sync_members) <= set(roster.members)
         assert not set(roster.pending) & set(roster.members)
         assert sorted(roster.static.values()) == sorted(
             each.member_id for each in roster.members.values() if each.is_static
         )
-        assert roster.awaiting_join == sum(
-            each.joining is not None for each in roster.members.values()
+        assert roster.waiting_join_count == sum(
+            each.waiting_join is not None for each in roster.members.values()
         )
         if roster.members:
             common = set.intersection(
@@ -156,9 +159,9 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         group = getattr(self, "stage", None) and self.stage.group
         if not group:
             return
-        if group.state is State.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             assert not group.roster.members
-        if group.state in (State.COMPLETING, State.STABLE):
+        if group.state in (ClassicGroupState.COMPLETING, ClassicGroupState.STABLE):
             assert group.roster.members
             assert group.protocol is not None
 
@@ -178,8 +181,8 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         group = self.stage.group
         in_group = set() if group is None else {id(each) for each in group.waiters()}
         held = set()
-        for then in self.stage.held:
-            held |= {id(waiter) for waiter, _ in getattr(then, "replies", ())}
+        for completion in self.stage.held:
+            held |= {id(future) for future, _ in getattr(completion, "replies", ())}
         for request in self.stage.requests:
             if request.is_waiting:
                 assert id(request) in in_group | held, f"{request.who}'s {request.what} is lost"
@@ -187,12 +190,12 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
             assert (
                 group._join_deadline_ms is not None
                 or group._sync_deadline_ms is not None
-                or self.stage.now_ms < group.arrival_ends_ms
+                or self.stage.now_ms < group.initial_arrival_deadline_ms
             )
         if group is not None:
             deadlines = list(group._deadlines())
             assert not deadlines or (
-                group.wake_ms is not None and group.wake_ms <= min(deadlines)
+                group.next_deadline_ms is not None and group.next_deadline_ms <= min(deadlines)
             ), "nobody would tick it in time"
 
     @invariant()
@@ -205,16 +208,16 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
             (each.value for each in reversed(self.stage.log) if isinstance(each.key, GroupKey)),
             None,
         )
-        if isinstance(last, StoredGroup):
+        if isinstance(last, ClassicGroupMetadata):
             again = replayed.groups[GROUP]
             written = {each.member_id: each.assignment for each in last.members}
             assert again.stored(written) == last
         group = self.stage.group
         if group is None or self.stage.held:
             return
-        if group.state is State.EMPTY and self.stage.log_is_behind:
+        if group.state is ClassicGroupState.EMPTY and self.stage.log_is_behind:
             return  # that nobody is left may go unwritten: who replays it finds sessions that expire
-        if group.state in (State.STABLE, State.EMPTY):
+        if group.state in (ClassicGroupState.STABLE, ClassicGroupState.EMPTY):
             again = replayed.groups[GROUP]
             assert again.state is group.state
             assert again.generation == group.generation
@@ -234,8 +237,8 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         for request in self.stage.requests:
             assert not request.is_waiting, f"{request.who}'s {request.what} was never answered"
         group = self.stage.group
-        assert group is None or group.state is State.EMPTY
-        assert group is None or group.wake_ms is None
+        assert group is None or group.state is ClassicGroupState.EMPTY
+        assert group is None or group.next_deadline_ms is None
 
 
 LeaderEpochRecovery.TestCase.settings = settings(

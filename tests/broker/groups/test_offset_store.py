@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.broker.groups.actions import CommittedOffset, OffsetKey
-from odradek.broker.groups.expiry import ExpiryRule, is_expired
-from odradek.broker.groups.offsets import OffsetStore
+from odradek.broker.groups.messages import CommittedOffset, OffsetKey
+from odradek.broker.groups.offset_expiration import OffsetExpirationRule, is_expired
+from odradek.broker.groups.offset_store import OffsetStore
 from odradek.protocol.errors import ErrorCode
 
 KEY = OffsetKey("g", "t", 0)
@@ -52,30 +52,30 @@ def test_a_transactions_offsets_hold_from_its_commit_marker_on() -> None:
     store.put(KEY, at(1, 9), producer_id=77)
     assert offset_of(store) == 5
     assert store.is_unstable(*KEY)
-    store.end_transaction(77, committed=True)
+    store.complete_transaction(77, committed=True)
     assert offset_of(store) == 9
     assert not store.is_unstable(*KEY)
-    assert not store.has_open_transactions("g")
+    assert not store.has_pending_transactional_offsets("g")
 
 
 def test_an_aborted_transactions_offsets_never_hold() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 9), producer_id=77)
     assert list(store.groups()) == ["g"]
-    store.end_transaction(77, committed=False)
+    store.complete_transaction(77, committed=False)
     assert offset_of(store) is None
     assert list(store.groups()) == []
 
 
 def test_a_marker_of_nobody_is_nothing() -> None:
-    OffsetStore().end_transaction(1, committed=True)
+    OffsetStore().complete_transaction(1, committed=True)
 
 
 def test_of_a_plain_and_a_transactional_commit_the_later_record_holds() -> None:
     store = OffsetStore()
     store.put(KEY, at(1, 9), producer_id=77)
     store.put(KEY, at(2, 20))
-    store.end_transaction(77, committed=True)
+    store.complete_transaction(77, committed=True)
     assert offset_of(store) == 20
 
 
@@ -87,8 +87,8 @@ def test_a_tombstone_removes_what_is_pending_too() -> None:
     store.put(other, at(2, 11), producer_id=77)
     store.remove(KEY)
     assert not store.is_unstable(*KEY)
-    store.end_transaction(77, committed=True)
-    store.end_transaction(78, committed=True)
+    store.complete_transaction(77, committed=True)
+    store.complete_transaction(78, committed=True)
     assert offset_of(store) is None
     assert offset_of(store, other) == 11
 
@@ -146,23 +146,33 @@ def test_a_deleted_topics_offsets_are_found_but_not_its_namesakes() -> None:
     store.put(OffsetKey("c", "t", 0), at(2, 1))
     store.put(OffsetKey("d", "t", 0), at(3, 1, topic_id=OLD), producer_id=9)
     store.put(OffsetKey("a", "u", 0), at(4, 1, topic_id=OLD))
-    assert [key.group_id for key in store.of_topic("t", OLD)] == ["a", "c", "d"]
+    assert [key.group_id for key in store.keys_of_topic("t", OLD)] == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize(
     ("rule", "committed_ms", "expires_ms", "now_ms", "expired"),
     [
         (None, 0, None, 10 * HOUR_MS, False),  # a group in a rebalance keeps everything
-        (ExpiryRule(None), 0, None, HOUR_MS - 1, False),
-        (ExpiryRule(None), 0, None, HOUR_MS, True),
-        (ExpiryRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS - 1, False),  # empty since then
-        (ExpiryRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS, True),
-        (ExpiryRule(since_ms=HOUR_MS), 0, 100, 100, True),  # an old client said so itself
-        (ExpiryRule(None), 0, 20 * HOUR_MS, 19 * HOUR_MS, False),
+        (OffsetExpirationRule(None), 0, None, HOUR_MS - 1, False),
+        (OffsetExpirationRule(None), 0, None, HOUR_MS, True),
+        (
+            OffsetExpirationRule(since_ms=HOUR_MS),
+            0,
+            None,
+            2 * HOUR_MS - 1,
+            False,
+        ),  # empty since then
+        (OffsetExpirationRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS, True),
+        (OffsetExpirationRule(since_ms=HOUR_MS), 0, 100, 100, True),  # an old client said so itself
+        (OffsetExpirationRule(None), 0, 20 * HOUR_MS, 19 * HOUR_MS, False),
     ],
 )
 def test_expiry(
-    rule: ExpiryRule | None, committed_ms: int, expires_ms: int | None, now_ms: int, expired: bool
+    rule: OffsetExpirationRule | None,
+    committed_ms: int,
+    expires_ms: int | None,
+    now_ms: int,
+    expired: bool,
 ) -> None:
     offset = CommittedOffset(1, commit_timestamp_ms=committed_ms, expire_timestamp_ms=expires_ms)
     assert is_expired(offset, rule, now_ms=now_ms, retention_ms=HOUR_MS) is expired
@@ -172,9 +182,9 @@ def test_what_a_transaction_may_replace_does_not_expire() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 5, commit_timestamp_ms=0))
     everything = {"now_ms": 2 * HOUR_MS, "retention_ms": HOUR_MS}
-    assert store.expired("g", ExpiryRule(None), **everything) == [KEY]
+    assert store.expired("g", OffsetExpirationRule(None), **everything) == [KEY]
     store.put(KEY, at(1, 9), producer_id=77)
-    assert store.expired("g", ExpiryRule(None), **everything) == []
+    assert store.expired("g", OffsetExpirationRule(None), **everything) == []
 
 
 keys = st.builds(OffsetKey, st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1))
@@ -208,7 +218,7 @@ def test_it_is_what_a_simpler_store_is(history: list[tuple[str, object, object]]
             pending = [each for each in pending if each[1] != key]
         else:
             assert isinstance(key, int)
-            store.end_transaction(key, committed=bool(extra))
+            store.complete_transaction(key, committed=bool(extra))
             mine = {each[1]: each[2] for each in pending if each[0] == key}
             pending = [each for each in pending if each[0] != key]
             for each, committed in mine.items() if extra else ():

@@ -11,10 +11,16 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.groups.actions import Assigned
-from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.classic_group_states import (
+    ACTIONS,
+    VALID_TRANSITIONS,
+    ClassicGroupAction,
+    ClassicGroupEvent,
+    ClassicGroupState,
+)
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.states import FOLLOWS, TABLE, Event, State, Step
+from odradek.broker.groups.messages import AssignmentWritten
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.stage import Request, Stage
 
@@ -32,7 +38,7 @@ def stable() -> Stage:
     for name in ("follower", "static"):
         stage.sync(name)
     stage.sync("leader", leader=b"a", follower=b"b", static=b"c")
-    assert group(stage).state is State.STABLE
+    assert group(stage).state is ClassicGroupState.STABLE
     return stage
 
 
@@ -63,12 +69,12 @@ def dead() -> Stage:
     return stage
 
 
-SCENES: dict[State, Callable[[], Stage]] = {
-    State.EMPTY: empty,
-    State.PREPARING: preparing,
-    State.COMPLETING: completing,
-    State.STABLE: stable,
-    State.DEAD: dead,
+SCENES: dict[ClassicGroupState, Callable[[], Stage]] = {
+    ClassicGroupState.EMPTY: empty,
+    ClassicGroupState.PREPARING: preparing,
+    ClassicGroupState.COMPLETING: completing,
+    ClassicGroupState.STABLE: stable,
+    ClassicGroupState.DEAD: dead,
 }
 
 
@@ -83,7 +89,7 @@ class Seen:
     """What there was before the event, and what came of it."""
 
     stage: Stage
-    state_before: State
+    state_before: ClassicGroupState
     generation_before: int
     respond: Any
     waits: bool
@@ -97,7 +103,7 @@ class Seen:
         return getattr(self.respond, "error", None)
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClassicGroupState:
         return self.group.state
 
 
@@ -154,7 +160,7 @@ def member_heartbeats(stage: Stage) -> Request:
 
 
 def early_heartbeat(stage: Stage) -> Request:
-    group(stage).arrival_ends_ms = stage.now_ms + 100
+    group(stage).initial_arrival_deadline_ms = stage.now_ms + 100
     return member_heartbeats(stage)
 
 
@@ -192,39 +198,41 @@ def join_time_is_up(stage: Stage, of: ClassicGroup) -> None:
 
 def sync_time_is_up(stage: Stage, of: ClassicGroup) -> None:
     if of.roster.members:
-        of.roster.unsynced = {stage.client("static").member_id: None}
+        of.roster.pending_sync_members = {stage.client("static").member_id: None}
     of._sync_deadline_ms = stage.now_ms
 
 
 def settle(stage: Stage, *, lost: bool) -> None:
-    then = Assigned("g", group(stage).generation, {stage.client("follower").member_id: b"B"})
+    completion = AssignmentWritten(
+        "g", group(stage).generation, {stage.client("follower").member_id: b"B"}
+    )
     if lost:
         code = ErrorCode.coordinator_not_available
-        stage.do(group(stage).append_failed(then, code, stage.now, written=False))
+        stage.do(group(stage).append_failed(completion, code, stage.now, written=False))
     else:
-        stage.do(group(stage).appended(then, stage.now))
+        stage.do(group(stage).appended(completion, stage.now))
 
 
-HAPPEN: dict[Event, Callable[[Stage], Request | None]] = {
-    Event.NEWCOMER_ASKS_FOR_ID: newcomer_asks,
-    Event.NEWCOMER_JOINS: newcomer_joins,
-    Event.PENDING_MEMBER_JOINS: pending_joins,
-    Event.STATIC_MEMBER_RETURNS: static_returns,
-    Event.LEADER_REJOINS: leader_rejoins,
-    Event.FOLLOWER_REJOINS: follower_rejoins,
-    Event.MEMBER_CHANGES: member_changes,
-    Event.LEADER_SYNCS: leader_syncs,
-    Event.FOLLOWER_SYNCS: follower_syncs,
-    Event.MEMBER_HEARTBEATS: member_heartbeats,
-    Event.EARLY_HEARTBEAT: early_heartbeat,
-    Event.ARRIVAL_ENDS: arrival_ends,
-    Event.MEMBERS_LEAVE: members_leave,
-    Event.MEMBER_EXPIRES: tick_with(member_expires),
-    Event.PENDING_EXPIRES: tick_with(pending_expires),
-    Event.JOIN_TIME_IS_UP: tick_with(join_time_is_up),
-    Event.SYNC_TIME_IS_UP: tick_with(sync_time_is_up),
-    Event.ASSIGNMENT_STORED: lambda stage: settle(stage, lost=False),
-    Event.ASSIGNMENT_LOST: lambda stage: settle(stage, lost=True),
+HAPPEN: dict[ClassicGroupEvent, Callable[[Stage], Request | None]] = {
+    ClassicGroupEvent.MEMBER_ID_REQUIRED: newcomer_asks,
+    ClassicGroupEvent.NEW_MEMBER_JOINS: newcomer_joins,
+    ClassicGroupEvent.PENDING_MEMBER_JOINS: pending_joins,
+    ClassicGroupEvent.STATIC_MEMBER_REJOINS: static_returns,
+    ClassicGroupEvent.LEADER_REJOINS: leader_rejoins,
+    ClassicGroupEvent.FOLLOWER_REJOINS: follower_rejoins,
+    ClassicGroupEvent.MEMBER_REJOINS_WITH_NEW_METADATA: member_changes,
+    ClassicGroupEvent.LEADER_SYNCS: leader_syncs,
+    ClassicGroupEvent.FOLLOWER_SYNCS: follower_syncs,
+    ClassicGroupEvent.MEMBER_HEARTBEATS: member_heartbeats,
+    ClassicGroupEvent.HEARTBEAT_DURING_INITIAL_ARRIVAL: early_heartbeat,
+    ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT: arrival_ends,
+    ClassicGroupEvent.MEMBERS_LEAVE: members_leave,
+    ClassicGroupEvent.SESSION_TIMEOUT: tick_with(member_expires),
+    ClassicGroupEvent.PENDING_MEMBER_TIMEOUT: tick_with(pending_expires),
+    ClassicGroupEvent.JOIN_TIMEOUT: tick_with(join_time_is_up),
+    ClassicGroupEvent.SYNC_TIMEOUT: tick_with(sync_time_is_up),
+    ClassicGroupEvent.ASSIGNMENT_WRITE_COMMITTED: lambda stage: settle(stage, lost=False),
+    ClassicGroupEvent.ASSIGNMENT_WRITE_FAILED: lambda stage: settle(stage, lost=True),
 }
 
 
@@ -239,13 +247,13 @@ def gives_id(seen: Seen) -> None:
 
 def admits(seen: Seen) -> None:
     assert seen.stage.client("another").name in "".join(seen.group.roster.members)
-    assert seen.state in (State.PREPARING, State.COMPLETING)
-    assert seen.waits == (seen.state is State.PREPARING)
+    assert seen.state in (ClassicGroupState.PREPARING, ClassicGroupState.COMPLETING)
+    assert seen.waits == (seen.state is ClassicGroupState.PREPARING)
 
 
 def updates(seen: Seen) -> None:
     assert seen.waits
-    assert seen.state is State.PREPARING
+    assert seen.state is ClassicGroupState.PREPARING
 
 
 def repeats(seen: Seen) -> None:
@@ -256,32 +264,32 @@ def repeats(seen: Seen) -> None:
 
 def replaces(seen: Seen) -> None:
     assert seen.waits
-    assert seen.state is State.PREPARING
+    assert seen.state is ClassicGroupState.PREPARING
     assert seen.group.roster.static["s"] != "s-3"
     assert "s-3" not in seen.group.roster.members
 
 
 def replaces_and_stores(seen: Seen) -> None:
     assert seen.error is ErrorCode.none
-    assert seen.state is State.STABLE
+    assert seen.state is ClassicGroupState.STABLE
     assert seen.group.generation == seen.generation_before
     assert "s-3" not in seen.group.roster.members
 
 
 def awaits_assignment(seen: Seen) -> None:
     assert seen.waits
-    assert seen.state is State.COMPLETING
+    assert seen.state is ClassicGroupState.COMPLETING
 
 
 def stores_assignment(seen: Seen) -> None:
     assert seen.respond.assignment == b"A"
-    assert seen.state is State.STABLE
+    assert seen.state is ClassicGroupState.STABLE
     value = seen.stage.log[-1].value
     assert value.generation == seen.generation_before  # type: ignore[union-attr]
 
 
 def settles(seen: Seen) -> None:
-    assert seen.state is State.STABLE
+    assert seen.state is ClassicGroupState.STABLE
     follower = seen.stage.client("follower").member_id
     assert seen.group.roster.members[follower].assignment == b"B"
     assert all(not each.is_waiting for each in seen.stage.requests if each.what == "sync")
@@ -290,7 +298,7 @@ def settles(seen: Seen) -> None:
 def responses_assignment(seen: Seen) -> None:
     assert seen.error is ErrorCode.none
     assert seen.respond.assignment in (b"a", b"c")
-    assert seen.state is State.STABLE
+    assert seen.state is ClassicGroupState.STABLE
 
 
 def stays_alive(seen: Seen) -> None:
@@ -325,8 +333,8 @@ def told_to_rejoin(seen: Seen) -> None:
 
 
 def rebalances(seen: Seen) -> None:
-    assert seen.state is State.PREPARING
-    assert not seen.group.roster.unsynced
+    assert seen.state is ClassicGroupState.PREPARING
+    assert not seen.group.roster.pending_sync_members
     assert all(not each.is_waiting for each in seen.stage.requests if each.what == "sync")
 
 
@@ -338,18 +346,18 @@ def rebalances_with_error(seen: Seen) -> None:
 
 def goes_on_waiting(seen: Seen) -> None:
     """Not everyone is there in this scene, so the join goes on."""
-    assert seen.state is State.PREPARING
+    assert seen.state is ClassicGroupState.PREPARING
     assert seen.group.generation == seen.generation_before
 
 
 def completes_join(seen: Seen) -> None:
-    assert seen.state is State.COMPLETING
+    assert seen.state is ClassicGroupState.COMPLETING
     assert seen.group.generation == seen.generation_before + 1
     assert all(not each.is_waiting for each in seen.stage.requests if each.what == "join")
 
 
 def drops_unsynced(seen: Seen) -> None:
-    assert seen.state is State.PREPARING
+    assert seen.state is ClassicGroupState.PREPARING
     assert seen.stage.client("static").member_id not in seen.group.roster.members
 
 
@@ -363,7 +371,7 @@ def refuses(seen: Seen) -> None:
 
 def is_unavailable(seen: Seen) -> None:
     assert seen.error is ErrorCode.coordinator_not_available
-    assert seen.state is State.DEAD
+    assert seen.state is ClassicGroupState.DEAD
 
 
 def does_nothing(seen: Seen) -> None:
@@ -371,41 +379,41 @@ def does_nothing(seen: Seen) -> None:
     assert seen.group.generation == seen.generation_before
 
 
-LOOKS: dict[Step, Callable[[Seen], None]] = {
-    Step.GIVE_ID: gives_id,
-    Step.ADMIT: admits,
-    Step.UPDATE: updates,
-    Step.REPEAT: repeats,
-    Step.REPLACE: replaces,
-    Step.REPLACE_AND_REBALANCE: replaces,
-    Step.REPLACE_AND_STORE: replaces_and_stores,
-    Step.AWAIT_ASSIGNMENT: awaits_assignment,
-    Step.STORE_ASSIGNMENT: stores_assignment,
-    Step.SETTLE: settles,
-    Step.RESPONSE_ASSIGNMENT: responses_assignment,
-    Step.STAY_ALIVE: stays_alive,
-    Step.AWAIT_OTHERS: awaits_others,
-    Step.RESPONSE_HEARTBEATS: responses_heartbeats,
-    Step.STAY_ALIVE_AND_REJOIN: stays_alive_and_rejoins,
-    Step.REJOIN: told_to_rejoin,
-    Step.REBALANCE: rebalances,
-    Step.REBALANCE_WITH_ERROR: rebalances_with_error,
-    Step.COMPLETE_IF_READY: goes_on_waiting,
-    Step.COMPLETE_IF_ALL_JOINED: goes_on_waiting,
-    Step.COMPLETE_JOIN: completes_join,
-    Step.DROP_UNSYNCED: drops_unsynced,
-    Step.REFUSE: refuses,
-    Step.UNAVAILABLE: is_unavailable,
-    Step.NOTHING: does_nothing,
+LOOKS: dict[ClassicGroupAction, Callable[[Seen], None]] = {
+    ClassicGroupAction.ASSIGN_MEMBER_ID: gives_id,
+    ClassicGroupAction.ADD_MEMBER: admits,
+    ClassicGroupAction.UPDATE: updates,
+    ClassicGroupAction.RETURN_CURRENT_GENERATION: repeats,
+    ClassicGroupAction.REPLACE: replaces,
+    ClassicGroupAction.REPLACE_AND_REBALANCE: replaces,
+    ClassicGroupAction.REPLACE_AND_STORE: replaces_and_stores,
+    ClassicGroupAction.AWAIT_ASSIGNMENT: awaits_assignment,
+    ClassicGroupAction.STORE_ASSIGNMENT: stores_assignment,
+    ClassicGroupAction.COMPLETE_SYNC: settles,
+    ClassicGroupAction.RETURN_ASSIGNMENT: responses_assignment,
+    ClassicGroupAction.EXTEND_SESSION: stays_alive,
+    ClassicGroupAction.DELAY_HEARTBEAT: awaits_others,
+    ClassicGroupAction.COMPLETE_WAITING_HEARTBEATS: responses_heartbeats,
+    ClassicGroupAction.EXTEND_SESSION_AND_REJOIN: stays_alive_and_rejoins,
+    ClassicGroupAction.REJOIN: told_to_rejoin,
+    ClassicGroupAction.REBALANCE: rebalances,
+    ClassicGroupAction.REBALANCE_WITH_ERROR: rebalances_with_error,
+    ClassicGroupAction.COMPLETE_IF_READY: goes_on_waiting,
+    ClassicGroupAction.COMPLETE_IF_ALL_JOINED: goes_on_waiting,
+    ClassicGroupAction.COMPLETE_JOIN: completes_join,
+    ClassicGroupAction.REMOVE_PENDING_SYNC_MEMBERS: drops_unsynced,
+    ClassicGroupAction.REFUSE: refuses,
+    ClassicGroupAction.UNAVAILABLE: is_unavailable,
+    ClassicGroupAction.NOTHING: does_nothing,
 }
 
 
 @pytest.mark.parametrize(
     ("event", "state"),
-    list(product(Event, State)),
+    list(product(ClassicGroupEvent, ClassicGroupState)),
     ids=lambda each: each.name.lower(),
 )
-def test_every_cell(event: Event, state: State) -> None:
+def test_every_cell(event: ClassicGroupEvent, state: ClassicGroupState) -> None:
     stage = SCENES[state]()
     before = group(stage)
     assert before.state is state
@@ -413,26 +421,30 @@ def test_every_cell(event: Event, state: State) -> None:
     request = HAPPEN[event](stage)
     respond = None if request is None else request.respond
     waits = request is not None and request.is_waiting
-    LOOKS[TABLE[event][state]](Seen(stage, state, generation, respond, waits))
+    LOOKS[ACTIONS[event][state]](Seen(stage, state, generation, respond, waits))
 
 
 def test_the_table_is_whole() -> None:
-    assert {event: set(row) for event, row in TABLE.items()} == {e: set(State) for e in Event}
-    used = {step for row in TABLE.values() for step in row.values()}
-    assert used == set(Step), "a step that no cell uses"
-    assert set(FOLLOWS) == set(State)
+    assert {event: set(row) for event, row in ACTIONS.items()} == {
+        e: set(ClassicGroupState) for e in ClassicGroupEvent
+    }
+    used = {step for row in ACTIONS.values() for step in row.values()}
+    assert used == set(ClassicGroupAction), "a step that no cell uses"
+    assert set(VALID_TRANSITIONS) == set(ClassicGroupState)
 
 
-@pytest.mark.parametrize(("state", "to"), list(product(State, State)))
-def test_a_state_changes_only_into_those_that_follow(state: State, to: State) -> None:
+@pytest.mark.parametrize(("state", "to"), list(product(ClassicGroupState, ClassicGroupState)))
+def test_a_state_changes_only_into_those_that_follow(
+    state: ClassicGroupState, to: ClassicGroupState
+) -> None:
     stage = SCENES[state]()
-    if to in FOLLOWS[state]:
-        group(stage)._become(to, stage.now)
+    if to in VALID_TRANSITIONS[state]:
+        group(stage)._transition_to(to, stage.now)
         assert group(stage).state is to
         assert group(stage).state_timestamp_ms == stage.now.wall_ms
     else:
         with pytest.raises(AssertionError):
-            group(stage)._become(to, stage.now)
+            group(stage)._transition_to(to, stage.now)
 
 
 def test_a_join_that_everyone_is_at_is_over_when_the_last_absent_one_leaves() -> None:
@@ -444,18 +456,24 @@ def test_a_join_that_everyone_is_at_is_over_when_the_last_absent_one_leaves() ->
         stage = preparing()
         for name in ("leader", "follower"):
             stage.joins(name)
-        assert group(stage).state is State.PREPARING
+        assert group(stage).state is ClassicGroupState.PREPARING
         end(stage)
-        assert group(stage).state is State.COMPLETING
+        assert group(stage).state is ClassicGroupState.COMPLETING
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "groups.md"
 
 
 def table_as_markdown() -> str:
-    lines = [f"| | {' | '.join(state.value for state in State)} |", "|---|" + "---|" * len(State)]
-    for event, row in TABLE.items():
-        cells = ("" if row[state] is Step.NOTHING else row[state].value for state in State)
+    lines = [
+        f"| | {' | '.join(state.value for state in ClassicGroupState)} |",
+        "|---|" + "---|" * len(ClassicGroupState),
+    ]
+    for event, row in ACTIONS.items():
+        cells = (
+            "" if row[state] is ClassicGroupAction.NOTHING else row[state].value
+            for state in ClassicGroupState
+        )
         lines.append(f"| **{event.value}** | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

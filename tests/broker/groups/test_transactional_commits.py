@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from odradek.broker.groups.coordinator import GroupCoordinator
-from odradek.broker.groups.offsets import FetchedOffset
-from odradek.broker.groups.transactions import InTransaction
+from odradek.broker.groups.offset_store import FetchedOffset
+from odradek.broker.groups.transactional_commit import TransactionalCommit
 from odradek.broker.transactions.markers import TransactionMarker
-from odradek.broker.transactions.verification import Support
+from odradek.broker.transactions.partition_verification import TransactionSupportedOperation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
@@ -40,10 +40,12 @@ def coordinator() -> Coordinator:
 
 
 def within(
-    coordinator: Coordinator, support: Support = Support.ADDS_PARTITIONS, **said: Any
-) -> InTransaction:
+    coordinator: Coordinator,
+    support: TransactionSupportedOperation = TransactionSupportedOperation.ADD_PARTITION,
+    **said: Any,
+) -> TransactionalCommit:
     values = {"transactional_id": "tx", "producer_id": P, "producer_epoch": 0, **said}
-    return InTransaction(support=support, coordinator=coordinator, **values)
+    return TransactionalCommit(support=support, coordinator=coordinator, **values)
 
 
 def ending(*, commit: bool = True, epoch: int = 0, **said: Any) -> TransactionMarker:
@@ -51,16 +53,18 @@ def ending(*, commit: bool = True, epoch: int = 0, **said: Any) -> TransactionMa
 
 
 async def commit(
-    groups: GroupCoordinator, transaction: InTransaction, offset: int = 9, **said: Any
+    groups: GroupCoordinator, transaction: TransactionalCommit, offset: int = 9, **said: Any
 ) -> ErrorCode:
-    respond = await groups.commit_in_transaction(a_commit(offset, **said), transaction)
+    respond = await groups.commit_transactional_offsets(a_commit(offset, **said), transaction)
     ((_, _, error),) = respond.partitions
     return error
 
 
-async def refused(groups: GroupCoordinator, transaction: InTransaction, **said: Any) -> ErrorCode:
+async def refused(
+    groups: GroupCoordinator, transaction: TransactionalCommit, **said: Any
+) -> ErrorCode:
     with pytest.raises(KafkaError) as raised:
-        await groups.commit_in_transaction(a_commit(**said), transaction)
+        await groups.commit_transactional_offsets(a_commit(**said), transaction)
     return raised.value.code
 
 
@@ -69,9 +73,9 @@ async def stable(groups: GroupCoordinator, *, require: bool = True) -> FetchedOf
     return topic.partitions[0]
 
 
-@pytest.mark.parametrize(("is_commit", "then"), [(True, 9), (False, 5)])
+@pytest.mark.parametrize(("is_commit", "completion"), [(True, 9), (False, 5)])
 async def test_what_is_pending_holds_or_is_dropped_with_the_marker(
-    clock: VirtualClock, coordinator: Coordinator, is_commit: bool, then: int
+    clock: VirtualClock, coordinator: Coordinator, is_commit: bool, completion: int
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
         await groups.commit(a_commit(5))
@@ -79,7 +83,7 @@ async def test_what_is_pending_holds_or_is_dropped_with_the_marker(
         assert (await stable(groups)).error is ErrorCode.unstable_offset_commit
         assert (await stable(groups, require=False)).offset.offset == 5
         await groups.complete_transaction(0, ending(commit=is_commit))
-        assert await fetched(groups) == then
+        assert await fetched(groups) == completion
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -107,25 +111,43 @@ async def test_only_the_first_commit_of_a_transaction_is_asked_about(
         assert coordinator.asked == [("tx", P, 0, [PARTITION], False)]
         await groups.complete_transaction(0, ending(epoch=1, transaction_version=2))
         assert await fetched(groups) == 10
-        await commit(groups, within(coordinator, Support.OLD, producer_epoch=1), 11)
+        await commit(
+            groups, within(coordinator, TransactionSupportedOperation.OLD, producer_epoch=1), 11
+        )
         assert coordinator.asked[1:] == [("tx", P, 1, [PARTITION], True)]
 
 
 @pytest.mark.parametrize(
     ("support", "said", "told"),
     [
-        (Support.OLD, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
-        (Support.ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
-        (Support.OLD, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
         (
-            Support.ADDS_PARTITIONS,
+            TransactionSupportedOperation.OLD,
+            ErrorCode.transaction_abortable,
+            ErrorCode.invalid_txn_state,
+        ),
+        (
+            TransactionSupportedOperation.GENERIC_ERROR_SUPPORTED,
+            ErrorCode.transaction_abortable,
+            ErrorCode.transaction_abortable,
+        ),
+        (
+            TransactionSupportedOperation.OLD,
+            ErrorCode.producer_fenced,
+            ErrorCode.invalid_producer_epoch,
+        ),
+        (
+            TransactionSupportedOperation.ADD_PARTITION,
             ErrorCode.concurrent_transactions,
             ErrorCode.concurrent_transactions,
         ),
-        (Support.OLD, ErrorCode.network_exception, ErrorCode.coordinator_load_in_progress),
-        (Support.OLD, ErrorCode.not_coordinator, ErrorCode.not_coordinator),
         (
-            Support.OLD,
+            TransactionSupportedOperation.OLD,
+            ErrorCode.network_exception,
+            ErrorCode.coordinator_load_in_progress,
+        ),
+        (TransactionSupportedOperation.OLD, ErrorCode.not_coordinator, ErrorCode.not_coordinator),
+        (
+            TransactionSupportedOperation.OLD,
             ErrorCode.invalid_producer_id_mapping,
             ErrorCode.invalid_producer_id_mapping,
         ),
@@ -134,7 +156,7 @@ async def test_only_the_first_commit_of_a_transaction_is_asked_about(
 async def test_what_the_transactions_coordinator_refuses(
     clock: VirtualClock,
     coordinator: Coordinator,
-    support: Support,
+    support: TransactionSupportedOperation,
     said: ErrorCode,
     told: ErrorCode,
 ) -> None:
@@ -148,7 +170,7 @@ async def test_verification_can_be_switched_off_but_adding_can_not(
     clock: VirtualClock, coordinator: Coordinator
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
-        off = within(coordinator, Support.OLD, is_verified=False)
+        off = within(coordinator, TransactionSupportedOperation.OLD, is_verified=False)
         assert await commit(groups, off) is ErrorCode.none
         assert coordinator.asked == []
         await groups.complete_transaction(0, ending())
@@ -166,7 +188,7 @@ async def test_a_marker_that_comes_while_the_coordinator_is_asked_wins(
             return await super().add_partitions(*rest, **more)
 
     async with running(clock, MemoryLog()) as groups:
-        late = within(Slow(), Support.ABORTABLE)
+        late = within(Slow(), TransactionSupportedOperation.GENERIC_ERROR_SUPPORTED)
         assert await commit(groups, late) is ErrorCode.invalid_txn_state
         assert (await stable(groups)).error is ErrorCode.none
 
@@ -280,6 +302,8 @@ async def test_who_is_no_producer_commits_nothing_in_a_transaction(
 ) -> None:
     """Not where nobody is asked about it either: it would hold at once, or for ever not."""
     async with running(clock, MemoryLog()) as groups:
-        transaction = within(coordinator, Support.OLD, is_verified=False, **said)
+        transaction = within(
+            coordinator, TransactionSupportedOperation.OLD, is_verified=False, **said
+        )
         assert await refused(groups, transaction) is ErrorCode.unknown_server_error
         assert (await stable(groups)).offset.offset == -1

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.groups.actions import Leaver
 from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.messages import LeavingMember
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.stage import GROUP, Stage
 from tests.transcripts.retelling import check, transcripts
@@ -82,7 +82,7 @@ class Teller:
         elif command == "the broker restarts":
             stage.restart()
         elif match := re.fullmatch(r"an admin removes (.+)", command):
-            stage.leave(*(Leaver("", each) for each in match[1].split()))
+            stage.leave(*(LeavingMember("", each) for each in match[1].split()))
         else:
             name, verb, *words = command.split()
             self._client_acts(name, verb, dict(word.split("=", 1) for word in words))

@@ -12,27 +12,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from odradek.broker.transactions import records
-from odradek.broker.transactions.actions import (
-    NO_EPOCH,
+from odradek.broker.transactions import record_serde as records
+from odradek.broker.transactions.coordinator_shard import TransactionCoordinatorShard
+from odradek.broker.transactions.messages import (
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    Actions,
     AddPartitions,
-    Append,
     EndTransaction,
-    Event,
+    EventContext,
     InitProducerId,
-    Now,
-    Outcome,
+    MarkerResult,
     PartitionsResponse,
-    Producer,
+    PendingTransition,
+    ProducerIdAndEpoch,
     ProducerResponse,
     SendMarkers,
-    Stored,
-    Then,
+    TransactionMetadata,
+    TransactionRequest,
+    TransactionResult,
+    TransitionAppend,
     VerifyPartitions,
 )
-from odradek.broker.transactions.shard import Shard
 from odradek.broker.transactions.transaction import Transaction
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
@@ -49,7 +49,7 @@ def partition(text: str) -> TopicPartition:
     return TopicPartition(topic, int(index))
 
 
-NOBODY = Producer(NO_PRODUCER_ID, NO_EPOCH)
+NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(eq=False)
@@ -73,12 +73,12 @@ class Client:
 
     name: str
     version: int = 2
-    producer: Producer = NOBODY
+    producer: ProducerIdAndEpoch = NOBODY
     timeout_ms: int = 60_000
 
     def learn(self, respond: Any) -> None:
         if isinstance(respond, ProducerResponse) and respond.producer_id != NO_PRODUCER_ID:
-            self.producer = Producer(respond.producer_id, respond.epoch)
+            self.producer = ProducerIdAndEpoch(respond.producer_id, respond.epoch)
 
 
 class Stage:
@@ -86,7 +86,7 @@ class Stage:
 
     def __init__(self, version: int = 2) -> None:
         self.version = version
-        self.shard = Shard()
+        self.shard = TransactionCoordinatorShard()
         self.now_ms = 0
         self.log: list[tuple[bytes, bytes | None]] = []
         self.clients: dict[str, Client] = {}
@@ -94,7 +94,7 @@ class Stage:
         self.next_id = FIRST_ID
         self.fail_with: ErrorCode | None = None
         self.holding = False
-        self.held: deque[Then] = deque()
+        self.held: deque[PendingTransition] = deque()
         self.partitions_wait = False
         self.sent: deque[SendMarkers] = deque()
         """Markers that the partitions have not answered, or that are to be sent again later."""
@@ -103,8 +103,8 @@ class Stage:
         self.story: list[str] = []
 
     @property
-    def now(self) -> Now:
-        return Now(WALL_MS + self.now_ms, self.version)
+    def now(self) -> EventContext:
+        return EventContext(WALL_MS + self.now_ms, self.version)
 
     @property
     def transaction(self) -> Transaction | None:
@@ -134,7 +134,7 @@ class Stage:
         event = EndTransaction(ID, client.producer, is_commit, client.version)
         return self._ask(name, "commit" if is_commit else "abort", event, heard)
 
-    def _ask(self, who: str, what: str, event: Event, heard: bool = True) -> Request:
+    def _ask(self, who: str, what: str, event: TransactionRequest, heard: bool = True) -> Request:
         request = Request(who, what, heard)
         self.requests.append(request)
         self.do(self.shard.handle(event, request, self.now))
@@ -148,87 +148,89 @@ class Stage:
         if not self.partitions_wait:
             self.respond_markers()
         for transactional_id in list(self.shard.transactions):
-            self.do(self.shard.time_out(transactional_id, self.now))
+            self.do(self.shard.abort_if_timed_out(transactional_id, self.now))
         for transactional_id in list(self.shard.transactions):
             self.do(self.shard.expire(transactional_id, self.now, WEEK_MS))
 
     # What partitions do
 
-    def respond_markers(self, outcomes: Mapping[TopicPartition, Outcome] | None = None) -> None:
+    def respond_markers(self, results: Mapping[TopicPartition, MarkerResult] | None = None) -> None:
         """The partitions answer what was sent; where nothing else is said, that it is written."""
         for _ in range(len(self.sent)):
             sent = self.sent.popleft()
             responses = {
-                each: (outcomes or {}).get(each, Outcome.WRITTEN) for each in sent.partitions
+                each: (results or {}).get(each, MarkerResult.WRITTEN) for each in sent.partitions
             }
             self.do(self.shard.marked(sent, responses, self.now))
 
     # What the driver does
 
-    def do(self, actions: Actions) -> None:
-        todo = deque([actions])
+    def do(self, result: TransactionResult) -> None:
+        todo = deque([result])
         while todo:
-            actions = todo.popleft()
-            self.story += actions.notes
-            for waiter, respond in actions.replies:
-                self._respond(waiter, respond)
-            for sending in actions.markers:
-                self._send(sending)
-            for allocate in actions.allocations:
+            result = todo.popleft()
+            self.story += result.notes
+            for future, respond in result.replies:
+                self._respond(future, respond)
+            for markers_to_send in result.markers:
+                self._send(markers_to_send)
+            for allocate in result.allocations:
                 fresh_id, self.next_id = self.next_id, self.next_id + 1
                 self.story.append(f"a fresh producer id: {fresh_id}")
-                todo.append(self.shard.handle(allocate.event, allocate.waiter, self.now, fresh_id))
-            todo.extend(self._append(each) for each in actions.appends)
+                todo.append(self.shard.handle(allocate.event, allocate.future, self.now, fresh_id))
+            todo.extend(self._append(each) for each in result.appends)
         if not self.partitions_wait and any(not each.attempt for each in self.sent):
             self.respond_markers()
 
-    def _send(self, sending: SendMarkers) -> None:
-        self.sent.append(sending)
-        self.told.append(sending)
-        if sending.partitions:
-            kind = "COMMIT" if sending.is_commit else "ABORT"
-            producer_id, epoch = sending.producer
-            again = " again" if sending.attempt else ""
+    def _send(self, markers_to_send: SendMarkers) -> None:
+        self.sent.append(markers_to_send)
+        self.told.append(markers_to_send)
+        if markers_to_send.partitions:
+            kind = "COMMIT" if markers_to_send.is_commit else "ABORT"
+            producer_id, epoch = markers_to_send.producer
+            again = " again" if markers_to_send.attempt else ""
             self.story.append(
-                f"markers{again}: {kind} of {producer_id}/{epoch} to {_words(sending.partitions)}"
+                f"markers{again}: {kind} of {producer_id}/{epoch} to {_words(markers_to_send.partitions)}"
             )
 
-    def _respond(self, waiter: Request, respond: Any) -> None:
-        waiter.responses.append(respond)
-        assert len(waiter.responses) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
-        if waiter.heard:
-            self.client(waiter.who).learn(respond)
-        unheard = "" if waiter.heard else " (which it does not hear)"
-        self.story.append(f"{waiter.who} <- {waiter.what}: {_tell(respond)}{unheard}")
+    def _respond(self, future: Request, respond: Any) -> None:
+        future.responses.append(respond)
+        assert len(future.responses) == 1, f"{future.who}'s {future.what} was answered twice"
+        if future.heard:
+            self.client(future.who).learn(respond)
+        unheard = "" if future.heard else " (which it does not hear)"
+        self.story.append(f"{future.who} <- {future.what}: {_tell(respond)}{unheard}")
 
-    def _append(self, append: Append) -> Actions:
-        then = append.then
+    def _append(self, append: TransitionAppend) -> TransactionResult:
+        completion = append.completion
         if self.fail_with is not None:
             code, self.fail_with = self.fail_with, None
             self.story.append(f"the append fails: {code.name.upper()}")
-            return self.shard.append_failed(then, code)
-        self.log.append(records.encode(then.transactional_id, then.stored, self.version))
-        self.story.append(f"record {_tell_stored(then.stored)}")
+            return self.shard.append_failed(completion, code)
+        self.log.append(
+            records.encode(completion.transactional_id, completion.metadata, self.version)
+        )
+        self.story.append(f"record {_tell_stored(completion.metadata)}")
         if self.holding:
-            self.held.append(then)
-            return Actions()
-        return self.shard.appended(then, self.now)
+            self.held.append(completion)
+            return TransactionResult()
+        return self.shard.appended(completion, self.now)
 
     def release(self, code: ErrorCode | None = None) -> None:
         """What was held back is replicated, or, with a code, was given up."""
         held, self.held = self.held, deque()
-        for then in held:
+        for completion in held:
             if code is None:
-                self.do(self.shard.appended(then, self.now))
+                self.do(self.shard.appended(completion, self.now))
             else:
-                self.do(self.shard.append_failed(then, code))
+                self.do(self.shard.append_failed(completion, code))
 
-    def replayed(self) -> Shard:
+    def replayed(self) -> TransactionCoordinatorShard:
         """What a restart would make of the log."""
-        shard = Shard()
+        shard = TransactionCoordinatorShard()
         for key, value in self.log:
-            stored = None if value is None else records.decode_value(value)
-            shard.replay(records.decode_key(key), stored)
+            metadata = None if value is None else records.decode_value(value)
+            shard.replay(records.decode_key(key), metadata)
         return shard
 
     def restart(self) -> None:
@@ -236,9 +238,9 @@ class Stage:
         self.shard = self.replayed()
         self.held.clear()
         self.sent.clear()
-        for _ in self.shard.find_unfinished():
+        for _ in self.shard.find_prepared_transactions():
             pass
-        for transactional_id in self.shard.take_unfinished():
+        for transactional_id in self.shard.take_prepared_transactions():
             self.do(self.shard.resume(transactional_id, self.now))
 
 
@@ -258,16 +260,16 @@ def _tell(respond: Any) -> str:
     return f"{respond.error.name.upper()}, it is {respond.producer_id}/{respond.epoch}"
 
 
-def _tell_stored(stored: Stored | None) -> str:
-    if stored is None:
+def _tell_stored(metadata: TransactionMetadata | None) -> str:
+    if metadata is None:
         return "gone"
-    parts = [f"{stored.state.value} {stored.producer_id}/{stored.epoch}"]
-    if stored.previous_producer_id not in (NO_PRODUCER_ID, stored.producer_id):
-        parts.append(f"before {stored.previous_producer_id}")
-    if stored.next_producer_id != NO_PRODUCER_ID:
-        parts.append(f"next {stored.next_producer_id}")
-    if stored.partitions:
-        parts.append(_words(stored.partitions))
+    parts = [f"{metadata.state.value} {metadata.producer_id}/{metadata.epoch}"]
+    if metadata.previous_producer_id not in (NO_PRODUCER_ID, metadata.producer_id):
+        parts.append(f"before {metadata.previous_producer_id}")
+    if metadata.next_producer_id != NO_PRODUCER_ID:
+        parts.append(f"next {metadata.next_producer_id}")
+    if metadata.partitions:
+        parts.append(_words(metadata.partitions))
     return ", ".join(parts)
 
 
@@ -277,4 +279,4 @@ def where_it_stands(stage: Stage) -> str:
         return "[nobody knows it]"
     pending = transaction.pending
     becoming = "" if pending is None else f", about to be {pending.value}"
-    return f"[{_tell_stored(transaction.stored)}{becoming}]"
+    return f"[{_tell_stored(transaction.metadata)}{becoming}]"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.broker.transactions.actions import EPOCH_BUMP, Outcome, SendMarkers
-from odradek.broker.transactions.states import PREPARED
+from odradek.broker.transactions.messages import TRANSACTION_VERSION_2, MarkerResult, SendMarkers
+from odradek.broker.transactions.transaction_states import PREPARE_STATES
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
 from tests.broker.transactions.stage import Request, Stage
@@ -60,7 +60,7 @@ class World(Stage):
             case ("partitions", "wait"):
                 self.partitions_wait = True
             case ("partitions", "one later"):
-                self.respond_markers({TopicPartition("t", 0): Outcome.LATER})
+                self.respond_markers({TopicPartition("t", 0): MarkerResult.LATER})
             case ("partitions", _):
                 self.partitions_wait = False
                 self.respond_markers()
@@ -77,7 +77,7 @@ class World(Stage):
 def check_markers(told: list[SendMarkers], version: int) -> None:
     """No partition is ever told two different ends under one producer's epoch, where every
     transaction has its own (KIP-890)."""
-    if version < EPOCH_BUMP:
+    if version < TRANSACTION_VERSION_2:
         return
     ends: dict[tuple[object, TopicPartition], bool] = {}
     for sent in told:
@@ -105,7 +105,7 @@ def test_whatever_happens(history: list[tuple[object, ...]], versions: tuple[int
     transaction = world.transaction
     if transaction is not None:
         assert transaction.pending is None
-        assert transaction.stored.state not in PREPARED, "a transaction that is never ended"
+        assert transaction.metadata.state not in PREPARE_STATES, "a transaction that is never ended"
     check_markers(world.told, versions[1])
     for request in world.requests:
         assert len(request.responses) <= 1

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.broker.transactions.actions import EPOCH_MAX, Producer
-from odradek.broker.transactions.states import State
+from odradek.broker.transactions.messages import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch
+from odradek.broker.transactions.transaction_states import TransactionState
 from odradek.protocol.errors import ErrorCode
 from tests.broker.transactions.stage import Stage
 
@@ -33,13 +33,15 @@ def test_a_time_out_that_waits_for_a_producer_id_ends_no_later_transaction() -> 
     stage = Stage()
     stage.begin("P")
     transaction = stage.transaction
-    transaction.stored = replace(transaction.stored, epoch=EPOCH_MAX - 1)
-    stage.client("P").producer = Producer(transaction.stored.producer_id, EPOCH_MAX - 1)
+    transaction.metadata = replace(transaction.metadata, epoch=PRODUCER_EPOCH_MAX - 1)
+    stage.client("P").producer = ProducerIdAndEpoch(
+        transaction.metadata.producer_id, PRODUCER_EPOCH_MAX - 1
+    )
     stage.add("P", "t-0")
     stage.now_ms += 61_000
-    (allocate,) = stage.shard.time_out("txn", stage.now).allocations
+    (allocate,) = stage.shard.abort_if_timed_out("txn", stage.now).allocations
     stage.end("P", is_commit=True)
-    assert transaction.stored.state is State.COMPLETE_COMMIT
+    assert transaction.metadata.state is TransactionState.COMPLETE_COMMIT
     stage.add("P", "t-0")
-    stage.do(stage.shard.handle(allocate.event, allocate.waiter, stage.now, 4711))
-    assert transaction.stored.state is State.ONGOING
+    stage.do(stage.shard.handle(allocate.event, allocate.future, stage.now, 4711))
+    assert transaction.metadata.state is TransactionState.ONGOING

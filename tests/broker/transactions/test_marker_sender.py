@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.transactions.actions import Outcome
-from odradek.broker.transactions.marker_sender import MarkerSender
+from odradek.broker.transactions.marker_channel_manager import TransactionMarkerChannelManager
 from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
+from odradek.broker.transactions.messages import MarkerResult
 from odradek.protocol.apis import WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
@@ -74,14 +74,14 @@ def marker(*partitions: TopicPartition, producer_id: int = 1000) -> TransactionM
 
 
 @asynccontextmanager
-async def sending(
+async def markers_to_send(
     writer: Writer | None = None, leader: Callable[[Asked], Any] | None = None
-) -> AsyncIterator[tuple[MarkerSender, ScriptedBroker, World]]:
+) -> AsyncIterator[tuple[TransactionMarkerChannelManager, ScriptedBroker, World]]:
     """Node 1 sends; node 2 leads what it does not."""
     async with scripted_broker(leader or Leader()) as broker, asking() as world:
         world.knows(a_broker(2, broker.address))
         world.has(a_topic("t", {0: 1, 1: 2, 2: -1, 3: 2}))
-        sender = MarkerSender(
+        sender = TransactionMarkerChannelManager(
             lambda: world.image,
             1,
             writer or Writer(),
@@ -94,15 +94,15 @@ async def sending(
 
 async def test_each_partition_is_written_by_its_leader() -> None:
     writer = Writer()
-    async with sending(writer) as (sender, broker, _):
-        outcomes = await sender.send(marker(MINE, OTHERS, NOBODYS, OTHERS_TOO, GONE, NEVER))
-        assert outcomes == {
-            MINE: Outcome.WRITTEN,
-            OTHERS: Outcome.WRITTEN,
-            NOBODYS: Outcome.LATER,
-            OTHERS_TOO: Outcome.WRITTEN,
-            GONE: Outcome.GONE,
-            NEVER: Outcome.GONE,
+    async with markers_to_send(writer) as (sender, broker, _):
+        results = await sender.send(marker(MINE, OTHERS, NOBODYS, OTHERS_TOO, GONE, NEVER))
+        assert results == {
+            MINE: MarkerResult.WRITTEN,
+            OTHERS: MarkerResult.WRITTEN,
+            NOBODYS: MarkerResult.LATER,
+            OTHERS_TOO: MarkerResult.WRITTEN,
+            GONE: MarkerResult.GONE,
+            NEVER: MarkerResult.GONE,
         }
         assert writer.written == [marker(MINE)]
         (asked,) = broker.asked(WRITE_TXN_MARKERS)
@@ -118,25 +118,25 @@ async def test_each_partition_is_written_by_its_leader() -> None:
 async def test_a_leader_that_does_not_answer_is_asked_again_later() -> None:
     leader = Leader()
     leader.instead = HANG_UP
-    async with sending(leader=leader) as (sender, _, world):
+    async with markers_to_send(leader=leader) as (sender, _, world):
         assert await sender.send(marker(MINE, OTHERS)) == {
-            MINE: Outcome.WRITTEN,
-            OTHERS: Outcome.LATER,
+            MINE: MarkerResult.WRITTEN,
+            OTHERS: MarkerResult.LATER,
         }
         leader.instead = None
-        assert await sender.send(marker(OTHERS)) == {OTHERS: Outcome.WRITTEN}
+        assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.WRITTEN}
         world.forgets(2)
-        assert await sender.send(marker(OTHERS)) == {OTHERS: Outcome.LATER}
+        assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.LATER}
 
 
 async def test_a_leader_that_stands_still_is_given_up_when_it_is_fenced() -> None:
     leader = Leader()
     leader.instead = SILENCE
-    async with sending(leader=leader) as (sender, broker, world):
-        outcomes: dict[TopicPartition, Outcome] = {}
+    async with markers_to_send(leader=leader) as (sender, broker, world):
+        results: dict[TopicPartition, MarkerResult] = {}
 
         async def send() -> None:
-            outcomes.update(await sender.send(marker(OTHERS)))
+            results.update(await sender.send(marker(OTHERS)))
 
         with trio.fail_after(4):
             async with trio.open_nursery() as nursery:
@@ -144,11 +144,11 @@ async def test_a_leader_that_stands_still_is_given_up_when_it_is_fenced() -> Non
                 while not broker.asked(WRITE_TXN_MARKERS):
                     await trio.lowlevel.checkpoint()
                 world.knows(a_broker(2, broker.address, fenced=True))
-        assert outcomes == {OTHERS: Outcome.LATER}
+        assert results == {OTHERS: MarkerResult.LATER}
 
 
 async def test_markers_that_come_meanwhile_go_in_one_request() -> None:
-    async with sending() as (sender, broker, _):
+    async with markers_to_send() as (sender, broker, _):
         async with trio.open_nursery() as nursery:
             for producer_id in range(20):
                 nursery.start_soon(sender.send, marker(OTHERS, producer_id=producer_id))
@@ -158,30 +158,30 @@ async def test_markers_that_come_meanwhile_go_in_one_request() -> None:
 
 
 MEANINGS = [
-    (ErrorCode.none, Outcome.WRITTEN),
-    (ErrorCode.invalid_producer_epoch, Outcome.FENCED),
-    (ErrorCode.transaction_coordinator_fenced, Outcome.FENCED),
-    (ErrorCode.unsupported_for_message_format, Outcome.GONE),
-    (ErrorCode.not_leader_or_follower, Outcome.LATER),
-    (ErrorCode.not_enough_replicas, Outcome.LATER),
-    (ErrorCode.kafka_storage_error, Outcome.LATER),
-    (ErrorCode.unknown_topic_or_partition, Outcome.LATER),
-    (ErrorCode.unknown_server_error, Outcome.LATER),
+    (ErrorCode.none, MarkerResult.WRITTEN),
+    (ErrorCode.invalid_producer_epoch, MarkerResult.FENCED),
+    (ErrorCode.transaction_coordinator_fenced, MarkerResult.FENCED),
+    (ErrorCode.unsupported_for_message_format, MarkerResult.GONE),
+    (ErrorCode.not_leader_or_follower, MarkerResult.LATER),
+    (ErrorCode.not_enough_replicas, MarkerResult.LATER),
+    (ErrorCode.kafka_storage_error, MarkerResult.LATER),
+    (ErrorCode.unknown_topic_or_partition, MarkerResult.LATER),
+    (ErrorCode.unknown_server_error, MarkerResult.LATER),
 ]
 
 
 @pytest.mark.parametrize(("code", "outcome"), MEANINGS)
-async def test_what_an_error_means(code: ErrorCode, outcome: Outcome) -> None:
-    async with sending(Writer(code), Leader({1: code})) as (sender, _, _world):
+async def test_what_an_error_means(code: ErrorCode, outcome: MarkerResult) -> None:
+    async with markers_to_send(Writer(code), Leader({1: code})) as (sender, _, _world):
         assert await sender.send(marker(MINE)) == {MINE: outcome}
         assert await sender.send(marker(OTHERS, OTHERS_TOO)) == {
             OTHERS: outcome,
-            OTHERS_TOO: Outcome.WRITTEN,
+            OTHERS_TOO: MarkerResult.WRITTEN,
         }
 
 
 async def test_a_partition_that_is_not_answered_is_asked_again_later() -> None:
     leader = Leader()
     leader.instead = {"markers": []}
-    async with sending(leader=leader) as (sender, _, _world):
-        assert await sender.send(marker(OTHERS)) == {OTHERS: Outcome.LATER}
+    async with markers_to_send(leader=leader) as (sender, _, _world):
+        assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.LATER}

@@ -127,7 +127,7 @@ class History:
             producer = self.source.choice(self.producers)
             (step,) = self.source.choices([each for each, _ in steps], [n for _, n in steps])
             step(producer)
-            self._look()
+            self._read_committed()
         return self.seen
 
     def _wait_for_leaders(self) -> None:
@@ -316,7 +316,7 @@ class History:
 
     # What readers see
 
-    def _look(self) -> None:
+    def _read_committed(self) -> None:
         for isolation in (0, 1):
             self._fetch(isolation)
             self._list_offsets(isolation)

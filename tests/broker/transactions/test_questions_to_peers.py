@@ -8,7 +8,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
+from odradek.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode

@@ -6,18 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.broker.transactions import records
-from odradek.broker.transactions.actions import Stored
-from odradek.broker.transactions.loading import Loader
-from odradek.broker.transactions.shard import Shard
-from odradek.broker.transactions.states import LASTING, State
+from odradek.broker.transactions import record_serde as records
+from odradek.broker.transactions.coordinator_shard import TransactionCoordinatorShard
+from odradek.broker.transactions.loading import TransactionLoader
+from odradek.broker.transactions.messages import TransactionMetadata
+from odradek.broker.transactions.transaction_states import PERSISTENT_STATES, TransactionState
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.schemas.serde import InvalidRecord, UnknownRecord
 from odradek.storage.directories.names import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-ONGOING = Stored(4, 7, 60_000, State.ONGOING, 2000, (T0, U0, T1), 1000, 4, -1, 2)
+ONGOING = TransactionMetadata(
+    4, 7, 60_000, TransactionState.ONGOING, 2000, (T0, U0, T1), 1000, 4, -1, 2
+)
 
 
 def test_a_value_is_written_in_version_0_below_transaction_version_1() -> None:
@@ -44,11 +46,13 @@ def test_a_value_is_written_in_version_1_from_then_on(version: int) -> None:
 
 
 def test_without_a_transaction_there_are_no_partitions_and_after_one_there_are_none() -> None:
-    empty = Stored(4, 7, 1, State.EMPTY, 2)
+    empty = TransactionMetadata(4, 7, 1, TransactionState.EMPTY, 2)
     _, value = records.encode("id", empty, 0)
     assert value is not None
     assert value[17:21] == bytes.fromhex("ffffffff")
-    _, value = records.encode("id", Stored(4, 7, 1, State.COMPLETE_COMMIT, 2), 0)
+    _, value = records.encode(
+        "id", TransactionMetadata(4, 7, 1, TransactionState.COMPLETE_COMMIT, 2), 0
+    )
     assert value is not None
     assert value[17:21] == bytes(4)
 
@@ -59,11 +63,11 @@ def test_a_tombstone_has_no_value() -> None:
 
 ids = st.integers(-1, 2**62)
 some_stored = st.builds(
-    Stored,
+    TransactionMetadata,
     st.integers(0, 2**62),
     st.integers(0, 32767),
     st.integers(1, 2**31 - 1),
-    st.sampled_from(LASTING),
+    st.sampled_from(PERSISTENT_STATES),
     st.integers(0, 2**50),
     st.lists(st.builds(TopicPartition, st.sampled_from("tu"), st.integers(0, 9)), unique=True).map(
         lambda found: tuple(sorted(found))
@@ -72,21 +76,21 @@ some_stored = st.builds(
     ids,
     ids,
     st.sampled_from([0, 2]),
-).map(lambda each: each if each.state is not State.EMPTY else _without_partitions(each))
+).map(lambda each: each if each.state is not TransactionState.EMPTY else _without_partitions(each))
 
 
-def _without_partitions(stored: Stored) -> Stored:
+def _without_partitions(metadata: TransactionMetadata) -> TransactionMetadata:
     from dataclasses import replace
 
-    return replace(stored, partitions=())
+    return replace(metadata, partitions=())
 
 
 @given(st.text(max_size=9), some_stored)
-def test_what_is_written_is_read(transactional_id: str, stored: Stored) -> None:
-    key, value = records.encode(transactional_id, stored, 2)
+def test_what_is_written_is_read(transactional_id: str, metadata: TransactionMetadata) -> None:
+    key, value = records.encode(transactional_id, metadata, 2)
     assert records.decode_key(key) == transactional_id
     assert value is not None
-    assert records.decode_value(value) == stored
+    assert records.decode_value(value) == metadata
 
 
 @pytest.mark.parametrize("code", [6, 7, 8, -1])
@@ -99,9 +103,9 @@ def test_a_record_in_no_lasting_state_is_none_of_kafkas(code: int) -> None:
         records.decode_value(broken)
 
 
-def load(*batches: bytearray) -> Shard:
-    shard = Shard()
-    loader = Loader(shard)
+def load(*batches: bytearray) -> TransactionCoordinatorShard:
+    shard = TransactionCoordinatorShard()
+    loader = TransactionLoader(shard)
     for batch in batches:
         for _ in loader.feed(batch):
             pass
@@ -116,7 +120,10 @@ def batch(*pairs: tuple[bytes | None, bytes | None], base: int = 0) -> bytearray
 
 
 def test_loading_keeps_the_last_of_each() -> None:
-    first, second = Stored(4, 7, 1, State.EMPTY, 2), Stored(5, 0, 1, State.EMPTY, 3)
+    first, second = (
+        TransactionMetadata(4, 7, 1, TransactionState.EMPTY, 2),
+        TransactionMetadata(5, 0, 1, TransactionState.EMPTY, 3),
+    )
     shard = load(
         batch(
             records.encode("a", first, 2),
@@ -125,14 +132,14 @@ def test_loading_keeps_the_last_of_each() -> None:
         ),
         batch(records.encode("a", second, 2), records.encode("b", None, 2), base=3),
     )
-    stands = {each.transactional_id: each.stored for each in shard.transactions.values()}
+    stands = {each.transactional_id: each.metadata for each in shard.transactions.values()}
     assert stands["a"].producer_id == 5
     assert stands["c"].producer_id == 4
     assert set(stands) == {"a", "c"}
 
 
 def test_loading_skips_what_newer_versions_wrote(caplog: pytest.LogCaptureFixture) -> None:
-    good = records.encode("a", Stored(4, 7, 1, State.EMPTY, 2), 2)
+    good = records.encode("a", TransactionMetadata(4, 7, 1, TransactionState.EMPTY, 2), 2)
     shard = load(
         batch((b"\x00\x09what", b"x"), (records.encode("b", None, 2)[0], b"\x00\x63"), good)
     )

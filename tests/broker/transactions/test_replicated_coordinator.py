@@ -12,17 +12,17 @@ from types import MappingProxyType
 import pytest
 import trio
 
-from odradek.broker.coordination.leadership import (
-    AGAIN_SECONDS,
+from odradek.broker.coordination.coordinator_runtime import (
+    LOAD_RETRY_SECONDS,
     LoadInProgress,
     NotCoordinator,
 )
-from odradek.broker.coordination.partition_log import PartitionCoordinatorLog
-from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
-from odradek.broker.transactions.actions import Outcome, Producer, ProducerResponse
+from odradek.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from odradek.broker.coordination.partition_coordinator_log import PartitionCoordinatorLog
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
+from odradek.broker.transactions.messages import MarkerResult, ProducerIdAndEpoch, ProducerResponse
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage, TopicImage
 from odradek.replication.partition.leader_role import Surroundings
@@ -45,9 +45,9 @@ class Markers:
     def __init__(self) -> None:
         self.sent: list[TransactionMarker] = []
 
-    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
+    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
         self.sent.append(marker)
-        return dict.fromkeys(marker.partitions, Outcome.WRITTEN)
+        return dict.fromkeys(marker.partitions, MarkerResult.WRITTEN)
 
 
 async def _an_id() -> int:
@@ -90,7 +90,7 @@ class Stand:
             producer_id=_an_id,
             transaction_version=lambda: 2,
         )
-        self.coordinator.leadership.elected(0, 5)
+        self.coordinator.runtime.schedule_load(0, 5)
         self.responses: list[ProducerResponse | ErrorCode] = []
 
     async def init(self, name: str = "a") -> None:
@@ -119,9 +119,9 @@ class Stand:
         )
         self.partition.update(self.image)
         if self.partition.is_leader:
-            self.coordinator.leadership.elected(0, leader_epoch)
+            self.coordinator.runtime.schedule_load(0, leader_epoch)
         else:
-            self.coordinator.leadership.resigned(0)
+            self.coordinator.runtime.unload(0)
 
     @property
     def errors(self) -> list[ErrorCode]:
@@ -176,7 +176,7 @@ async def test_who_is_cut_off_does_not_say_that_there_is_no_transaction(
     stand = Stand(clock)
     async with running(stand) as nursery:
         await initialized(stand, nursery, clock)
-        commit = partial(stand.coordinator.end, "a", Producer(1000, 0), is_commit=True)
+        commit = partial(stand.coordinator.end, "a", ProducerIdAndEpoch(1000, 0), is_commit=True)
         nursery.start_soon(stand.ended, commit)
         await clock.run_for(2.1)
         nursery.start_soon(stand.ended, commit)
@@ -229,7 +229,7 @@ async def test_who_is_cut_off_fences_nobody_in_an_epoch_to_come(clock: VirtualCl
     stand = Stand(clock)
 
     async def next_epoch(*, client_version: int) -> ProducerResponse:
-        return await stand.coordinator.init_producer_id("a", 60_000, Producer(1000, 1))
+        return await stand.coordinator.init_producer_id("a", 60_000, ProducerIdAndEpoch(1000, 1))
 
     async with running(stand) as nursery:
         await initialized(stand, nursery, clock)
@@ -295,7 +295,7 @@ async def test_the_next_epoch_of_the_same_leader_changes_nothing(clock: VirtualC
         stand.fetched(1)
         await clock.settle()
         assert stand.errors == [ErrorCode.none]
-        assert stand.coordinator.leadership.loads == 0
+        assert stand.coordinator.runtime.loads == 0
 
 
 async def test_who_loses_it_before_the_replicas_had_it_never_served_it(clock: VirtualClock) -> None:
@@ -315,7 +315,7 @@ async def test_who_loses_it_before_the_replicas_had_it_never_served_it(clock: Vi
         stand.fetched(1)
         await clock.settle()
         assert stand.coordinator.describe("a").producer_id == 1000
-        assert stand.coordinator.leadership.failed_loads == 0
+        assert stand.coordinator.runtime.failed_loads == 0
 
 
 async def test_a_disk_that_fails_a_load_is_reported_and_the_log_offline(
@@ -327,7 +327,7 @@ async def test_a_disk_that_fails_a_load_is_reported_and_the_log_offline(
         stand.world.disk.fail("*.log", errno.EIO, {"read"})
         stand.led_by(ME, 7)
         await clock.settle()
-        assert stand.coordinator.leadership.failed_loads == 1
+        assert stand.coordinator.runtime.failed_loads == 1
         assert [error.errno for error in stand.world.failures] == [errno.EIO]
         assert stand.world.log.failure is not None
         with pytest.raises(NotCoordinator):
@@ -345,16 +345,16 @@ async def test_a_load_that_finds_no_descriptor_goes_on_when_there_is_one(
         await initialized(stand, nursery, clock)
         fault = stand.world.disk.fail("*.log", errno.EMFILE, {"open", "read"})
         stand.led_by(ME, 7)
-        await clock.run_for(3 * AGAIN_SECONDS)
+        await clock.run_for(3 * LOAD_RETRY_SECONDS)
         with pytest.raises(LoadInProgress):
             stand.coordinator.describe("a")
         assert caplog.text.count("is not loaded yet") == 1
         stand.world.disk.heal(fault)
-        await clock.run_for(AGAIN_SECONDS)
+        await clock.run_for(LOAD_RETRY_SECONDS)
         stand.fetched(1)
         await clock.settle()
         assert stand.coordinator.describe("a").producer_id == 1000
-        assert stand.coordinator.leadership.failed_loads == 0
+        assert stand.coordinator.runtime.failed_loads == 0
 
 
 async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> None:
@@ -367,7 +367,7 @@ async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> N
         await clock.settle()
         stand.fetched(2)
         await clock.settle()
-        producer = Producer(1000, 0)
+        producer = ProducerIdAndEpoch(1000, 0)
         nursery.start_soon(
             partial(stand.ended, partial(stand.coordinator.end, "a", producer, is_commit=True))
         )

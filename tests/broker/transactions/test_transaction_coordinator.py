@@ -9,14 +9,19 @@ from dataclasses import replace
 import pytest
 import trio
 
-from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
-from odradek.broker.transactions import records
-from odradek.broker.transactions.actions import EPOCH_MAX, Outcome, Producer, ProducerResponse
+from odradek.broker.coordination.coordinator_runtime import LoadInProgress, NotCoordinator
+from odradek.broker.transactions import record_serde as records
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
+from odradek.broker.transactions.coordinator_shard import TransactionFilter
 from odradek.broker.transactions.markers import TransactionMarker
-from odradek.broker.transactions.shard import Filter
-from odradek.broker.transactions.states import State
+from odradek.broker.transactions.messages import (
+    PRODUCER_EPOCH_MAX,
+    MarkerResult,
+    ProducerIdAndEpoch,
+    ProducerResponse,
+)
+from odradek.broker.transactions.transaction_states import TransactionState
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
@@ -28,18 +33,18 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Partitions:
-    """Takes markers, or not: `outcomes` says what becomes of those that are not simply written."""
+    """Takes markers, or not: `results` says what becomes of those that are not simply written."""
 
     def __init__(self) -> None:
         self.markers: list[TransactionMarker] = []
-        self.outcomes: dict[TopicPartition, Outcome] = {}
+        self.results: dict[TopicPartition, MarkerResult] = {}
         self.may_response = trio.Event()
         self.may_response.set()
 
-    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
+    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
         self.markers.append(marker)
         await self.may_response.wait()
-        return {each: self.outcomes.get(each, Outcome.WRITTEN) for each in marker.partitions}
+        return {each: self.results.get(each, MarkerResult.WRITTEN) for each in marker.partitions}
 
 
 class Ids:
@@ -83,7 +88,7 @@ async def running(
         transaction_version=lambda: 2,
     )
     for partition in range(log.partition_count()):
-        coordinator.leadership.elected(partition, leader_epoch)
+        coordinator.runtime.schedule_load(partition, leader_epoch)
     async with trio.open_nursery() as nursery:
         await nursery.start(coordinator.run)
         yield coordinator
@@ -92,25 +97,25 @@ async def running(
 
 async def begun(
     coordinator: TransactionCoordinator, name: str = "a", timeout_ms: int = 60_000
-) -> Producer:
+) -> ProducerIdAndEpoch:
     respond = await coordinator.init_producer_id(name, timeout_ms)
     assert respond.error is NONE
-    return Producer(respond.producer_id, respond.epoch)
+    return ProducerIdAndEpoch(respond.producer_id, respond.epoch)
 
 
 async def added(
-    coordinator: TransactionCoordinator, producer: Producer, *partitions: TopicPartition
+    coordinator: TransactionCoordinator, producer: ProducerIdAndEpoch, *partitions: TopicPartition
 ) -> Mapping[TopicPartition, ErrorCode]:
     return await coordinator.add_partitions("a", *producer, partitions or (T0,))
 
 
 async def ended(
-    coordinator: TransactionCoordinator, producer: Producer, *, is_commit: bool = True
+    coordinator: TransactionCoordinator, producer: ProducerIdAndEpoch, *, is_commit: bool = True
 ) -> ProducerResponse:
     return await coordinator.end("a", producer, is_commit=is_commit, client_version=2)
 
 
-def state_of(coordinator: TransactionCoordinator, name: str = "a") -> State:
+def state_of(coordinator: TransactionCoordinator, name: str = "a") -> TransactionState:
     return coordinator.describe(name).state
 
 
@@ -146,7 +151,7 @@ async def test_a_transaction_from_begin_to_end(clock: VirtualClock) -> None:
         respond = await ended(coordinator, producer)
         assert (respond.error, respond.producer_id, respond.epoch) == (NONE, 1000, 1)
         await clock.settle()
-        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
         assert partitions.markers == [TransactionMarker(1000, 1, 3, True, (T0, T1), 2)]
         assert clock.monotonic() == 0, "nothing waited for time"
         assert coordinator.count_by_state() == {"CompleteCommit": 1}
@@ -163,7 +168,7 @@ async def test_whoever_asks_at_once_is_served(clock: VirtualClock) -> None:
         producer_id=Ids().next,
         transaction_version=lambda: 2,
     )
-    coordinator.leadership.elected(0, 3)
+    coordinator.runtime.schedule_load(0, 3)
     async with trio.open_nursery() as nursery:
         coordinator.start(nursery)
         assert (await begun(coordinator)).producer_id == 1000
@@ -177,10 +182,10 @@ async def test_an_end_is_answered_before_its_markers_are_written(clock: VirtualC
         await added(coordinator, producer)
         partitions.may_response = trio.Event()
         respond = await ended(coordinator, producer, is_commit=False)
-        next_one = Producer(respond.producer_id, respond.epoch)
+        next_one = ProducerIdAndEpoch(respond.producer_id, respond.epoch)
         concurrent = ErrorCode.concurrent_transactions
         assert await added(coordinator, next_one) == {T0: concurrent}
-        assert state_of(coordinator) is State.PREPARE_ABORT
+        assert state_of(coordinator) is TransactionState.PREPARE_ABORT
         partitions.may_response.set()
         await clock.settle()
         assert await added(coordinator, next_one) == {T0: NONE}
@@ -191,14 +196,14 @@ async def test_markers_are_handed_in_again(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog(), partitions, marker_retry_ms=100) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer, T0, T1)
-        partitions.outcomes[T1] = Outcome.LATER
+        partitions.results[T1] = MarkerResult.LATER
         await ended(coordinator, producer)
         await clock.run_for(0.65)
         assert [each.partitions for each in partitions.markers] == [(T0, T1), *[(T1,)] * 3]
         assert coordinator.describe("a").partitions == (T1,)
-        partitions.outcomes.clear()
+        partitions.results.clear()
         await clock.run_for(0.4)
-        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
 
 
 async def test_a_completion_that_cannot_be_written_is_tried_again(clock: VirtualClock) -> None:
@@ -211,10 +216,10 @@ async def test_a_completion_that_cannot_be_written_is_tried_again(clock: Virtual
         log.fail_with = KafkaError(ErrorCode.not_enough_replicas)
         partitions.may_response.set()
         await clock.run_for(1)
-        assert state_of(coordinator) is State.PREPARE_COMMIT
+        assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
         log.fail_with = None
         await clock.run_for(0.5)
-        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
         assert len(partitions.markers) == 1, "the markers are there"
 
 
@@ -228,11 +233,11 @@ async def test_transactions_out_of_time_are_aborted(clock: VirtualClock) -> None
         assert coordinator.count_by_state() == {"Ongoing": 2}
         await clock.run_for(2)
         assert (state_of(coordinator, "a"), state_of(coordinator, "b")) == (
-            State.COMPLETE_ABORT,
-            State.ONGOING,
+            TransactionState.COMPLETE_ABORT,
+            TransactionState.ONGOING,
         )
         assert [each.is_commit for each in partitions.markers] == [False]
-        refused = await ended(coordinator, Producer(1000, 7))
+        refused = await ended(coordinator, ProducerIdAndEpoch(1000, 7))
         assert refused.error is ErrorCode.producer_fenced
 
 
@@ -246,10 +251,12 @@ async def test_ids_that_nobody_uses_are_forgotten(clock: VirtualClock) -> None:
         await clock.run_for(75)
         with pytest.raises(KafkaError, match="transactional_id_not_found"):
             coordinator.describe("idle")
-        assert state_of(coordinator) is State.ONGOING
+        assert state_of(coordinator) is TransactionState.ONGOING
     async with running(clock, log) as coordinator:
         await clock.settle()
-        assert [each.transactional_id for each in coordinator.list_transactions(Filter())] == ["a"]
+        assert [
+            each.transactional_id for each in coordinator.list_transactions(TransactionFilter())
+        ] == ["a"]
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -264,7 +271,7 @@ async def test_the_empty_id_is_no_transactional_id(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog()) as coordinator:
         assert (await coordinator.init_producer_id("", 1000)).error is invalid
         assert await coordinator.add_partitions("", 1, 1, [T0]) == {T0: invalid}
-        end = await coordinator.end("", Producer(1, 1), is_commit=True, client_version=2)
+        end = await coordinator.end("", ProducerIdAndEpoch(1, 1), is_commit=True, client_version=2)
         assert end.error is invalid
 
 
@@ -282,7 +289,7 @@ async def test_answers_wait_for_the_replicas(clock: VirtualClock) -> None:
         await clock.settle()
         assert isinstance(end.respond, ProducerResponse)
         assert end.respond.error is NONE
-        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
 
 
 async def test_replicas_that_do_not_follow_in_time(clock: VirtualClock) -> None:
@@ -294,7 +301,7 @@ async def test_replicas_that_do_not_follow_in_time(clock: VirtualClock) -> None:
             adding = Asked(nursery, lambda: added(coordinator, producer))
             await clock.run_for(5)
             assert adding.respond == {T0: ErrorCode.coordinator_not_available}
-        assert state_of(coordinator) is State.EMPTY
+        assert state_of(coordinator) is TransactionState.EMPTY
         log.move_on()
         assert await added(coordinator, producer) == {T0: NONE}
 
@@ -315,12 +322,12 @@ async def test_what_the_log_refuses_has_not_happened(
     async with running(clock, log) as coordinator:
         log.fail_with = KafkaError(code)
         assert (await coordinator.init_producer_id("a", 1000)).error is told
-        assert coordinator.list_transactions(Filter()) == []
+        assert coordinator.list_transactions(TransactionFilter()) == []
         log.fail_with = None
         producer = await begun(coordinator)
         log.fail_with = KafkaError(code)
         assert await added(coordinator, producer) == {T0: told}
-        assert state_of(coordinator) is State.EMPTY
+        assert state_of(coordinator) is TransactionState.EMPTY
 
 
 async def test_producer_ids_that_take_long_or_cannot_be_had(clock: VirtualClock) -> None:
@@ -334,7 +341,7 @@ async def test_producer_ids_that_take_long_or_cannot_be_had(clock: VirtualClock)
         moved = Asked(nursery, lambda: coordinator.init_producer_id("b", 1000))
         await clock.settle()
         assert not first.is_responded
-        coordinator.leadership.resigned(coordinator.leadership.partition_for("b"))
+        coordinator.runtime.unload(coordinator.runtime.partition_for("b"))
         ids.may_give.set()
         await clock.settle()
         assert isinstance(first.respond, ProducerResponse)
@@ -364,7 +371,7 @@ async def test_an_end_that_was_decided_is_carried_out_after_a_kill(clock: Virtua
     async with running(clock, log, partitions, leader_epoch=4) as coordinator:
         await clock.settle()
         assert partitions.markers == [TransactionMarker(1000, 1, 4, True, (T0, T1), 2)]
-        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
         again = await ended(coordinator, producer)
         assert (again.error, again.epoch) == (NONE, 1)
 
@@ -378,7 +385,7 @@ async def test_a_transaction_that_goes_on_survives_a_kill(clock: VirtualClock) -
         await clock.settle()
         known = await coordinator.add_partitions("a", *producer, [T0, T1], verify_only=True)
         assert known == {T0: NONE, T1: ErrorCode.transaction_abortable}
-        assert coordinator.leadership.loads == 1
+        assert coordinator.runtime.loads == 1
 
 
 async def test_while_loading(clock: VirtualClock) -> None:
@@ -391,7 +398,7 @@ async def test_while_loading(clock: VirtualClock) -> None:
         with pytest.raises(LoadInProgress):
             await coordinator.init_producer_id("a", 1000)
         with pytest.raises(LoadInProgress):
-            coordinator.list_transactions(Filter())
+            coordinator.list_transactions(TransactionFilter())
         with pytest.raises(LoadInProgress):
             coordinator.describe("a")
         assert await added(coordinator, producer) == {T0: loading}
@@ -405,23 +412,25 @@ async def test_what_a_load_writes_is_followed_up(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as coordinator:
         await begun(coordinator)
-        decided = replace(coordinator.describe("a"), state=State.PREPARE_ABORT, partitions=())
+        decided = replace(
+            coordinator.describe("a"), state=TransactionState.PREPARE_ABORT, partitions=()
+        )
     key, value = records.encode("a", decided, 2)
     log.append(0, build_batch([Record(0, 0, key, value)]), 0)
     log.hold()
     async with running(clock, log) as coordinator:
         await clock.settle()
-        assert state_of(coordinator) is State.PREPARE_ABORT
+        assert state_of(coordinator) is TransactionState.PREPARE_ABORT
         log.move_on()
         await clock.settle()
-        assert state_of(coordinator) is State.COMPLETE_ABORT
+        assert state_of(coordinator) is TransactionState.COMPLETE_ABORT
 
 
 async def test_a_bug_on_the_way_to_the_partitions_ends_the_coordinator_of_one_partition(
     clock: VirtualClock,
 ) -> None:
     class Broken(Partitions):
-        async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
+        async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
             raise RuntimeError("a bug")
 
     async with running(clock, MemoryLog(), Broken()) as coordinator:
@@ -440,19 +449,19 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         log.hold()
         adding = Asked(nursery, lambda: added(coordinator, producer))
         await clock.settle()
-        coordinator.leadership.resigned(0)
+        coordinator.runtime.unload(0)
         await clock.settle()
         assert adding.respond == {T0: ErrorCode.not_coordinator}
         with pytest.raises(NotCoordinator):
             await ended(coordinator, producer)
         log.move_on()
-        coordinator.leadership.elected(0, 4)
+        coordinator.runtime.schedule_load(0, 4)
         await clock.settle()
         # What was written was not taken back: the partition is in the transaction.
-        assert state_of(coordinator) is State.ONGOING
+        assert state_of(coordinator) is TransactionState.ONGOING
         partitions.may_response = trio.Event()
         await ended(coordinator, producer)
-        coordinator.leadership.resigned(0)
+        coordinator.runtime.unload(0)
         partitions.may_response.set()
         await clock.run_for(1)
         assert log.end_offset(0) == 3, "who has resigned writes nothing more"
@@ -465,12 +474,12 @@ async def test_nobody_waits_for_a_time_out_whose_coordinator_moves(
     ids = Ids()
     async with running(clock, MemoryLog(), None, ids) as coordinator:
         producer = await begun(coordinator, timeout_ms=1000)
-        transaction = coordinator.leadership.active("a").shard.transactions["a"]
-        transaction.stored = replace(transaction.stored, epoch=EPOCH_MAX - 1)
-        await added(coordinator, producer._replace(epoch=EPOCH_MAX - 1))
+        transaction = coordinator.runtime.context_for("a").shard.transactions["a"]
+        transaction.metadata = replace(transaction.metadata, epoch=PRODUCER_EPOCH_MAX - 1)
+        await added(coordinator, producer._replace(epoch=PRODUCER_EPOCH_MAX - 1))
         ids.may_give = trio.Event()
         await clock.run_for(11)
-        coordinator.leadership.resigned(0)
+        coordinator.runtime.unload(0)
         ids.may_give.set()
         await clock.settle()
         assert ids.last == 1001, "it waited for an id"
@@ -479,14 +488,14 @@ async def test_nobody_waits_for_a_time_out_whose_coordinator_moves(
 
 async def test_who_has_resigned_tells_partitions_nothing_more(clock: VirtualClock) -> None:
     partitions = Partitions()
-    partitions.outcomes[T0] = Outcome.LATER
+    partitions.results[T0] = MarkerResult.LATER
     async with running(clock, MemoryLog(), partitions) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
         await ended(coordinator, producer)
         await clock.settle()
         assert len(partitions.markers) == 1
-        coordinator.leadership.resigned(0)
+        coordinator.runtime.unload(0)
         await clock.run_for(10)
         assert len(partitions.markers) == 1
 
@@ -496,8 +505,8 @@ async def test_markers_carry_the_epoch_of_the_leadership(clock: VirtualClock) ->
     async with running(clock, MemoryLog(), partitions, leader_epoch=3) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        coordinator.leadership.elected(0, 4)
-        coordinator.leadership.elected(0, 3)
+        coordinator.runtime.schedule_load(0, 4)
+        coordinator.runtime.schedule_load(0, 3)
         await ended(coordinator, producer)
         await clock.settle()
         assert [each.coordinator_epoch for each in partitions.markers] == [4]
@@ -506,14 +515,14 @@ async def test_markers_carry_the_epoch_of_the_leadership(clock: VirtualClock) ->
 async def test_what_another_may_have_led_meanwhile_is_loaded_anew(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog(), leader_epoch=3) as coordinator:
         await begun(coordinator)
-        coordinator.leadership.elected(0, 4)
-        assert coordinator.leadership.loads == 0
-        coordinator.leadership.elected(0, 6)
+        coordinator.runtime.schedule_load(0, 4)
+        assert coordinator.runtime.loads == 0
+        coordinator.runtime.schedule_load(0, 6)
         with pytest.raises(LoadInProgress):
-            coordinator.leadership.active("a")
+            coordinator.runtime.context_for("a")
         await clock.settle()
-        assert coordinator.leadership.loads == 1
-        assert state_of(coordinator) is State.EMPTY
+        assert coordinator.runtime.loads == 1
+        assert state_of(coordinator) is TransactionState.EMPTY
 
 
 async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClock) -> None:
@@ -531,15 +540,15 @@ async def test_transactions_are_listed_by_what_is_asked_for(clock: VirtualClock)
         await coordinator.add_partitions("young", 1002, 0, [T0])
 
         def listed(**wanted: object) -> set[str]:
-            found = coordinator.list_transactions(Filter(**wanted))  # type: ignore[arg-type]
+            found = coordinator.list_transactions(TransactionFilter(**wanted))  # type: ignore[arg-type]
             return {each.transactional_id for each in found}
 
         assert listed() == {"idle", "old", "young"}
-        assert listed(states=[State.ONGOING]) == {"old", "young"}
+        assert listed(states=[TransactionState.ONGOING]) == {"old", "young"}
         assert listed(states=[]) == set(), "names that nobody knows are no transaction's"
         assert listed(producer_ids=[1000, 1002]) == {"idle", "young"}
-        assert listed(duration_ms=4999, states=[State.ONGOING]) == {"old"}
-        assert listed(duration_ms=5000, states=[State.ONGOING]) == set()
+        assert listed(duration_ms=4999, states=[TransactionState.ONGOING]) == {"old"}
+        assert listed(duration_ms=5000, states=[TransactionState.ONGOING]) == set()
         assert listed(duration_ms=0) == {"idle", "old"}
 
 
@@ -550,10 +559,10 @@ async def test_everything_is_forgotten_between_two_tests(clock: VirtualClock) ->
         await added(coordinator, producer)
         await begun(coordinator, "b")
         await coordinator.delete_all()
-        assert coordinator.list_transactions(Filter()) == []
+        assert coordinator.list_transactions(TransactionFilter()) == []
     async with running(clock, log) as coordinator:
         await clock.settle()
-        assert coordinator.list_transactions(Filter()) == []
+        assert coordinator.list_transactions(TransactionFilter()) == []
 
 
 async def test_a_bug_in_one_partition_hits_that_partition_alone(
@@ -562,8 +571,8 @@ async def test_a_bug_in_one_partition_hits_that_partition_alone(
     async with running(clock, MemoryLog(2)) as coordinator:
         here, there = ("a", "b")
         producer = await begun(coordinator, here)
-        shard = coordinator.leadership.active(here).shard
-        shard.transactions[here].stored = None  # type: ignore[assignment]  # which can't be
+        shard = coordinator.runtime.context_for(here).shard
+        shard.transactions[here].metadata = None  # type: ignore[assignment]  # which can't be
         with pytest.raises(KafkaError, match="unknown_server_error"):
             await coordinator.init_producer_id(here, 1000)
         assert "broke an invariant" in caplog.text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.coordination.log import partition_for
+from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing import Broker

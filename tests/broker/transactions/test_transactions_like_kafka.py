@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.transactions import records
+from odradek.broker.transactions import record_serde as records
 from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode
@@ -311,16 +311,16 @@ def _written(peer: Peer) -> dict[str, list[Any]]:
                     assert each.key is not None
                     transactional_id = records.decode_key(each.key)
                     rows = found.setdefault(transactional_id, [])
-                    row = _plain(each.value, names.setdefault(transactional_id, {}))
-                    if not rows or row != rows[-1]:
-                        rows.append(row)
+                    event_kind = _plain(each.value, names.setdefault(transactional_id, {}))
+                    if not rows or event_kind != rows[-1]:
+                        rows.append(event_kind)
     return found
 
 
 def _plain(value: bytes | None, names: dict[int, str]) -> Any:
     if value is None:
         return None
-    stored = records.decode_value(value)
+    metadata = records.decode_value(value)
 
     def name(producer_id: int) -> str:
         if producer_id < 0:
@@ -330,14 +330,14 @@ def _plain(value: bytes | None, names: dict[int, str]) -> Any:
     return {
         "version": value[:2].hex(),
         "size": len(value),
-        "producer": (name(stored.producer_id), stored.epoch),
-        "before": name(stored.previous_producer_id),
-        "next": name(stored.next_producer_id),
-        "state": stored.state.value,
-        "timeout": stored.timeout_ms,
-        "partitions": sorted(stored.partitions),
-        "started": stored.started_ms >= 0,
-        "client": stored.client_version,
+        "producer": (name(metadata.producer_id), metadata.epoch),
+        "before": name(metadata.previous_producer_id),
+        "next": name(metadata.next_producer_id),
+        "state": metadata.state.value,
+        "timeout": metadata.timeout_ms,
+        "partitions": sorted(metadata.partitions),
+        "started": metadata.started_ms >= 0,
+        "client": metadata.client_version,
     }
 
 

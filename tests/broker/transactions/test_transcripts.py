@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.transactions.actions import Outcome, Producer
+from odradek.broker.transactions.messages import MarkerResult, ProducerIdAndEpoch
 from odradek.protocol.errors import ErrorCode
 from tests.broker.transactions.stage import Stage, partition, where_it_stands
 from tests.transcripts.retelling import check, transcripts
@@ -65,9 +65,9 @@ class Teller:
             stage.respond_markers()
         elif match := re.fullmatch(r"(\S+) (is gone|can't now|knows somebody newer)", command):
             outcome = {
-                "is gone": Outcome.GONE,
-                "can't now": Outcome.LATER,
-                "knows somebody newer": Outcome.FENCED,
+                "is gone": MarkerResult.GONE,
+                "can't now": MarkerResult.LATER,
+                "knows somebody newer": MarkerResult.FENCED,
             }
             stage.respond_markers({partition(match[1]): outcome[match[2]]})
         else:
@@ -92,11 +92,11 @@ class Teller:
         """As if so many transactions had been."""
         transaction = self.stage.transaction
         assert transaction is not None
-        assert transaction.stored.producer_id == producer_id
-        transaction.stored = replace(transaction.stored, epoch=epoch)
+        assert transaction.metadata.producer_id == producer_id
+        transaction.metadata = replace(transaction.metadata, epoch=epoch)
         for client in self.stage.clients.values():
             if client.producer.producer_id == producer_id:
-                client.producer = Producer(producer_id, epoch)
+                client.producer = ProducerIdAndEpoch(producer_id, epoch)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.coordination.log import partition_for
-from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
-from odradek.broker.transactions.verification_sender import CoordinatorsOfTransactions
+from odradek.broker.coordination.coordinator_log import partition_for
+from odradek.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTxnManager
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
@@ -89,7 +89,7 @@ class Stage:
     def __init__(self, world: World, broker: ScriptedBroker, script: Coordinator) -> None:
         self.world, self.broker, self.script = world, broker, script
         self.local = Local()
-        self.coordinators = CoordinatorsOfTransactions(
+        self.coordinators = AddPartitionsToTxnManager(
             lambda: world.image,
             1,
             lambda: self.local,

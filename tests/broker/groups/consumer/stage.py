@@ -11,27 +11,31 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from odradek.broker.groups.actions import (
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
+from odradek.broker.groups.consumer.expressions import match_topics
+from odradek.broker.groups.consumer.member import MemberState
+from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
+from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
+from odradek.broker.groups.coordinator_shard import (
+    GroupCoordinatorShard,
+    OffsetCommit,
+    OffsetToCommit,
+)
+from odradek.broker.groups.messages import (
     NO_MEMBER_ID,
-    Actions,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResponse,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatResponse,
+    CoordinatorResult,
     GroupKey,
-    Join,
+    JoinGroup,
     OffsetKey,
     Record,
-    Resolve,
-    SyncResponse,
+    ResolveRegularExpressions,
+    SyncGroupResponse,
 )
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.environment import Environment
-from odradek.broker.groups.consumer.expressions import match_topics
-from odradek.broker.groups.consumer.group import ConsumerGroup
-from odradek.broker.groups.consumer.members import MemberState
-from odradek.broker.groups.consumer.records import ResolvedRegex
-from odradek.broker.groups.consumer.settings import ConsumerSettings
-from odradek.broker.groups.records import encode
-from odradek.broker.groups.shard import Commit, OffsetToCommit, Shard
+from odradek.broker.groups.record_serde import encode
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas import consumer_protocol
 from odradek.protocol.schemas.consumer_protocol import (
@@ -68,18 +72,20 @@ class ConsumerStage(Stage):
     """See the module."""
 
     def __init__(
-        self, config: GroupConfig | None = None, settings: ConsumerSettings | None = None
+        self, config: GroupConfig | None = None, settings: ConsumerGroupConfig | None = None
     ) -> None:
         super().__init__(config)
-        self.settings = settings or ConsumerSettings()
+        self.settings = settings or ConsumerGroupConfig()
         self.image = MetadataImage(offset=0)
-        self.environment = Environment(self.config, self.image, lambda group_id: self.settings)
-        self.shard = Shard(self.config, self.environment)
+        self.environment = ConsumerGroupEnvironment(
+            self.config, self.image, lambda group_id: self.settings
+        )
+        self.shard = GroupCoordinatorShard(self.config, self.environment)
         self.topics: dict[str, int] = {}
         self.topic_ids: dict[str, UUID] = {}
         self.names: dict[UUID, str] = {}
         """Of all topics that there ever were: members may still have what is gone."""
-        self.resolves: list[Resolve] = []
+        self.resolves: list[ResolveRegularExpressions] = []
         self.resolving = True
         """Whether expressions are matched at once."""
 
@@ -168,8 +174,8 @@ class ConsumerStage(Stage):
         return self._send(client)
 
     def _send(self, client: Consumer, **said: Any) -> Request:
-        waiter = self._ask(client.name, "heartbeat")
-        request = ConsumerHeartbeat(
+        future = self._ask(client.name, "heartbeat")
+        request = ConsumerGroupHeartbeat(
             GROUP,
             client.member_id,
             client.epoch,
@@ -178,9 +184,9 @@ class ConsumerStage(Stage):
             instance_id=client.instance_id,
             **said,
         )
-        self.do(self.shard.consumer_heartbeat(request, waiter, self.now))
+        self.do(self.shard.consumer_heartbeat(request, future, self.now))
         self.check()
-        return waiter
+        return future
 
     def join(self, name: str, **said: Any) -> Request:
         """Join in the classic protocol, with what the client owns in the subscription."""
@@ -194,7 +200,7 @@ class ConsumerStage(Stage):
             generation_id=client.generation,
         )
         metadata = consumer_protocol.write(subscription, 3)
-        request = Join(
+        request = JoinGroup(
             GROUP,
             client.member_id,
             client.instance_id,
@@ -208,11 +214,11 @@ class ConsumerStage(Stage):
             id_required=client.version >= 4,
             can_skip_assignment=client.version >= 9,
         )
-        waiter = self._ask(name, "join")
-        self.do(self.shard.join(request, waiter, self.now))
+        future = self._ask(name, "join")
+        self.do(self.shard.join(request, future, self.now))
         self.advance(0)  # a first join without a delay is over before anything else happens
         self.check()
-        return waiter
+        return future
 
     def sync_with(self, name: str, **assignments: Owned) -> Request:
         """Sync in the classic protocol; the leader hands in who gets what."""
@@ -232,16 +238,16 @@ class ConsumerStage(Stage):
             OffsetToCommit(topic, self.topic_ids.get(topic), partition, offset, -1, "")
             for (topic, partition), offset in offsets.items()
         )
-        waiter = self._ask(name, "commit")
-        request = Commit(GROUP, client.member_id, client.instance_id, epoch, commits)
-        self.do(self.shard.commit(request, waiter, self.now))
-        return waiter
+        future = self._ask(name, "commit")
+        request = OffsetCommit(GROUP, client.member_id, client.instance_id, epoch, commits)
+        self.do(self.shard.commit(request, future, self.now))
+        return future
 
     # What the driver does
 
-    def do(self, actions: Actions) -> None:
-        super().do(actions)
-        self.resolves += actions.resolves
+    def do(self, result: CoordinatorResult) -> None:
+        super().do(result)
+        self.resolves += result.resolves
         if self.resolving:
             self.resolve()
 
@@ -253,43 +259,45 @@ class ConsumerStage(Stage):
             for found in match_topics(asked.expressions, self.topics):  # noqa: B007
                 pass
             resolved = {
-                expression: ResolvedRegex(frozenset(topics), self.image.offset, self.now.wall_ms)
+                expression: ResolvedRegularExpression(
+                    frozenset(topics), self.image.offset, self.now.wall_ms
+                )
                 for expression, topics in found.items()
             }
-            self.do(self.shard.expressions_resolved(asked.group_id, resolved, self.now))
+            self.do(self.shard.on_regular_expressions_resolved(asked.group_id, resolved, self.now))
 
-    def replayed(self) -> Shard:
-        shard = Shard(self.config, self.environment)
+    def replayed(self) -> GroupCoordinatorShard:
+        shard = GroupCoordinatorShard(self.config, self.environment)
         for offset, record in enumerate(self.log):
             shard.replay(record, offset)
         return shard
 
-    def compacted(self, *, tombstones: bool) -> Shard:
+    def compacted(self, *, tombstones: bool) -> GroupCoordinatorShard:
         """What a start makes of the compacted log: of each key the last record alone."""
         last = {encode(record)[0]: offset for offset, record in enumerate(self.log)}
-        shard = Shard(self.config, self.environment)
+        shard = GroupCoordinatorShard(self.config, self.environment)
         for offset in sorted(last.values()):
             if tombstones or self.log[offset].value is not None:
                 shard.replay(self.log[offset], offset)
         return shard
 
-    def _respond(self, waiter: Request, respond: Any) -> None:
-        waiter.responses.append(respond)
-        client = self.clients.get(waiter.who)
+    def _respond(self, future: Request, respond: Any) -> None:
+        future.responses.append(respond)
+        client = self.clients.get(future.who)
         if isinstance(client, Consumer):
-            self._learn(client, waiter.what, respond)
-        self.story.append(f"{waiter.who} <- {self.tell(waiter.what, respond)}")
+            self._learn(client, future.what, respond)
+        self.story.append(f"{future.who} <- {self.tell(future.what, respond)}")
 
     def _learn(self, client: Consumer, what: str, respond: Any) -> None:
         client.learn(respond)
-        if isinstance(respond, ConsumerHeartbeatResponse):
+        if isinstance(respond, ConsumerGroupHeartbeatResponse):
             if respond.error is ErrorCode.none:
                 client.epoch = respond.epoch
                 if respond.assigned is not None:
                     client.to_reconcile = self.by_name(respond.assigned)
             elif respond.error in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
                 client.owned, client.to_reconcile = {}, None
-        elif isinstance(respond, SyncResponse) and respond.error is ErrorCode.none:
+        elif isinstance(respond, SyncGroupResponse) and respond.error is ErrorCode.none:
             read = consumer_protocol.read_assignment(respond.assignment)
             client.owned = {each.topic: each.partitions for each in read.assigned_partitions}
 
@@ -316,10 +324,10 @@ class ConsumerStage(Stage):
     # In words
 
     def tell(self, what: str, respond: Any) -> str:
-        if isinstance(respond, SyncResponse) and respond.error is ErrorCode.none:
+        if isinstance(respond, SyncGroupResponse) and respond.error is ErrorCode.none:
             read = consumer_protocol.read_assignment(respond.assignment)
             return f"{what}: assigned {words({e.topic: e.partitions for e in read.assigned_partitions})}"
-        if not isinstance(respond, ConsumerHeartbeatResponse):
+        if not isinstance(respond, ConsumerGroupHeartbeatResponse):
             return tell_classic(what, respond)
         if respond.error is not ErrorCode.none:
             return f"{what}: {respond.error.name.upper()}"

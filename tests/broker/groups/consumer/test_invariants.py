@@ -12,10 +12,10 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from odradek.broker.groups.consumer.group import ConsumerGroup
-from odradek.broker.groups.consumer.members import MemberState
-from odradek.broker.groups.consumer.settings import ConsumerSettings
-from odradek.broker.groups.consumer.state import State
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.group_state import ConsumerGroupState
+from odradek.broker.groups.consumer.member import MemberState
+from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.consumer.stage import Consumer, ConsumerStage
 from tests.broker.groups.stage import GROUP
@@ -33,7 +33,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
 
     @initialize(interval_ms=st.sampled_from([0, 1000]), assignor=st.sampled_from(["range", None]))
     def begin(self, interval_ms: int, assignor: str | None) -> None:
-        self.stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=interval_ms))
+        self.stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=interval_ms))
         self.stage.set_topic("t", 4)
         self.stage.set_topic("u", 3)
         for name in NAMES:
@@ -53,7 +53,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         if not isinstance(group, ConsumerGroup):
             return False
         member = group.state.members.get(self.client(name).member_id)
-        return member is not None and not member.is_away
+        return member is not None and not member.is_temporarily_away
 
     @rule(name=names, topics=st.sampled_from(SUBSCRIPTIONS))
     def join(self, name: str, topics: tuple[str, ...]) -> None:
@@ -170,12 +170,12 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         assert not [each for each in stage.requests if each.is_waiting]
         group = stage.shard.groups.get(GROUP)
         if not isinstance(group, ConsumerGroup) or any(
-            each.is_away for each in group.state.members.values()
+            each.is_temporarily_away for each in group.state.members.values()
         ):
             return
         if group.is_empty:
             return
-        assert group.state.state is State.STABLE, stage.where_it_stands()
+        assert group.state.state is ConsumerGroupState.STABLE, stage.where_it_stands()
         wanted = {
             (stage.topic_ids[name], index)
             for name in group.state.subscribed_topics() & stage.topics.keys()
@@ -198,7 +198,7 @@ TestHistories = LeaderEpochRecovery.TestCase
 
 def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:
     """The end of a member that can't be written has not come, and its session goes on."""
-    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=0))
+    stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 2)
     stage.join_new("A", topics=("t",))
     stage.join_new("B", topics=("t",))
@@ -211,11 +211,11 @@ def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:
         stage.beat("B")
         stage.advance(3000)
     assert len(stage.consumer_group.state.members) == 1
-    assert stage.consumer_group.state.state is State.STABLE
+    assert stage.consumer_group.state.state is ConsumerGroupState.STABLE
 
 
 def test_the_time_to_give_up_partitions_goes_on_where_that_can_not_be_written() -> None:
-    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=0))
+    stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 2)
     stage.join_new("A", topics=("t",))
     stage.beat("A")

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.groups.consumer.topics import Topics
+from odradek.broker.groups.consumer.topic_metadata import TopicMetadata
 from odradek.protocol import apis
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import batches
@@ -461,7 +461,7 @@ def test_the_same_hash(brokers: list[BrokerProcess], readers: list[Reader]) -> N
         topics_by_name={each.name: each for each in images},
         topics_by_id={each.id: each for each in images},
     )
-    assert hashes == [Topics(image).hash_of(TOPICS)]
+    assert hashes == [TopicMetadata(image).metadata_hash(TOPICS)]
 
 
 @pytest.mark.slow

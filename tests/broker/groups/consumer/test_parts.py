@@ -6,16 +6,19 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.coordination.expressions import InvalidExpression
-from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.coordination.regular_expressions import InvalidExpression
+from odradek.broker.groups.classic_group import ClassicGroup
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer import records
-from odradek.broker.groups.consumer.environment import CHANGED_MAX, Environment
+from odradek.broker.groups.consumer import record_helpers as records
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.environment import CHANGED_TOPICS_MAX, ConsumerGroupEnvironment
 from odradek.broker.groups.consumer.expressions import check_expression, match_topics
-from odradek.broker.groups.consumer.group import ConsumerGroup
-from odradek.broker.groups.consumer.members import Member, MemberState
-from odradek.broker.groups.consumer.settings import ConsumerSettings, MigrationPolicy
-from odradek.broker.groups.consumer.topics import Topics
+from odradek.broker.groups.consumer.member import ConsumerGroupMember, MemberState
+from odradek.broker.groups.consumer.settings import (
+    ConsumerGroupConfig,
+    ConsumerGroupMigrationPolicy,
+)
+from odradek.broker.groups.consumer.topic_metadata import TopicMetadata
 from odradek.protocol.errors import ErrorCode, InvalidFrame
 from odradek.protocol.schemas import consumer_protocol
 from odradek.protocol.schemas.consumer_group_records import (
@@ -48,13 +51,15 @@ def image(partitions: int = 2, rack: str | None = None, name: str = "t") -> Meta
 
 def test_the_hash_is_of_what_an_assignment_depends_on() -> None:
     hashes = [
-        Topics(each).hash_of(["t", "u", "missing"])
+        TopicMetadata(each).metadata_hash(["t", "u", "missing"])
         for each in (image(), image(3), image(rack="r"), image(rack="s"), image(name="u"))
     ]
     assert len(set(hashes)) == len(hashes)
     assert all(-(1 << 63) <= each < 1 << 63 for each in hashes)
-    assert Topics(image()).hash_of(["missing"]) == 0
-    assert Topics(image(), Topics(image())).hash_of(["t"]) == Topics(image()).hash_of(["t"])
+    assert TopicMetadata(image()).metadata_hash(["missing"]) == 0
+    assert TopicMetadata(image(), TopicMetadata(image())).metadata_hash(["t"]) == TopicMetadata(
+        image()
+    ).metadata_hash(["t"])
 
 
 @pytest.mark.parametrize("expression", ["[a-", "(?=x)", "(?!x)", "a**", "(", r"\1"])
@@ -90,8 +95,8 @@ class Configs:
 def test_a_groups_own_settings_stay_within_the_brokers_bounds() -> None:
     for asked, kept in (("50000", 50_000), ("1", 45_000), ("99000", 60_000)):
         overrides = {"consumer.session.timeout.ms": asked}
-        assert ConsumerSettings.of(Configs(), overrides).session_timeout_ms == kept
-    assert ConsumerSettings.of(Configs(), {}).session_timeout_ms == 1_000
+        assert ConsumerGroupConfig.of(Configs(), overrides).session_timeout_ms == kept
+    assert ConsumerGroupConfig.of(Configs(), {}).session_timeout_ms == 1_000
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -124,7 +129,7 @@ def test_members_may_be_newer_than_we_are() -> None:
 
 
 def test_what_is_no_metadata_in_a_members_other_protocol_keeps_no_group_from_going_back() -> None:
-    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=0))
+    stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 2)
     stage.join_new("A")
     stage.consumer("B").metadata = {"mine": b""}
@@ -153,8 +158,8 @@ def test_records_of_before_partitions_had_epochs(
 
 def group() -> ConsumerGroup:
     """One member in epoch 5, which has T-0 since 3, and has yet to give up T-1, its since 4."""
-    made = ConsumerGroup("g", Environment(GroupConfig(), image()))
-    member = Member("m", 5, 4, assigned={T: {0: 3}}, revoking={T: {1: 4}})
+    made = ConsumerGroup("g", ConsumerGroupEnvironment(GroupConfig(), image()))
+    member = ConsumerGroupMember("m", 5, 4, assigned={T: {0: 3}}, revoking={T: {1: 4}})
     for record in (records.subscription("g", member), records.current("g", member)):
         made.state.replay(record.key, record.value)  # type: ignore[arg-type]
     return made
@@ -185,12 +190,12 @@ def test_who_may_commit_and_fetch() -> None:
     assert found.check_fetch("m", 5) is NONE
     assert found.check_fetch("m", 4) is STALE
     assert found.check_fetch("x", 5) is unknown
-    empty = ConsumerGroup("g", Environment(GroupConfig()))
+    empty = ConsumerGroup("g", ConsumerGroupEnvironment(GroupConfig()))
     assert empty.check_commit("", None, -1) is NONE
 
 
 def test_a_group_that_is_heard_of_asks_what_changed() -> None:
-    environment = Environment(GroupConfig(), MetadataImage(offset=5))
+    environment = ConsumerGroupEnvironment(GroupConfig(), MetadataImage(offset=5))
     assert not environment.is_changed(["t"], 5)
     assert environment.is_changed(["t"], 4), "what was before is not known"
     environment.topics_changed(MetadataImage(offset=7), ["t", "u"], created=True)
@@ -203,8 +208,8 @@ def test_a_group_that_is_heard_of_asks_what_changed() -> None:
 
 
 def test_changes_are_told_apart_of_so_many_topics_and_no_more() -> None:
-    environment = Environment(GroupConfig(), MetadataImage(offset=0))
-    many = [str(each) for each in range(CHANGED_MAX + 1)]
+    environment = ConsumerGroupEnvironment(GroupConfig(), MetadataImage(offset=0))
+    many = [str(each) for each in range(CHANGED_TOPICS_MAX + 1)]
     environment.topics_changed(MetadataImage(offset=1), many, created=True)
     assert not environment.is_changed(["t"], 0)
     environment.topics_changed(MetadataImage(offset=2), ["u"], created=False)
@@ -214,8 +219,8 @@ def test_changes_are_told_apart_of_so_many_topics_and_no_more() -> None:
 
 def test_members_of_the_old_protocol_alone_have_what_another_left() -> None:
     """Where the group may not go back, there is nobody whose heartbeat makes a new target."""
-    config = GroupConfig(migration_policy=MigrationPolicy.UPGRADE)
-    stage = ConsumerStage(config, ConsumerSettings(assignment_interval_ms=0))
+    config = GroupConfig(migration_policy=ConsumerGroupMigrationPolicy.UPGRADE)
+    stage = ConsumerStage(config, ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 3)
     stage.join_new("A")
     for name in "BC":
@@ -245,7 +250,7 @@ def settle(stage: ConsumerStage, members: str) -> None:
 
 def test_a_wall_clock_that_is_set_back_holds_nobody_up() -> None:
     """Nor does the one of the next coordinator, which may be behind that of the last."""
-    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=1000))
+    stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=1000))
     stage.set_topic("t", 2)
     stage.set_topic("u", 2)
     stage.join_new("A", regex="t")

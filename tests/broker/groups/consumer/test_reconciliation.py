@@ -12,13 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.broker.groups.consumer.members import NOTHING, Member, MemberState, as_partitions
+from odradek.broker.groups.consumer.member import (
+    NO_ASSIGNED_PARTITIONS,
+    ConsumerGroupMember,
+    MemberState,
+    as_partitions,
+)
 from odradek.broker.groups.consumer.reconciliation import (
-    TABLE,
-    FencedMember,
-    Situation,
-    Step,
-    Target,
+    RECONCILIATION_ACTIONS,
+    FencedMemberEpoch,
+    ReconciliationAction,
+    ReconciliationCase,
+    TargetAssignment,
     reconcile,
 )
 
@@ -27,41 +32,49 @@ S = MemberState
 HELD = {T: {0: 3, 1: 3}, U: {0: 2}}
 
 
-def member(state: MemberState, situation: Situation) -> tuple[Member, Target, bool]:
+def member(
+    state: MemberState, situation: ReconciliationCase
+) -> tuple[ConsumerGroupMember, TargetAssignment, bool]:
     """A member that has T-0, T-1 and U-0, and T-2 to give up where its state has such."""
     _, behind, subscribes_to_less = situation.value
-    revoking = {T: {2: 1}} if state in (S.UNREVOKED_PARTITIONS, S.UNKNOWN) else NOTHING
-    made = Member("m", epoch=4, previous_epoch=3, state=state, assigned=HELD, revoking=revoking)
-    target = Target(5 if behind else 4, {T: frozenset({0, 1, 3}), U: frozenset({0})})
+    revoking = (
+        {T: {2: 1}} if state in (S.UNREVOKED_PARTITIONS, S.UNKNOWN) else NO_ASSIGNED_PARTITIONS
+    )
+    made = ConsumerGroupMember(
+        "m", epoch=4, previous_epoch=3, state=state, assigned=HELD, revoking=revoking
+    )
+    target = TargetAssignment(5 if behind else 4, {T: frozenset({0, 1, 3}), U: frozenset({0})})
     return made, target, subscribes_to_less
 
 
 @pytest.mark.parametrize(
-    ("situation", "state"), list(product(Situation, MemberState)), ids=lambda each: each.name
+    ("situation", "state"),
+    list(product(ReconciliationCase, MemberState)),
+    ids=lambda each: each.name,
 )
-def test_every_cell(situation: Situation, state: MemberState) -> None:
+def test_every_cell(situation: ReconciliationCase, state: MemberState) -> None:
     before, target, subscribes_to_less = member(state, situation)
     holds = situation.value[0]
     owned = None if holds else {}
     subscribed = frozenset({T}) if subscribes_to_less else frozenset({T, U})
 
-    def step() -> Member:
+    def step() -> ConsumerGroupMember:
         return reconcile(
             before,
             target,
             owned=owned,
             subscribed=subscribed,
             subscribes_to_less=subscribes_to_less,
-            owned_of=lambda topic: frozenset(),
+            owned_partitions=lambda topic: frozenset(),
         )
 
-    match TABLE[situation][state]:
-        case Step.STAY:
+    match RECONCILIATION_ACTIONS[situation][state]:
+        case ReconciliationAction.STAY:
             assert step() is before
-        case Step.FENCE:
-            with pytest.raises(FencedMember):
+        case ReconciliationAction.FENCE:
+            with pytest.raises(FencedMemberEpoch):
                 step()
-        case Step.STRIP:
+        case ReconciliationAction.REVOKE_UNSUBSCRIBED:
             after = step()
             assert after.epoch == before.epoch
             assert after.assigned == {T: HELD[T]}
@@ -70,9 +83,9 @@ def test_every_cell(situation: Situation, state: MemberState) -> None:
                 assert after.revoking == {**before.revoking, U: HELD[U]}
             else:
                 assert (after.state, after.revoking) == (before.state, before.revoking)
-        case Step.ADVANCE | Step.RESTART as kind:
+        case ReconciliationAction.RECONCILE | ReconciliationAction.RESTART as kind:
             after = step()
-            has_to_give = subscribes_to_less and holds and kind is Step.ADVANCE
+            has_to_give = subscribes_to_less and holds and kind is ReconciliationAction.RECONCILE
             assert after.epoch == (before.epoch if has_to_give else target.epoch)
             assert after.previous_epoch == before.epoch
             wanted = {T: {0: 3, 1: 3}} if has_to_give else {T: {0: 3, 1: 3, 3: target.epoch}}
@@ -80,20 +93,24 @@ def test_every_cell(situation: Situation, state: MemberState) -> None:
             assert after.state is (S.UNREVOKED_PARTITIONS if has_to_give else S.STABLE)
 
 
-def advance(before: Member, target: Target, taken: set[tuple[UUID, int]] | None = None) -> Member:
+def advance(
+    before: ConsumerGroupMember,
+    target: TargetAssignment,
+    taken: set[tuple[UUID, int]] | None = None,
+) -> ConsumerGroupMember:
     return reconcile(
         before,
         target,
         owned={},
         subscribed=frozenset({T, U}),
         subscribes_to_less=False,
-        owned_of=lambda topic: frozenset(p for t, p in taken or () if t == topic),
+        owned_partitions=lambda topic: frozenset(p for t, p in taken or () if t == topic),
     )
 
 
 def test_what_another_still_has_is_waited_for() -> None:
-    target = Target(2, {T: frozenset({0, 1, 2})})
-    waits = advance(Member("m", epoch=1), target, {(T, 1)})
+    target = TargetAssignment(2, {T: frozenset({0, 1, 2})})
+    waits = advance(ConsumerGroupMember("m", epoch=1), target, {(T, 1)})
     assert (waits.state, waits.epoch, waits.assigned) == (
         S.UNRELEASED_PARTITIONS,
         2,
@@ -105,10 +122,10 @@ def test_what_another_still_has_is_waited_for() -> None:
 
 
 def test_what_it_gives_up_itself_and_gets_back_is_free() -> None:
-    before = Member(
+    before = ConsumerGroupMember(
         "m", epoch=1, state=S.UNREVOKED_PARTITIONS, assigned={T: {0: 1}}, revoking={T: {1: 1}}
     )
-    back = advance(before, Target(3, {T: frozenset({0, 1})}), {(T, 0), (T, 1)})
+    back = advance(before, TargetAssignment(3, {T: frozenset({0, 1})}), {(T, 0), (T, 1)})
     assert (back.state, back.assigned) == (S.STABLE, {T: {0: 1, 1: 3}})
 
 
@@ -125,21 +142,23 @@ def test_one_owner_at_a_time_and_everyone_arrives(
     targets: list[list[str]], steps: list[tuple[str, bool]]
 ) -> None:
     """Targets change under way; members report faithfully, late, or not at all."""
-    members = {name: Member(name) for name in "abc"}
+    members = {name: ConsumerGroupMember(name) for name in "abc"}
     epoch = 1
     has: dict[str, set[int]] = {name: set() for name in "abc"}
     """What each client really reads: what it was last told, less what it was told to give up."""
 
     def heartbeat(name: str, owners: list[str], *, tells: bool) -> None:
         owned = {T: frozenset(has[name])} if tells else None
-        target = Target(epoch, {T: frozenset(i for i, who in enumerate(owners) if who == name)})
+        target = TargetAssignment(
+            epoch, {T: frozenset(i for i, who in enumerate(owners) if who == name)}
+        )
         members[name] = reconcile(
             members[name],
             target,
             owned=owned,
             subscribed=frozenset({T}),
             subscribes_to_less=False,
-            owned_of=lambda topic: frozenset(
+            owned_partitions=lambda topic: frozenset(
                 p for each in members.values() for t, p in each.holdings() if t == topic
             ),
         )
@@ -168,7 +187,7 @@ def test_the_table_in_the_docs() -> None:
     begin = text.index("\n", text.index("<!-- the steps:")) + 1
     end = text.index("<!-- the end of the steps -->")
     table = [["", *(state.name for state in MemberState)], ["---"] * (len(MemberState) + 1)]
-    for situation, row in TABLE.items():
+    for situation, row in RECONCILIATION_ACTIONS.items():
         name = situation.name.lower().replace("_", " ")
         table.append([f"**{name}**", *(row[state].value for state in MemberState)])
     wanted = "".join(f"| {' | '.join(row)} |\n" for row in table)
@@ -179,5 +198,5 @@ def test_the_table_in_the_docs() -> None:
 
 def test_an_unknown_state_of_a_later_version() -> None:
     assert MemberState.from_number(9) is S.UNKNOWN
-    fresh = replace(Member("m", epoch=1), state=S.UNKNOWN)
-    assert advance(fresh, Target(7, {T: frozenset({0})})).epoch == 7
+    fresh = replace(ConsumerGroupMember("m", epoch=1), state=S.UNKNOWN)
+    assert advance(fresh, TargetAssignment(7, {T: frozenset({0})})).epoch == 7

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.group import ConsumerGroup
-from odradek.broker.groups.consumer.members import MemberState
-from odradek.broker.groups.consumer.settings import ConsumerSettings
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.member import MemberState
+from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.consumer.stage import ConsumerStage
 from tests.broker.groups.stage import GROUP
 
-NOW = ConsumerSettings(assignment_interval_ms=0)
+NOW = ConsumerGroupConfig(assignment_interval_ms=0)
 
 
 @pytest.mark.parametrize("said", [{"version": 3}, {"instance_id": "i"}], ids=["old", "static"])

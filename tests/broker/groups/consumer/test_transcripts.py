@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.groups.actions import Leaver
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.settings import ConsumerSettings, MigrationPolicy
+from odradek.broker.groups.consumer.settings import (
+    ConsumerGroupConfig,
+    ConsumerGroupMigrationPolicy,
+)
+from odradek.broker.groups.messages import LeavingMember
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.consumer.stage import ConsumerStage, Owned
 from tests.transcripts.retelling import check, transcripts
@@ -24,7 +27,7 @@ FILES = transcripts("consumer_groups")
 CONFIGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "group.initial.rebalance.delay.ms": ("initial_rebalance_delay_ms", int),
     "group.consumer.max.size": ("consumer_max_size", int),
-    "group.consumer.migration.policy": ("migration_policy", MigrationPolicy),
+    "group.consumer.migration.policy": ("migration_policy", ConsumerGroupMigrationPolicy),
     "group.consumer.assignors": ("consumer_assignors", lambda text: tuple(text.split(","))),
 }
 SETTINGS = {
@@ -53,7 +56,7 @@ class Teller:
     @property
     def stage(self) -> ConsumerStage:
         if self._stage is None:
-            settings = ConsumerSettings(**self.settings)
+            settings = ConsumerGroupConfig(**self.settings)
             self._stage = ConsumerStage(GroupConfig(**self.config), settings)
         return self._stage
 
@@ -87,7 +90,7 @@ class Teller:
         elif command == "expressions are matched":
             stage.resolve()
         elif match := re.fullmatch(r"an admin removes (.+)", command):
-            stage.leave(*(Leaver("", each) for each in match[1].split()))
+            stage.leave(*(LeavingMember("", each) for each in match[1].split()))
         else:
             name, verb, *words = command.split()
             self._client_acts(name, verb, words)

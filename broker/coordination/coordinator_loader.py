@@ -1,0 +1,108 @@
+"""How a coordinator's records come back: a partition replayed from its start to its end.
+
+Of plain records only the last of each key is decoded and replayed, in the order of the log, which
+gives the same state as replaying all (as replaying the compacted log does) and bounds what millions
+of them cost. Transactional records and markers depend on what is around them and are replayed one by
+one.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from odradek.protocol.records import records as log_records
+from odradek.protocol.records.batch import Batch, batches
+from odradek.seams.files import Buffer
+
+log = logging.getLogger("odradek.coordination")
+
+NO_PRODUCER = -1
+REPLAYS_PER_STEP = 64
+"""How many records are replayed between two chances for others to run."""
+COMMIT_MARKER, ABORT_MARKER = 1, 0
+
+
+class CoordinatorLoader(ABC):
+    """Replays what was read, a step at a time; nothing is complete before `finish`."""
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes, tuple[int, bytes | None, bool]] = {}
+        """Key to offset and value of the last plain record with it, in the order of the log, and
+        whether there was a tombstone before: that ends pending commits, too."""
+        self._unknown: dict[str, int] = {}
+        self.next_offset = 0
+        self.record_count = 0
+
+    @abstractmethod
+    def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
+        """Take over one record. Raises KafkaError for what can't be read."""
+
+    def has_pending(self, key: bytes) -> bool:
+        """Whether a tombstone of this key also ends what transactions wrote under it."""
+        return False
+
+    @abstractmethod
+    def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Take over a transaction's marker."""
+
+    def feed(self, data: Buffer) -> Iterator[None]:
+        """Take over whole batches; yields wherever others may run.
+
+        Raises KafkaError for what can't be read: state that is not known is not guessed.
+        """
+        for batch in batches(memoryview(data)):
+            if batch.is_control:
+                yield from self._flush()
+                self._control(batch)
+            elif batch.is_transactional:
+                yield from self._flush()
+                yield from self._each(batch, partial(self._replay_pending, batch.producer_id))
+            else:
+                yield from self._each(batch, self._remember)
+            self.next_offset = batch.last_offset + 1
+            self.record_count += batch.record_count
+            yield
+
+    def _each(self, batch: Batch, act: Callable[[log_records.Record], None]) -> Iterator[None]:
+        for count, record in enumerate(log_records.decode_lazily(batch)):
+            if record.key is None:
+                self.skip("no key")
+            else:
+                act(record)
+            if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:
+                yield
+
+    def _replay_pending(self, producer_id: int, record: log_records.Record) -> None:
+        self.replay(record.key or b"", record.value, record.offset, producer_id)
+
+    def finish(self) -> Iterator[None]:
+        yield from self._flush()
+        for name, count in self._unknown.items():
+            log.warning("%d records of an unknown kind (%s) were skipped", count, name)
+
+    def skip(self, what: str) -> None:
+        """Count a record that is not for this coordinator, or not yet."""
+        self._unknown[what] = self._unknown.get(what, 0) + 1
+
+    def _remember(self, record: log_records.Record) -> None:
+        key = record.key or b""
+        _, before, ended = self._latest.pop(key, (-1, b"", False))
+        self._latest[key] = (record.offset, record.value, ended or before is None)
+
+    def _flush(self) -> Iterator[None]:
+        latest, self._latest = self._latest, {}
+        for count, (key, (offset, value, ended)) in enumerate(latest.items()):
+            if ended and self.has_pending(key):
+                self.replay(key, None, offset, NO_PRODUCER)
+            self.replay(key, value, offset, NO_PRODUCER)
+            if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:
+                yield
+
+    def _control(self, batch: Batch) -> None:
+        for each in log_records.decode(batch):
+            marker = int.from_bytes((each.key or b"")[2:4], "big", signed=True)
+            if each.key is not None and marker in (COMMIT_MARKER, ABORT_MARKER):
+                self.complete_transaction(batch.producer_id, committed=marker == COMMIT_MARKER)

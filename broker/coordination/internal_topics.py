@@ -1,0 +1,57 @@
+"""The topics that coordinators keep their state in, as Kafka configures them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from odradek.seams.values import value_class
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+class IntegerConfigs(Protocol):
+    """Of `ServerConfig`, what is needed here."""
+
+    def get_int(self, name: str) -> int: ...
+
+
+@value_class
+class InternalTopic:
+    """A topic that brokers create for themselves when it is first needed."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+def offsets_topic(configs: IntegerConfigs) -> InternalTopic:
+    """`__consumer_offsets` with Kafka's settings."""
+    return InternalTopic(
+        OFFSETS_TOPIC,
+        configs.get_int("offsets.topic.num.partitions"),
+        configs.get_int("offsets.topic.replication.factor"),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(configs.get_int("offsets.topic.segment.bytes")),
+        },
+    )
+
+
+def transactions_topic(configs: IntegerConfigs) -> InternalTopic:
+    """`__transaction_state` with Kafka's settings."""
+    return InternalTopic(
+        TRANSACTIONS_TOPIC,
+        configs.get_int("transaction.state.log.num.partitions"),
+        configs.get_int("transaction.state.log.replication.factor"),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "unclean.leader.election.enable": "false",
+            "min.insync.replicas": str(configs.get_int("transaction.state.log.min.isr")),
+            "segment.bytes": str(configs.get_int("transaction.state.log.segment.bytes")),
+        },
+    )

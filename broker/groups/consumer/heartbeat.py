@@ -1,0 +1,170 @@
+"""ConsumerGroupHeartbeat: what a member of the new protocol says, and what it is told (KIP-848).
+
+Everything happens in heartbeats: joining, subscribing, giving up and getting partitions, leaving. One
+that says nothing new, of a member that has what it should have, leads to no records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from odradek.broker.groups.consumer import record_helpers as records
+from odradek.broker.groups.consumer.consumer_group import (
+    ConsumerGroup,
+    check_instance,
+    unknown_member,
+)
+from odradek.broker.groups.consumer.group_state import ConsumerGroupUpdate
+from odradek.broker.groups.consumer.member import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    AssignedPartitions,
+    ConsumerGroupMember,
+    Partitions,
+)
+from odradek.broker.groups.messages import (
+    NO_ERROR,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatResponse,
+    EventTime,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+
+def heartbeat(
+    group: ConsumerGroup,
+    update: ConsumerGroupUpdate,
+    request: ConsumerGroupHeartbeat,
+    now: EventTime,
+) -> ConsumerGroupHeartbeatResponse:
+    """A member is alive, joins, or says what changed. Raises KafkaError, and then nothing has."""
+    group.check_group_size(update, request.member_id)
+    before = _find(group, update, request)
+    after = _said(before, request)
+    expression_changed, is_resolved = group.update_regular_expression(update, before, after)
+    topics_changed = group.subscribe(update, before, after)
+    group.update_group_epoch(update, bump=topics_changed or is_resolved)
+    group.update_target_assignment(update, now)
+    member = group.reconcile(
+        update,
+        after.member_id,
+        request.owned,
+        now,
+        subscription_changed=topics_changed or expression_changed,
+    )
+    group.extend_session(member.member_id, now)
+    is_full = (
+        request.rebalance_timeout_ms != -1
+        and (request.topics is not None or request.regex is not None)
+        and request.owned is not None
+    )
+    is_told = request.epoch == JOIN_EPOCH or is_full or member.assigned != before.assigned
+    return ConsumerGroupHeartbeatResponse(
+        NO_ERROR,
+        None,
+        member.member_id,
+        member.epoch,
+        group.environment.settings(group.group_id).heartbeat_interval_ms,
+        _told(member.assigned) if is_told else None,
+    )
+
+
+def _find(
+    group: ConsumerGroup, update: ConsumerGroupUpdate, request: ConsumerGroupHeartbeat
+) -> ConsumerGroupMember:
+    """The member that speaks, or a new one; a static one that is back takes its old place."""
+    member_id, instance_id = request.member_id, request.instance_id
+    if instance_id is None:
+        member = update.members.get(member_id)
+        if member is not None:
+            _check_epoch(member, request)
+            return member
+        if request.epoch != JOIN_EPOCH:
+            raise unknown_member(group.group_id, member_id)
+        return group.get_or_create_member(update, member_id)
+    existing = update.state.static_member(instance_id)
+    if request.epoch != JOIN_EPOCH:
+        existing = check_instance(existing, instance_id, member_id)
+        _check_epoch(existing, request)
+        return existing
+    if existing is None:
+        return group.get_or_create_member(update, member_id)
+    if not existing.is_classic and not existing.is_temporarily_away:
+        raise KafkaError(
+            ErrorCode.unreleased_instance_id,
+            f"Static member {member_id} with instance id {instance_id} cannot join the group "
+            f"because the instance id is owned by {existing.member_id} member.",
+        )
+    back = replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    group.replace(update, existing, back)
+    return back
+
+
+def _check_epoch(member: ConsumerGroupMember, request: ConsumerGroupHeartbeat) -> None:
+    """Raises FENCED_MEMBER_EPOCH, unless it only missed the answer that told it the present one."""
+    if request.epoch in (JOIN_EPOCH, member.epoch):
+        return
+    if request.epoch > member.epoch:
+        compared = "greater"
+    elif request.epoch == member.previous_epoch and _is_within(request.owned, member.assigned):
+        return
+    else:
+        compared = "smaller"
+    raise KafkaError(
+        ErrorCode.fenced_member_epoch,
+        f"The consumer group member has a {compared} member epoch ({request.epoch}) than the one "
+        f"known by the group coordinator ({member.epoch}). The member must abandon all its "
+        "partitions and rejoin.",
+    )
+
+
+def _is_within(owned: Partitions | None, assigned: AssignedPartitions) -> bool:
+    if owned is None:
+        return False
+    return all(
+        topic in assigned and all(partition in assigned[topic] for partition in partitions)
+        for topic, partitions in owned.items()
+    )
+
+
+def _said(member: ConsumerGroupMember, request: ConsumerGroupHeartbeat) -> ConsumerGroupMember:
+    """The member with what it says of itself."""
+    timeout_ms = request.rebalance_timeout_ms
+    return replace(
+        member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        assignor=member.assignor if request.assignor is None else request.assignor,
+        topics=member.topics if request.topics is None else frozenset(request.topics),
+        regex=member.regex if request.regex is None else request.regex,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=None,
+    )
+
+
+def _told(assigned: AssignedPartitions) -> dict[UUID, tuple[int, ...]]:
+    return {topic: tuple(sorted(partitions)) for topic, partitions in assigned.items()}
+
+
+def leaver(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> ConsumerGroupMember:
+    """The member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+    if request.instance_id is not None:
+        found = group.state.static_member(request.instance_id)
+        return check_instance(found, request.instance_id, request.member_id)
+    member = group.state.members.get(request.member_id)
+    if member is None:
+        raise unknown_member(group.group_id, request.member_id)
+    return member
+
+
+def leave_for_now(
+    group: ConsumerGroup, update: ConsumerGroupUpdate, member: ConsumerGroupMember
+) -> ConsumerGroupHeartbeatResponse:
+    """A static member goes, and keeps what it has until its session ends."""
+    kept = {topic: dict.fromkeys(partitions, 0) for topic, partitions in member.assigned.items()}
+    away = replace(member, epoch=STATIC_LEAVE_EPOCH, assigned=kept, revoking={})
+    update.write(records.current(group.group_id, away))
+    return ConsumerGroupHeartbeatResponse(NO_ERROR, None, member.member_id, STATIC_LEAVE_EPOCH)

@@ -1,0 +1,513 @@
+"""One partition of `__consumer_offsets`: its groups and their offsets, without I/O.
+
+Every operation takes a request and gives `TransactionResult`. The state is what replaying the partition's
+records gives, plus what is under way in the groups (rebalances, sessions, waiting members); see
+`result` for how the two meet. A group is a classic or a consumer group, and can become the other;
+what happens to consumer groups is in `consumer.operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from uuid import UUID
+
+from odradek.broker.groups.classic_group import ClassicGroup
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
+from odradek.broker.groups.consumer.describe import describe as describe_consumer
+from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
+from odradek.broker.groups.consumer.group_manager import ConsumerGroupManager, Group
+from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
+from odradek.broker.groups.describe import (
+    ClassicGroupNotFound,
+    DescribedGroup,
+    ListedGroup,
+    describe,
+)
+from odradek.broker.groups.messages import (
+    NO_ERROR,
+    NO_MEMBER_ID,
+    AppendCompletion,
+    AssignmentWritten,
+    ClassicGroupMetadata,
+    CommittedOffset,
+    ConsumerGroupHeartbeat,
+    CoordinatorResult,
+    EventTime,
+    Future,
+    GroupConverted,
+    GroupCreated,
+    GroupErrors,
+    GroupKey,
+    Heartbeat,
+    HeartbeatResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeaveGroupResponse,
+    LeaveMemberResponse,
+    MembersExpired,
+    OffsetKey,
+    OffsetPartitionErrors,
+    Record,
+    RecordAppend,
+    Reply,
+    SendReplies,
+    StaticMemberReplaced,
+    SyncGroup,
+    SyncGroupResponse,
+    TransactionalProducer,
+)
+from odradek.broker.groups.offset_store import NO_PRODUCER, FetchedTopic, OffsetStore
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.schemas.consumer_group_records import ConsumerGroupMetadataKey
+from odradek.seams.values import value_class
+
+NO_MEMBER = (None, -1)
+"""Who asks for offsets, and does not say that it is a member."""
+
+
+@value_class
+class OffsetToCommit:
+    topic: str
+    topic_id: UUID | None
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+@value_class
+class OffsetCommit:
+    """OffsetCommit. A generation below 0 says that nobody of the group's members commits."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    offsets: tuple[OffsetToCommit, ...]
+    retention_ms: int = -1
+    """How long old clients (v2-4) want the offsets kept; -1 is the broker's retention."""
+    knows_consumer_groups: bool = True
+    """From version 9 on a group that is not there is GROUP_ID_NOT_FOUND, not ILLEGAL_GENERATION,
+    and members of consumer groups can say their epoch."""
+    producer: TransactionalProducer | None = None
+    """TxnOffsetCommit: in whose transaction."""
+
+
+class GroupCoordinatorShard:
+    """See the module."""
+
+    def __init__(
+        self, config: GroupConfig, environment: ConsumerGroupEnvironment | None = None
+    ) -> None:
+        """`environment` is what consumer groups know of the world; without one, nothing."""
+        self._config = config
+        self._environment = environment or ConsumerGroupEnvironment(config)
+        self.groups: dict[str, Group] = {}
+        self.offsets = OffsetStore()
+        self.consumers = ConsumerGroupManager(self.groups, self._environment)
+
+    # Replaying
+
+    def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER) -> None:
+        """Take over a record at `offset` of the log."""
+        key, value = record
+        if isinstance(key, OffsetKey):
+            if value is None:
+                self.offsets.remove(key)
+                return
+            assert isinstance(value, CommittedOffset)
+            value.record_offset = offset
+            if key.group_id not in self.groups:  # offsets alone make a simple group
+                when = EventTime(0, value.commit_timestamp_ms)
+                self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, when)
+            self.offsets.put(key, value, producer_id)
+        elif not isinstance(key, GroupKey):
+            self._replay_consumer(record)
+        elif value is None:
+            if not isinstance(self.groups.get(key.group_id), ConsumerGroup):
+                self.groups.pop(key.group_id, None)
+        else:
+            assert isinstance(value, ClassicGroupMetadata)
+            group = ClassicGroup.from_stored(key.group_id, value, self._config)
+            self.groups[key.group_id] = group
+
+    def _replay_consumer(self, record: Record) -> None:
+        """A record of a consumer group, which takes the place of what offsets alone made. What ends
+        one that is gone, or has become a classic group, is passed over."""
+        key, value = record
+        assert not isinstance(key, OffsetKey | GroupKey)
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self.groups[key.group_id] = ConsumerGroup(key.group_id, self._environment)
+        group.state.replay(key, value)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            del self.groups[key.group_id]
+
+    def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
+        self.offsets.complete_transaction(producer_id, committed=committed)
+
+    def loaded(self, group_id: str, now: EventTime) -> CoordinatorResult:
+        """All is replayed: a group begins to live."""
+        group = self.groups[group_id]
+        if isinstance(group, ConsumerGroup):
+            group.on_group_loaded(now)
+            return CoordinatorResult()
+        return group.on_group_loaded(now)
+
+    def unloaded(self, code: ErrorCode, now: EventTime) -> CoordinatorResult:
+        """This node does not coordinate the partition any more: whoever waits is told `code`."""
+        result = CoordinatorResult()
+        for group in self.groups.values():
+            result.replies += group.end(code, now).replies
+        return result
+
+    # Membership
+
+    def join(self, request: JoinGroup, future: Future, now: EventTime) -> CoordinatorResult:
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ClassicGroup):
+            return group.join(request, future, now)
+        if group is not None and not group.is_empty:
+            return self.consumers.join(group, request, future, now)
+        if request.member_id != NO_MEMBER_ID:
+            return _refused(
+                future, JoinGroupResponse(ErrorCode.unknown_member_id, request.member_id)
+            )
+        return self._create(request, group, future, now)
+
+    def _create(
+        self, request: JoinGroup, before: ConsumerGroup | None, future: Future, now: EventTime
+    ) -> CoordinatorResult:
+        """The first member makes the group; an empty consumer group makes room for it."""
+        group = ClassicGroup(request.group_id, self._config, now)
+        self.groups[request.group_id] = group
+        stored = Record(GroupKey(request.group_id), group.stored({}))  # before anyone is in it
+        result = group.join(request, future, now)
+        assert not result.appends, "a first join has nothing to store"
+        replies, result.replies = tuple(result.replies), []
+        if before is None:
+            completion: AppendCompletion = GroupCreated(request.group_id, replies)
+            records: tuple[Record, ...] = (stored,)
+        else:
+            completion, records = (
+                GroupConverted(request.group_id, before, replies),
+                (*before.gone(), stored),
+            )
+        result.appends.append(RecordAppend(records, completion, replay=False, atomic=True))
+        return result
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeat, future: Future, now: EventTime
+    ) -> CoordinatorResult:
+        return self.consumers.heartbeat(request, future, now)
+
+    def sync(self, request: SyncGroup, future: Future, now: EventTime) -> CoordinatorResult:
+        group = self.groups.get(request.group_id)
+        if group is None or group.is_empty:
+            return _refused(future, SyncGroupResponse(ErrorCode.unknown_member_id))
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.sync(group, request, future, now)
+        return group.sync(request, future, now)
+
+    def heartbeat(self, request: Heartbeat, future: Future, now: EventTime) -> CoordinatorResult:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            return _refused(future, HeartbeatResponse(ErrorCode.unknown_member_id))
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.classic_heartbeat(group, request, future, now)
+        return group.heartbeat(request, future, now)
+
+    def leave(self, request: LeaveGroup, future: Future, now: EventTime) -> CoordinatorResult:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            unknown = ErrorCode.unknown_member_id
+            members = (
+                LeaveMemberResponse(each.member_id, each.instance_id, unknown)
+                for each in request.members
+            )
+            return _refused(future, LeaveGroupResponse(NO_ERROR, tuple(members)))
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.leave(group, request, future, now)
+        return group.leave(request, future, now)
+
+    def tick(self, group_id: str, now: EventTime) -> CoordinatorResult:
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.tick(group, now)
+        return CoordinatorResult() if group is None else group.tick(now)
+
+    def next_deadline_ms(self, group_id: str) -> int | None:
+        """When a group wants its next `tick`."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.next_deadline_ms
+
+    # What became of an append
+
+    def appended(self, completion: AppendCompletion, now: EventTime) -> CoordinatorResult:
+        if isinstance(completion, SendReplies | GroupCreated | MembersExpired):
+            return CoordinatorResult(replies=list(completion.replies))
+        if isinstance(completion, GroupConverted):
+            return self.consumers.converted(completion, now)
+        group = self.groups.get(completion.group_id)
+        return (
+            group.appended(completion, now)
+            if isinstance(group, ClassicGroup)
+            else CoordinatorResult()
+        )
+
+    def append_failed(
+        self, completion: AppendCompletion, code: ErrorCode, now: EventTime, *, written: bool
+    ) -> CoordinatorResult:
+        """See `ClassicGroup.append_failed`."""
+        if isinstance(completion, AssignmentWritten | StaticMemberReplaced):
+            group = self.groups.get(completion.group_id)
+            if not isinstance(group, ClassicGroup):
+                return CoordinatorResult()
+            return group.append_failed(completion, code, now, written=written)
+        if isinstance(completion, GroupConverted):
+            return self.consumers.group_conversion_failed(completion, code, written, now)
+        if isinstance(completion, MembersExpired):
+            return self.consumers.member_expiration_failed(completion, code, written, now)
+        result = CoordinatorResult()
+        if isinstance(completion, GroupCreated) and not written:
+            group = self.groups.pop(completion.group_id, None)
+            if group is not None:
+                result = group.end(code, now)
+        result.replies += [
+            Reply(future, respond.failed(code)) for future, respond in completion.replies
+        ]
+        return result
+
+    # Offsets
+
+    def commit(self, request: OffsetCommit, future: Future, now: EventTime) -> CoordinatorResult:
+        asked = request.offsets
+        error = self._check_commit(request, now)
+        if error is not NO_ERROR:
+            refused = tuple((each.topic, each.partition, error) for each in asked)
+            return _refused(future, OffsetPartitionErrors(error, refused))
+        errors, records = [], []
+        for each in asked:
+            if _java_length(each.metadata or "") > self._config.offset_metadata_max_bytes:
+                code = ErrorCode.offset_metadata_too_large
+            else:
+                code = NO_ERROR
+                key = OffsetKey(request.group_id, each.topic, each.partition)
+                records.append(Record(key, _to_commit(each, request, now)))
+            errors.append((each.topic, each.partition, code))
+        respond = OffsetPartitionErrors(NO_ERROR, tuple(errors))
+        return _write(records, future, respond, request.producer)
+
+    def _check_commit(self, request: OffsetCommit, now: EventTime) -> ErrorCode:
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.check_commit(
+                request.member_id,
+                request.instance_id,
+                request.generation,
+                partitions=[
+                    (each.topic_id or self._environment.topics.id_of(each.topic), each.partition)
+                    for each in request.offsets
+                ],
+                knows_epochs=request.knows_consumer_groups,
+                transactional=request.producer is not None,
+            )
+        if group is not None:
+            return group.check_commit(
+                request.member_id,
+                request.instance_id,
+                request.generation,
+                now,
+                transactional=request.producer is not None,
+            )
+        if request.generation < 0:
+            return NO_ERROR  # the offsets make it a simple group
+        if request.knows_consumer_groups and request.producer is None:
+            return ErrorCode.group_id_not_found
+        return ErrorCode.illegal_generation
+
+    def fetch(
+        self,
+        group_id: str,
+        topics: Iterable[tuple[str, UUID | None, Iterable[int]]] | None,
+        *,
+        require_stable: bool,
+        member: tuple[str | None, int] = NO_MEMBER,
+    ) -> list[FetchedTopic]:
+        """Offsets of these topics' partitions, or all there are. A group that is not there is no
+        error, it has committed nothing.
+
+        `member` is the id and the epoch of who asks, if it says so: one of a consumer group is told
+        UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH if it is not that (any more).
+        """
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            error = group.check_fetch(*member)
+            if error is not NO_ERROR:
+                raise KafkaError(error)
+        if topics is None:
+            return self.offsets.fetch_all(group_id, require_stable=require_stable)
+        return [
+            self.offsets.fetch(group_id, name, topic_id, partitions, require_stable=require_stable)
+            for name, topic_id, partitions in topics
+        ]
+
+    def delete_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]], future: Future
+    ) -> CoordinatorResult:
+        group = self.groups.get(group_id)
+        error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
+        if group is None or error is not NO_ERROR:
+            return _refused(future, OffsetPartitionErrors(error, ()))
+        errors, records = [], []
+        for topic, partition in partitions:
+            key = OffsetKey(group_id, topic, partition)
+            if group.is_subscribed_to(topic):
+                errors.append((topic, partition, ErrorCode.group_subscribed_to_topic))
+                continue
+            errors.append((topic, partition, NO_ERROR))
+            if self.offsets.has(key):
+                records.append(Record(key, None))
+        return _write(records, future, OffsetPartitionErrors(NO_ERROR, tuple(errors)))
+
+    def topic_deleted(self, topic: str, topic_id: UUID) -> CoordinatorResult:
+        records = [Record(key, None) for key in self.offsets.keys_of_topic(topic, topic_id)]
+        result = CoordinatorResult()
+        if records:
+            result.appends.append(RecordAppend(tuple(records)))
+        return result
+
+    def expire(self, group_id: str, now: EventTime) -> tuple[CoordinatorResult, int]:
+        """Let old offsets go, and the group with them if nothing is left; how many offsets."""
+        group = self.groups.get(group_id)
+        result = CoordinatorResult()
+        if group is None:
+            return result, 0
+        expired = self.offsets.expired(
+            group_id,
+            group.expiry_rule(),
+            now_ms=now.wall_ms,
+            retention_ms=self._config.offsets_retention_ms,
+        )
+        expired = [key for key in expired if not group.is_subscribed_to(key.topic)]
+        records = [Record(key, None) for key in expired]
+        is_bare = len(expired) == len(self.offsets.keys(group_id))
+        if (
+            is_bare
+            and group.is_empty
+            and not self.offsets.has_pending_transactional_offsets(group_id)
+        ):
+            records += group.gone()
+        if records:
+            result.appends.append(RecordAppend(tuple(records)))
+        return result, len(expired)
+
+    # Groups as a whole
+
+    def delete_group(self, group_id: str, future: Future) -> CoordinatorResult:
+        group = self.groups.get(group_id)
+        error = ErrorCode.group_id_not_found if group is None else group.check_delete()
+        respond = GroupErrors(((group_id, error),))
+        if group is None or error is not NO_ERROR:
+            return _refused(future, respond)
+        records = [Record(key, None) for key in self.offsets.keys(group_id)]
+        records += group.gone()
+        return _write(records, future, respond)
+
+    def delete_all(self, now: EventTime) -> CoordinatorResult:
+        """Forget every group, members or not, and all offsets; who waits is told that it is unknown."""
+        result = CoordinatorResult()
+        for group in self.groups.values():
+            result.replies += group.end(ErrorCode.unknown_member_id, now).replies
+        group_ids = dict.fromkeys((*self.groups, *self.offsets.groups()))
+        records = [Record(key, None) for each in group_ids for key in self.offsets.keys(each)]
+        for each in group_ids:
+            ended = self.groups.get(each)
+            records += [Record(GroupKey(each), None)] if ended is None else ended.gone()
+        self.groups.clear()
+        if records:
+            result.appends.append(RecordAppend(tuple(records)))
+        return result
+
+    def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
+        """Groups in one of these states and of one of these kinds, in lower case; empty is any."""
+        return [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state_name, group.kind)
+            for group in self.groups.values()
+            if (not states or group.state_name.lower() in states)
+            and (not kinds or group.kind in kinds)
+        ]
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """A classic group. Raises NotClassicGroup."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            found = "not found" if group is None else "is not a classic group"
+            raise ClassicGroupNotFound(f"Group {group_id} {found}.")
+        return describe(group)
+
+    def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        """Raises GROUP_ID_NOT_FOUND for what is no consumer group."""
+        return describe_consumer(self.consumers.group(group_id))
+
+    def on_regular_expressions_resolved(
+        self, group_id: str, found: Mapping[str, ResolvedRegularExpression], now: EventTime
+    ) -> CoordinatorResult:
+        """See `Resolve`; nothing was found where matching failed."""
+        return self.consumers.resolved(group_id, found)
+
+
+def _refused(
+    future: Future,
+    respond: JoinGroupResponse
+    | SyncGroupResponse
+    | HeartbeatResponse
+    | LeaveGroupResponse
+    | OffsetPartitionErrors
+    | GroupErrors,
+) -> CoordinatorResult:
+    result = CoordinatorResult()
+    result.reply(future, respond)
+    return result
+
+
+def _write(
+    records: list[Record],
+    future: Future,
+    respond: OffsetPartitionErrors | GroupErrors,
+    producer: TransactionalProducer | None = None,
+) -> CoordinatorResult:
+    """Write what replaying will do, then answer; at once if there is nothing to write."""
+    result = CoordinatorResult()
+    if records:
+        completion = SendReplies((Reply(future, respond),))
+        is_atomic = producer is not None
+        result.appends.append(
+            RecordAppend(tuple(records), completion, atomic=is_atomic, producer=producer)
+        )
+    else:
+        result.reply(future, respond)
+    return result
+
+
+def _to_commit(offset: OffsetToCommit, request: OffsetCommit, now: EventTime) -> CommittedOffset:
+    """As Kafka, the offsets of transactions are kept without their topic's id."""
+    retention_ms = request.retention_ms
+    return CommittedOffset(
+        offset.offset,
+        offset.leader_epoch,
+        offset.metadata or "",
+        now.wall_ms,
+        None if retention_ms == -1 else now.wall_ms + retention_ms,
+        offset.topic_id if request.producer is None else None,
+    )
+
+
+def _java_length(text: str) -> int:
+    """UTF-16 code units, which is what Kafka measures metadata in."""
+    return len(text) + sum(ord(each) > 0xFFFF for each in text)

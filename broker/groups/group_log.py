@@ -1,0 +1,94 @@
+"""Groups in `__consumer_offsets`: how their records get there, how they come back.
+
+A group lives in one partition, found from its id's hash, and in the memory of that partition's
+leader. Records are written in Kafka's formats, so that its tools and brokers read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from odradek.broker.coordination import coordinator_loader
+from odradek.broker.coordination import coordinator_log as log
+from odradek.broker.groups import record_serde as group_records
+from odradek.broker.groups.messages import Record
+from odradek.broker.groups.offset_store import NO_PRODUCER
+from odradek.protocol.schemas.serde import UnknownRecord
+from odradek.storage.log.verifications import Guard
+
+
+class OffsetsLog(log.CoordinatorLog, Protocol):
+    """`__consumer_offsets`, in which transactions write too."""
+
+    def begin_verification(
+        self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
+    ) -> Guard | None:
+        """See `storage.log.producers.ProducerStates.begin_verification`."""
+        ...
+
+    def append_in_transaction(
+        self, partition: int, batch: bytearray, now_ms: int, guard: Guard | None
+    ) -> int:
+        """As `append`, of a producer; its first batch in a transaction needs the guard."""
+        ...
+
+    def append_marker(
+        self, partition: int, batch: bytearray, now_ms: int, transaction_version: int
+    ) -> int:
+        """As `append`, the end of a producer's transaction."""
+        ...
+
+
+class GroupRecordReplayer(Protocol):
+    """Whose state the records make."""
+
+    def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER) -> None: ...
+
+    def complete_transaction(self, producer_id: int, *, committed: bool) -> None: ...
+
+
+def build_batches(
+    records: Sequence[Record],
+    *,
+    now_ms: int,
+    compression: int,
+    batch_bytes_max: int,
+    atomic: bool,
+    producer: tuple[int, int] | None = None,
+) -> Iterator[tuple[bytearray, Sequence[Record]]]:
+    """The batches that hold these records, in order, each with its records; see
+    `coordination.log.build_batches`.
+    """
+    for batch, part in log.build_batches(
+        [group_records.encode(each) for each in records],
+        now_ms=now_ms,
+        compression=compression,
+        batch_bytes_max=batch_bytes_max,
+        atomic=atomic,
+        producer=producer,
+    ):
+        yield batch, records[part]
+
+
+class GroupLoader(coordinator_loader.CoordinatorLoader):
+    """Replays the records of a partition into its groups and offsets."""
+
+    def __init__(self, replayer: GroupRecordReplayer) -> None:
+        super().__init__()
+        self._replayer = replayer
+
+    def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
+        try:
+            decoded = group_records.decode_key(key)
+        except (group_records.UnsupportedGroupRecord, UnknownRecord) as error:
+            self.skip(str(error))
+            return
+        stored = None if value is None else group_records.decode_value(decoded, value)
+        self._replayer.replay(Record(decoded, stored), offset, producer_id)
+
+    def has_pending(self, key: bytes) -> bool:
+        return group_records.is_offset_key(key)
+
+    def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
+        self._replayer.complete_transaction(producer_id, committed=committed)

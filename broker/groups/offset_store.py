@@ -1,0 +1,195 @@
+"""Committed offsets: what the records of `__consumer_offsets` say of who has read how far.
+
+The state is what replaying the records gives, nothing else changes it. An offset committed in a
+transaction is pending until the transaction's marker is replayed; until then a reader who wants
+stable offsets is sent away (KIP-447).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+from uuid import UUID
+
+from odradek.broker.groups.messages import NO_ERROR, CommittedOffset, OffsetKey
+from odradek.broker.groups.offset_expiration import OffsetExpirationRule, is_expired
+from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
+
+NO_PRODUCER = -1
+NO_OFFSET = CommittedOffset(-1)
+
+ByPartition: TypeAlias = dict[int, CommittedOffset]
+
+
+@value_class
+class FetchedOffset:
+    partition: int
+    offset: CommittedOffset
+    error: ErrorCode = NO_ERROR
+
+
+@value_class
+class FetchedTopic:
+    topic: str
+    topic_id: UUID | None
+    partitions: tuple[FetchedOffset, ...]
+
+
+class OffsetStore:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, ByPartition]] = {}
+        self._transactions: dict[int, dict[OffsetKey, CommittedOffset]] = {}
+        """Producer id to what it committed in its transaction that goes on."""
+        self._unstable: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
+        """Group to partitions with pending commits, and the producers those are of."""
+        self.count = 0
+        """Offsets held, without the pending ones."""
+
+    # Replaying
+
+    def put(self, key: OffsetKey, offset: CommittedOffset, producer_id: int = NO_PRODUCER) -> None:
+        if producer_id == NO_PRODUCER:
+            self._hold(key, offset)
+            return
+        self._transactions.setdefault(producer_id, {})[key] = offset
+        partitions = self._unstable.setdefault(key.group_id, {})
+        partitions.setdefault((key.topic, key.partition), {})[producer_id] = None
+
+    def _hold(self, key: OffsetKey, offset: CommittedOffset) -> None:
+        partitions = self._groups.setdefault(key.group_id, {}).setdefault(key.topic, {})
+        self.count += key.partition not in partitions
+        partitions[key.partition] = offset
+
+    def remove(self, key: OffsetKey) -> None:
+        """A tombstone: the offset goes, and what is pending for it too."""
+        topics = self._groups.get(key.group_id, {})
+        partitions = topics.get(key.topic, {})
+        if partitions.pop(key.partition, None) is not None:
+            self.count -= 1
+            if not partitions:
+                del topics[key.topic]
+            if not topics:
+                del self._groups[key.group_id]
+        producers = self._unstable.get(key.group_id, {}).get((key.topic, key.partition), {})
+        for producer_id in list(producers):
+            self._transactions[producer_id].pop(key, None)
+            self._complete_sync(key, producer_id)
+
+    def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A transaction marker: what was pending holds from now on, or never did.
+
+        Of a pending commit and a plain one the later record holds, so that it does not matter what
+        compaction left of the two.
+        """
+        for key, offset in self._transactions.pop(producer_id, {}).items():
+            self._complete_sync(key, producer_id)
+            if not committed:
+                continue
+            held = self.get(key)
+            if held is None or offset.record_offset > held.record_offset:
+                self._hold(key, offset)
+
+    def _complete_sync(self, key: OffsetKey, producer_id: int) -> None:
+        partitions = self._unstable.get(key.group_id, {})
+        producers = partitions.get((key.topic, key.partition), {})
+        producers.pop(producer_id, None)
+        if not producers:
+            partitions.pop((key.topic, key.partition), None)
+        if not partitions:
+            self._unstable.pop(key.group_id, None)
+
+    # Asking
+
+    def get(self, key: OffsetKey) -> CommittedOffset | None:
+        return self._groups.get(key.group_id, {}).get(key.topic, {}).get(key.partition)
+
+    def groups(self) -> Iterator[str]:
+        """Groups with offsets, the pending ones included."""
+        yield from self._groups
+        for group_id in self._unstable:
+            if group_id not in self._groups:
+                yield group_id
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        return (topic, partition) in self._unstable.get(group_id, {})
+
+    def has_pending_transactional_offsets(self, group_id: str) -> bool:
+        return group_id in self._unstable
+
+    def fetch(
+        self,
+        group_id: str,
+        topic: str,
+        topic_id: UUID | None,
+        partitions: Iterable[int],
+        *,
+        require_stable: bool,
+    ) -> FetchedTopic:
+        """Offsets of these partitions; -1 where there is none, or one of an older topic's life."""
+        held = self._groups.get(group_id, {}).get(topic, {})
+        found = []
+        for partition in partitions:
+            offset = held.get(partition)
+            if require_stable and self.is_unstable(group_id, topic, partition):
+                unstable = ErrorCode.unstable_offset_commit
+                found.append(FetchedOffset(partition, NO_OFFSET, unstable))
+            elif offset is None or _belongs_elsewhere(offset, topic_id):
+                found.append(FetchedOffset(partition, NO_OFFSET))
+            else:
+                found.append(FetchedOffset(partition, offset))
+        return FetchedTopic(topic, topic_id, tuple(found))
+
+    def fetch_all(self, group_id: str, *, require_stable: bool) -> list[FetchedTopic]:
+        return [
+            self.fetch(group_id, topic, None, partitions, require_stable=require_stable)
+            for topic, partitions in self._groups.get(group_id, {}).items()
+        ]
+
+    def keys(self, group_id: str) -> list[OffsetKey]:
+        """Every partition the group has an offset of, pending ones included."""
+        held = [
+            OffsetKey(group_id, topic, partition)
+            for topic, partitions in self._groups.get(group_id, {}).items()
+            for partition in partitions
+        ]
+        pending = (OffsetKey(group_id, *each) for each in self._unstable.get(group_id, {}))
+        return [*held, *(key for key in pending if self.get(key) is None)]
+
+    def has(self, key: OffsetKey) -> bool:
+        return self.get(key) is not None or self.is_unstable(*key)
+
+    def expired(
+        self, group_id: str, rule: OffsetExpirationRule | None, *, now_ms: int, retention_ms: int
+    ) -> list[OffsetKey]:
+        """Whose time is over. Not while a transaction may yet replace them."""
+        return [
+            OffsetKey(group_id, topic, partition)
+            for topic, partitions in self._groups.get(group_id, {}).items()
+            for partition, offset in partitions.items()
+            if is_expired(offset, rule, now_ms=now_ms, retention_ms=retention_ms)
+            and not self.is_unstable(group_id, topic, partition)
+        ]
+
+    def keys_of_topic(self, topic: str, topic_id: UUID) -> list[OffsetKey]:
+        """Offsets committed for a topic, by any group, that is not another of the same name."""
+        found = [
+            OffsetKey(group_id, topic, partition)
+            for group_id, topics in self._groups.items()
+            for partition, offset in topics.get(topic, {}).items()
+            if offset.topic_id in (None, topic_id)
+        ]
+        seen = set(found)
+        for pending in self._transactions.values():
+            for key, offset in pending.items():
+                if key.topic == topic and offset.topic_id in (None, topic_id) and key not in seen:
+                    seen.add(key)
+                    found.append(key)
+        return found
+
+
+def _belongs_elsewhere(offset: CommittedOffset, topic_id: UUID | None) -> bool:
+    """Whether it was committed for a topic of the same name that is gone."""
+    return topic_id is not None and offset.topic_id is not None and offset.topic_id != topic_id

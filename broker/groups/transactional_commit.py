@@ -1,0 +1,72 @@
+"""Offsets committed in a transaction: the coordinator of the transaction is asked first (KIP-890)."""
+
+from __future__ import annotations
+
+from odradek.broker.coordination.coordinator_runtime import COORDINATOR_ERROR_BY_LOG_ERROR
+from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC
+from odradek.broker.groups.group_log import OffsetsLog
+from odradek.broker.groups.messages import TransactionalProducer
+from odradek.broker.transactions.partition_verification import (
+    AddPartitionsToTransaction,
+    TransactionSupportedOperation,
+    add_or_verify_partitions,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.verifications import UNGUARDED
+
+AS_GROUP_COORDINATOR = {
+    **COORDINATOR_ERROR_BY_LOG_ERROR,
+    ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
+}
+"""Asked again without another search for the coordinator, which nobody has lost."""
+
+
+@value_class
+class TransactionalCommit:
+    """In which transaction somebody commits, and whom to ask about it.
+
+    `is_verified` is False where `transaction.partition.verification.enable` is.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    support: TransactionSupportedOperation
+    coordinator: AddPartitionsToTransaction
+    is_verified: bool = True
+
+
+async def verify_transaction(
+    transaction: TransactionalCommit, log: OffsetsLog, partition: int
+) -> TransactionalProducer:
+    """Who may append to a partition of `__consumer_offsets` in the transaction. Raises KafkaError."""
+    producer_id, epoch = transaction.producer_id, transaction.producer_epoch
+    support = transaction.support
+    if not transaction.is_verified and not support.adds_partitions:
+        if producer_id < 0 or epoch < 0:
+            raise KafkaError(ErrorCode.unknown_server_error, "a transaction of no producer")
+        return TransactionalProducer(producer_id, epoch, UNGUARDED)
+    try:
+        guard = log.begin_verification(
+            partition, producer_id, epoch, adds_partitions=support.adds_partitions
+        )
+    except KafkaError as error:
+        raise KafkaError(AS_GROUP_COORDINATOR.get(error.code, error.code)) from error
+    if guard is not None:
+        wanted = TopicPartition(OFFSETS_TOPIC, partition)
+        errors = await add_or_verify_partitions(
+            transaction.coordinator,
+            transaction.transactional_id,
+            producer_id,
+            epoch,
+            [wanted],
+            support,
+        )
+        code = errors[wanted]
+        if code is not ErrorCode.none:
+            raise KafkaError(AS_GROUP_COORDINATOR.get(code, code), "the transaction said no")
+    return TransactionalProducer(
+        producer_id, epoch, guard if transaction.is_verified else UNGUARDED
+    )

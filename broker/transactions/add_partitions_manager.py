@@ -1,0 +1,168 @@
+"""Who coordinates a transaction, asked by the leaders of its partitions: this node, or another one.
+
+The coordinator is the leader of the transactional id's partition of `__transaction_state`. One that is
+another broker is asked by AddPartitionsToTxn (version 4 on, KIP-890): one request at a time, which
+carries all the transactions that came meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import trio
+
+from odradek.broker.coordination.coordinator_log import partition_for
+from odradek.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from odradek.broker.network.request_batcher import RequestBatcher
+from odradek.broker.transactions.partition_verification import AddPartitionsToTransaction
+from odradek.client.errors import ClientError, Unsupported
+from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, Api
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import MetadataImage
+from odradek.seams.values import value_class
+from odradek.storage.directories.names import TopicPartition
+
+log = logging.getLogger("odradek.transactions")
+
+BATCHED_VERSION_MIN = 4
+"""AddPartitionsToTxn: from here on it is a broker's question."""
+NO_LEADER = -1
+
+PartitionErrors = Mapping[TopicPartition, ErrorCode]
+
+
+class SendAddPartitionsRequest(Protocol):
+    """`BrokerConnections.request`."""
+
+    async def __call__(
+        self,
+        broker_id: int,
+        api: Api,
+        values: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        at_least: int,
+    ) -> Any: ...
+
+
+@value_class
+class AddPartitionsToTxnTransaction:
+    """About one transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    verify_only: bool
+
+    def as_request(self) -> dict[str, Any]:
+        topics: dict[str, list[int]] = {}
+        for name, index in self.partitions:
+            topics.setdefault(name, []).append(index)
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+            "verify_only": self.verify_only,
+            "topics": [{"name": name, "partitions": each} for name, each in topics.items()],
+        }
+
+    def all(self, code: ErrorCode) -> PartitionErrors:
+        return dict.fromkeys(self.partitions, code)
+
+
+class AddPartitionsToTxnManager:
+    """`AddPartitionsToTransaction` of a cluster: asks `local` for what this node coordinates."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        node_id: int,
+        local: Callable[[], AddPartitionsToTransaction],
+        ask: SendAddPartitionsRequest,
+        nursery: trio.Nursery,
+        *,
+        timeout_s: float,
+    ) -> None:
+        """`timeout_s` (request.timeout.ms) is how long a coordinator may take; `nursery` owns
+        requests."""
+        self._image = image
+        self._node_id = node_id
+        self._local = local
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._others = RequestBatcher[AddPartitionsToTxnTransaction, PartitionErrors](
+            self._ask_about, nursery
+        )
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        verify_only: bool,
+    ) -> PartitionErrors:
+        """See `AddPartitionsToTransaction`; network_exception where the coordinator did not answer."""
+        coordinator = self._coordinator(transactional_id)
+        if coordinator == self._node_id:
+            return await self._local().add_partitions(
+                transactional_id, producer_id, producer_epoch, partitions, verify_only=verify_only
+            )
+        question = AddPartitionsToTxnTransaction(
+            transactional_id, producer_id, producer_epoch, tuple(partitions), verify_only
+        )
+        if coordinator == NO_LEADER:
+            return question.all(ErrorCode.coordinator_not_available)
+        try:
+            return await self._others.ask(coordinator, transactional_id, question)
+        except Unsupported as error:  # a broker that verifies nothing: nothing is verified
+            log.warning("a transaction could not be verified: %s", error)
+            return question.all(ErrorCode.none)
+        except ClientError as error:
+            log.info("a transaction could not be verified: %s", error)
+            return question.all(ErrorCode.network_exception)
+
+    def _coordinator(self, transactional_id: str) -> int:
+        """NO_LEADER where there is none that could be asked."""
+        image = self._image()
+        topic = image.topics_by_name.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return NO_LEADER
+        leader = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
+        broker = image.brokers.get(leader)
+        return NO_LEADER if broker is None or broker.fenced else leader
+
+    async def _ask_about(
+        self, broker_id: int, questions: Sequence[AddPartitionsToTxnTransaction]
+    ) -> list[PartitionErrors]:
+        """AddPartitionsToTxn; of each transaction there is one question. Raises ClientError."""
+        respond = await self._ask(
+            broker_id,
+            ADD_PARTITIONS_TO_TXN,
+            {"transactions": [each.as_request() for each in questions]},
+            timeout_s=self._timeout_s,
+            at_least=BATCHED_VERSION_MIN,
+        )
+        if respond.error_code != ErrorCode.none:
+            code = ErrorCode(respond.error_code)
+            log.error("broker %d refuses to verify transactions: %s", broker_id, code.name)
+            if code is ErrorCode.cluster_authorization_failed:
+                code = ErrorCode.invalid_txn_state  # ours, not the producer's: it learns no more
+            return [each.all(code) for each in questions]
+        found = {each.transactional_id: _errors(each) for each in respond.results_by_transaction}
+        return [
+            {**each.all(ErrorCode.unknown_server_error), **found.get(each.transactional_id, {})}
+            for each in questions
+        ]
+
+
+def _errors(result: Any) -> PartitionErrors:
+    return {
+        TopicPartition(topic.name, each.partition_index): ErrorCode(each.partition_error_code)
+        for topic in result.topic_results
+        for each in topic.results_by_partition
+    }

@@ -1,0 +1,169 @@
+"""One partition of `__transaction_state`: the transactional ids that belong to it, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from odradek.broker.transactions.messages import (
+    AllocateProducerId,
+    EventContext,
+    Future,
+    InitProducerId,
+    MarkerResult,
+    PendingTransition,
+    SendMarkers,
+    TransactionMetadata,
+    TransactionRequest,
+    TransactionResult,
+    TransactionTimeout,
+    TransitionAppend,
+    failed,
+)
+from odradek.broker.transactions.transaction import Transaction
+from odradek.broker.transactions.transaction_states import PREPARE_STATES, TransactionState
+from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
+from odradek.storage.directories.names import TopicPartition
+
+FOUND_PER_STEP = 1000
+
+
+@value_class
+class TransactionFilter:
+    """Which transactions are listed: those that meet all of it. Empty is any.
+
+    `duration_ms` below 0 is any; a transaction that has not started counts as started at -1 ms, so
+    that it meets any duration, as in Kafka.
+    """
+
+    producer_ids: Collection[int] = ()
+    states: Collection[TransactionState] | None = None
+    duration_ms: int = -1
+
+
+class TransactionCoordinatorShard:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self._unfinished: list[str] = []
+
+    # Replaying
+
+    def replay(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
+        if metadata is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            self.transactions[transactional_id] = Transaction(transactional_id, metadata)
+
+    def find_prepared_transactions(self) -> Iterator[None]:
+        """All is replayed: find the transactions whose end is decided; yields now and then."""
+        for count, (transactional_id, each) in enumerate(list(self.transactions.items())):
+            if each.metadata.state in PREPARE_STATES:
+                self._unfinished.append(transactional_id)
+            if count % FOUND_PER_STEP == FOUND_PER_STEP - 1:
+                yield
+
+    def take_prepared_transactions(self) -> list[str]:
+        found, self._unfinished = self._unfinished, []
+        return found
+
+    def resume(self, transactional_id: str, now: EventContext) -> TransactionResult:
+        """Go on with one of those. Nothing but this ends it: until then it is as it was found."""
+        transaction = self.transactions.get(transactional_id)
+        return TransactionResult() if transaction is None else transaction.resume(now)
+
+    # Events
+
+    def handle(
+        self,
+        event: TransactionRequest,
+        future: Future,
+        now: EventContext,
+        fresh_id: int | None = None,
+    ) -> TransactionResult:
+        """See `Transaction.handle`."""
+        transaction = self.transactions.get(event.transactional_id)
+        if transaction is not None:
+            return transaction.handle(event, future, now, fresh_id)
+        if not isinstance(event, InitProducerId):
+            refused = failed(event, ErrorCode.invalid_producer_id_mapping)
+            return TransactionResult().reply(future, refused)
+        if fresh_id is None:
+            result = TransactionResult()
+            result.allocations.append(AllocateProducerId(event, future))
+            return result
+        transaction = Transaction.new(event.transactional_id, fresh_id, event.timeout_ms, now)
+        self.transactions[event.transactional_id] = transaction
+        return transaction.handle(event, future, now)
+
+    def marked(
+        self, sent: SendMarkers, results: Mapping[TopicPartition, MarkerResult], now: EventContext
+    ) -> TransactionResult:
+        """See `Transaction.marked`."""
+        transaction = self.transactions.get(sent.transactional_id)
+        return (
+            TransactionResult() if transaction is None else transaction.marked(sent, results, now)
+        )
+
+    def abort_if_timed_out(self, transactional_id: str, now: EventContext) -> TransactionResult:
+        """Abort the transaction that goes on if it does so for too long."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or not transaction.is_timed_out(now):
+            return TransactionResult()
+        return transaction.handle(TransactionTimeout(transactional_id), None, now)
+
+    def expire(
+        self, transactional_id: str, now: EventContext, expiration_ms: int
+    ) -> TransactionResult:
+        transaction = self.transactions.get(transactional_id)
+        return (
+            TransactionResult() if transaction is None else transaction.expire(now, expiration_ms)
+        )
+
+    def remove_all_transactional_ids(self) -> TransactionResult:
+        """Tombstones for every id, whatever goes on there."""
+        result = TransactionResult()
+        for transactional_id in self.transactions:
+            result.appends.append(TransitionAppend(PendingTransition(transactional_id, None)))
+        return result
+
+    # What became of an append
+
+    def appended(self, completion: PendingTransition, now: EventContext) -> TransactionResult:
+        transaction = self.transactions.get(completion.transactional_id)
+        if transaction is None:
+            return _forgotten(completion, ErrorCode.not_coordinator)
+        if completion.metadata is None:
+            del self.transactions[completion.transactional_id]
+            return TransactionResult()
+        return transaction.appended(completion, now)
+
+    def append_failed(self, completion: PendingTransition, code: ErrorCode) -> TransactionResult:
+        transaction = self.transactions.get(completion.transactional_id)
+        if transaction is None:
+            return _forgotten(completion, code)
+        if transaction.is_new:
+            del self.transactions[completion.transactional_id]
+        return transaction.append_failed(completion, code)
+
+    # Asking
+
+    def list_transactions(
+        self, wanted: TransactionFilter, now: EventContext
+    ) -> Iterable[Transaction]:
+        for transaction in self.transactions.values():
+            metadata = transaction.metadata
+            if wanted.producer_ids and metadata.producer_id not in wanted.producer_ids:
+                continue
+            if wanted.states is not None and metadata.state not in wanted.states:
+                continue
+            if wanted.duration_ms >= 0 and now.wall_ms - metadata.started_ms <= wanted.duration_ms:
+                continue
+            yield transaction
+
+
+def _forgotten(completion: PendingTransition, code: ErrorCode) -> TransactionResult:
+    if completion.event is None:
+        return TransactionResult()
+    return TransactionResult().reply(completion.future, failed(completion.event, code))

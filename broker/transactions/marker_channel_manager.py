@@ -1,0 +1,169 @@
+"""Markers on their way to the leaders of their partitions, and what becomes of each.
+
+The coordinator hands in a marker and hears of every partition: written, to be handed in again, or
+never to be written, because the partition is gone or knows a newer coordinator or producer. It sends
+again by itself; here nothing is kept. Partitions of this node are written to at once, those of others
+by WriteTxnMarkers (KIP-98), one request to each broker at a time, which carries all that came meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import trio
+
+from odradek.broker.network.request_batcher import RequestBatcher
+from odradek.broker.transactions.markers import (
+    MarkerErrors,
+    TransactionMarker,
+    TransactionMarkerWriter,
+)
+from odradek.broker.transactions.messages import MarkerResult
+from odradek.client.errors import ClientError
+from odradek.protocol.apis import WRITE_TXN_MARKERS, Api
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import MetadataImage
+from odradek.storage.directories.names import TopicPartition
+
+log = logging.getLogger("odradek.transactions")
+
+NO_LEADER = -1
+
+MARKER_RESULT_BY_ERROR: Mapping[ErrorCode, MarkerResult] = {
+    ErrorCode.none: MarkerResult.WRITTEN,
+    ErrorCode.unsupported_for_message_format: MarkerResult.GONE,
+    ErrorCode.unsupported_version: MarkerResult.GONE,
+    ErrorCode.invalid_producer_epoch: MarkerResult.FENCED,
+    ErrorCode.transaction_coordinator_fenced: MarkerResult.FENCED,
+}
+"""What an error means to the coordinator; every other is worth another try."""
+
+
+class MarkerChannel(Protocol):
+    """Where the coordinator hands in its markers."""
+
+    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
+        """Have the partitions' leaders write it; what became of it in each. Raises nothing."""
+        ...
+
+
+class SendMarkersRequest(Protocol):
+    """`BrokerConnections.request`."""
+
+    async def __call__(
+        self, broker_id: int, api: Api, values: Mapping[str, Any], *, timeout_s: float
+    ) -> Any: ...
+
+
+class TransactionMarkerChannelManager:
+    """`MarkerChannel` of a node: its own partitions' by `writer`, others' by asking their leaders. Those
+    that nobody leads, or whose leader does not answer, wait."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        node_id: int,
+        writer: TransactionMarkerWriter,
+        ask: SendMarkersRequest,
+        nursery: trio.Nursery,
+        *,
+        timeout_s: float,
+    ) -> None:
+        """`timeout_s` (request.timeout.ms) is how long a leader may take; `nursery` owns requests."""
+        self._image = image
+        self._node_id = node_id
+        self._writer = writer
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._others = RequestBatcher[TransactionMarker, MarkerErrors](self._write_at, nursery)
+
+    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
+        """See `MarkerChannel`. A partition that is not in the metadata was deleted: it needs no marker."""
+        results: dict[TopicPartition, MarkerResult] = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for each in marker.partitions:
+            leader = self._leader(each)
+            if leader is None:
+                results[each] = MarkerResult.GONE
+            elif leader == NO_LEADER:
+                results[each] = MarkerResult.LATER
+            else:
+                by_leader.setdefault(leader, []).append(each)
+        parts = {
+            leader: replace(marker, partitions=tuple(partitions))
+            for leader, partitions in by_leader.items()
+        }
+        if set(parts) == {self._node_id}:
+            results.update(await self._send_to(self._node_id, marker=parts[self._node_id]))
+        elif parts:
+            async with trio.open_nursery() as nursery:
+                for leader, part in parts.items():
+                    nursery.start_soon(self._collect, leader, part, results)
+        return results
+
+    async def _collect(
+        self, leader: int, marker: TransactionMarker, into: dict[TopicPartition, MarkerResult]
+    ) -> None:
+        into.update(await self._send_to(leader, marker=marker))
+
+    async def _send_to(
+        self, leader: int, *, marker: TransactionMarker
+    ) -> Mapping[TopicPartition, MarkerResult]:
+        try:
+            if leader == self._node_id:
+                (errors,) = await self._writer.write([marker])
+            else:
+                errors = await self._others.ask(leader, marker.producer_id, marker)
+        except ClientError as error:
+            log.info("marker of producer %d: %s", marker.producer_id, error)
+            return dict.fromkeys(marker.partitions, MarkerResult.LATER)
+        results = {}
+        for each in marker.partitions:
+            code = errors.get(each, ErrorCode.unknown_server_error)
+            results[each] = MARKER_RESULT_BY_ERROR.get(code, MarkerResult.LATER)
+            if code is not ErrorCode.none:
+                log.info("marker of producer %d in %s: %s", marker.producer_id, each, code.name)
+        return results
+
+    async def _write_at(
+        self, broker_id: int, markers: Sequence[TransactionMarker]
+    ) -> list[MarkerErrors]:
+        """WriteTxnMarkers; each producer has one marker in it. Raises ClientError."""
+        respond = await self._ask(
+            broker_id,
+            WRITE_TXN_MARKERS,
+            {"markers": [_as_request(each) for each in markers]},
+            timeout_s=self._timeout_s,
+        )
+        found: dict[int, dict[TopicPartition, ErrorCode]] = {}
+        for each in respond.markers:
+            errors = found.setdefault(each.producer_id, {})
+            for topic in each.topics:
+                for partition in topic.partitions:
+                    target = TopicPartition(topic.name, partition.partition_index)
+                    errors[target] = ErrorCode(partition.error_code)
+        return [found.get(each.producer_id, {}) for each in markers]
+
+    def _leader(self, partition: TopicPartition) -> int | None:
+        topic = self._image().topics_by_name.get(partition.topic)
+        found = None if topic is None else topic.partitions.get(partition.partition)
+        return None if found is None else found.leader
+
+
+def _as_request(marker: TransactionMarker) -> dict[str, Any]:
+    topics: dict[str, list[int]] = {}
+    for name, index in marker.partitions:
+        topics.setdefault(name, []).append(index)
+    return {
+        "producer_id": marker.producer_id,
+        "producer_epoch": marker.producer_epoch,
+        "transaction_result": marker.is_commit,
+        "topics": [
+            {"name": name, "partition_indexes": indexes} for name, indexes in topics.items()
+        ],
+        "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": marker.transaction_version,
+    }

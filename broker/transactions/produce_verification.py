@@ -1,0 +1,181 @@
+"""Produce in a transaction: what a coordinator must agree to before any batch is appended (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from odradek.broker.apis.authorized import check_topic_called
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.transactions.partition_verification import (
+    AddPartitionsToTransaction,
+    TransactionSupportedOperation,
+    add_or_verify_partitions,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.produce import ProduceRequest
+from odradek.protocol.records.batch import Batch
+from odradek.replication.partition.partition import Partition
+from odradek.seams.values import value_class
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.verifications import UNGUARDED, Guard
+
+RETRIABLE_COORDINATOR_ERRORS = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.operation_not_attempted,
+    }
+)
+"""Errors of a coordinator, which a producer expects from no partition's leader. The last is of partitions that were
+asked about beside one of a topic that the coordinator does not know, yet or any more."""
+
+
+@dataclass(slots=True)
+class _TransactionalBatch:
+    """One that is in a transaction, and where it goes."""
+
+    key: RequestPartition
+    partition: Partition
+    sequence: int
+
+
+RequestPartition = tuple[UUID | str | None, int]
+"""A partition as a request names it: its topic's id or name, and its number."""
+VerificationResults = Mapping[RequestPartition, Guard | KafkaError]
+"""What to append with, or why not to; of partitions whose transaction goes on there is nothing."""
+
+
+async def verify_partitions(
+    request: ProduceRequest, transactional_id: str, ctx: RequestContext
+) -> VerificationResults:
+    """Ask the coordinator about the partitions in which the request begins a transaction."""
+    producers: set[tuple[int, int]] = set()
+    batches: list[_TransactionalBatch] = []
+    refused: dict[RequestPartition, KafkaError] = {}
+    for topic in request.topics:
+        for index, records in topic.partitions:
+            header = _header(records)
+            if header is None or not header.is_transactional:
+                continue
+            key = (topic.topic_id or topic.name, index)
+            try:
+                check_topic_called(ctx, topic.name, topic.topic_id)
+                partition = await ctx.services.partitions.get(topic.name, topic.topic_id, index)
+            except (
+                KafkaError
+            ) as error:  # it may be there in a moment, and nobody was asked about it
+                refused[key] = error
+                continue
+            producers.add((header.producer_id, header.producer_epoch))
+            batches.append(_TransactionalBatch(key, partition, header.base_sequence))
+    if not batches:
+        return refused
+    if len(producers) > 1:
+        told = _all(batches, ErrorCode.invalid_producer_id_mapping, "several producers at once")
+        return {**told, **refused}
+    is_enabled = ctx.services.config.get_bool("transaction.partition.verification.enable")
+    support = TransactionSupportedOperation.of_produce(ctx.api_version)
+    unguarded = {each.key: UNGUARDED for each in batches}
+    if not is_enabled and not support.adds_partitions:
+        return {**unguarded, **refused}
+    coordinator = ctx.services.transaction_partitions
+    ((producer_id, epoch),) = producers
+    asking = _Verification(coordinator, transactional_id, producer_id, epoch, support)
+    found = await _until_decided(asking, batches, ctx)
+    if not is_enabled:
+        found = {**unguarded, **{k: v for k, v in found.items() if isinstance(v, KafkaError)}}
+    return {**found, **refused}
+
+
+def _header(records: memoryview | None) -> Batch | None:
+    """Of the first batch; None where there is none that can be read, as its append will say."""
+    with suppress(KafkaError):
+        return None if records is None else Batch(records)
+    return None
+
+
+@value_class
+class _Verification:
+    coordinator: AddPartitionsToTransaction
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    support: TransactionSupportedOperation
+
+    async def once(
+        self, batches: Sequence[_TransactionalBatch], ctx: RequestContext
+    ) -> dict[RequestPartition, Guard | ErrorCode]:
+        found: dict[RequestPartition, Guard | ErrorCode] = {}
+        wanted: dict[TopicPartition, RequestPartition] = {}
+        for each in batches:
+            partition = each.partition
+            try:
+                guard = partition.begin_verification(
+                    self.producer_id,
+                    self.producer_epoch,
+                    each.sequence,
+                    adds_partitions=self.support.adds_partitions,
+                )
+            except KafkaError as error:
+                found[each.key] = error.code
+                continue
+            if guard is not None:
+                found[each.key] = guard
+                wanted[TopicPartition(partition.topic, partition.index)] = each.key
+        if wanted:
+            await ctx.flush()  # the coordinator may be another broker, and take its time
+            errors = await add_or_verify_partitions(
+                self.coordinator,
+                self.transactional_id,
+                self.producer_id,
+                self.producer_epoch,
+                list(wanted),
+                self.support,
+            )
+            for partition_name, code in errors.items():
+                if code is not ErrorCode.none:
+                    found[wanted[partition_name]] = code
+        return found
+
+
+async def _until_decided(
+    asking: _Verification, batches: Sequence[_TransactionalBatch], ctx: RequestContext
+) -> VerificationResults:
+    """Ask, and once more for a while if the producer's last transaction is still being ended: it
+    is over soon, and whoever has partitions added by producing would have to send it all again."""
+    config, clock = ctx.services.config, ctx.services.seams.clock
+    max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
+    give_up_at = clock.monotonic() + max_ms / 1000
+    while True:
+        found = await asking.once(batches, ctx)
+        is_busy = ErrorCode.concurrent_transactions in found.values()
+        if not (is_busy and asking.support.adds_partitions and clock.monotonic() < give_up_at):
+            break
+        await clock.sleep(config.get_int("add.partitions.to.txn.retry.backoff.ms") / 1000)
+    return {
+        key: _as_producer(each, asking.support) if isinstance(each, ErrorCode) else each
+        for key, each in found.items()
+    }
+
+
+def _all(batches: Sequence[_TransactionalBatch], code: ErrorCode, why: str) -> VerificationResults:
+    return {each.key: KafkaError(code, why) for each in batches}
+
+
+def _as_producer(error: ErrorCode, support: TransactionSupportedOperation) -> KafkaError:
+    """NOT_ENOUGH_REPLICAS is sent again by every producer, and has none refresh its metadata."""
+    if error is ErrorCode.invalid_txn_state:
+        return KafkaError(error, "the partition was not added to the transaction")
+    if error in RETRIABLE_COORDINATOR_ERRORS or (
+        error is ErrorCode.concurrent_transactions and not support.adds_partitions
+    ):
+        return KafkaError(
+            ErrorCode.not_enough_replicas,
+            f"the transaction could not be verified: {error.name}",
+        )
+    return KafkaError(error)
