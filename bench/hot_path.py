@@ -302,11 +302,11 @@ async def rehearse(broker: Node, case: Case, times: int) -> None:
     peer: Rehearsal | Asking = Rehearsal(case.request(), times)
     if case.waits:
         partition = await broker.partitions.get(TOPIC, None, 0)
-        peer = Waiting(case.request(), times, partition, broker.due_fetches)
+        peer = Waiting(case.request(), times, partition, broker.services.due_fetches)
     elif case.over_sockets:
         peer, selector = Asking(case.request(), times), TcpSelector()
     connection = peer.connection if isinstance(peer, Asking) else peer
-    client = ClientConnection(connection, broker.endpoints[0], broker, selector)
+    client = ClientConnection(connection, broker.endpoints[0], broker.services, selector)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(selector.run)
         if isinstance(peer, Waiting):

@@ -284,7 +284,9 @@ async def _settle(broker: Node) -> None:
     gc.freeze()  # what a start has made lives to the end: not worth looking at again
     gc.enable()
     if broker.config.is_broker:
-        await warm_up(broker.seams.clock, is_catching_up=lambda: broker.replicas.is_catching_up)
+        await warm_up(
+            broker.seams.clock, is_catching_up=lambda: broker.services.replicas.is_catching_up
+        )
         gc.collect()
         gc.freeze()  # so does what was loaded now
 

@@ -22,6 +22,7 @@ import trio
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.tiered import absolute_target, tiered_settings
+from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.node import Node
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import delete_topics
@@ -111,8 +112,8 @@ class Broker:
     async def areset(self) -> None:
         """Forget all topics, groups and transactional ids; for use under trio."""
         node = self.node
-        await node.coordinators.remove_all_state()
-        names = [name for name in node.metadata.image.topics_by_name if not node.is_internal(name)]
+        await node.services.coordinators.remove_all_state()
+        names = [name for name in node.metadata.image.topics_by_name if not is_internal_topic(name)]
         if names:
             responses = await node.metadata.perform(lambda image: delete_topics(image, names))
             failed = [each for each in responses if each.error_code != ErrorCode.none]

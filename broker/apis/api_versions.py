@@ -12,7 +12,6 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller import image as images
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Node
     from odradek.broker.requests.context import RequestContext
 
 # Names and versions of client software, told since version 3 (KIP-511).
@@ -74,7 +73,7 @@ def _row(api: apis.Api) -> dict[str, int]:
     }
 
 
-def unsupported_version_response(broker: Node) -> bytes:
+def unsupported_version_response() -> bytes:
     """The answer to ApiVersions at a version that is not served: in version 0, and with the range
     of ApiVersions itself, from which the client can tell what to ask again with (KIP-511)."""
     return messages.write_response(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from odradek.broker.apis.authorized import (
@@ -24,7 +25,12 @@ from odradek.broker.config import describe, loggers
 from odradek.broker.config.describe import ConfigEntry
 from odradek.broker.config.tables import BROKER
 from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
-from odradek.broker.config.validation import broker_id, list_configs, validate_broker
+from odradek.broker.config.validation import (
+    broker_id,
+    list_configs,
+    validate_broker,
+    validate_resource_configs,
+)
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.forwarding import forward_values
 from odradek.protocol import apis
@@ -194,7 +200,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 (_key(resource), {each.name: each.value for each in resource.configs})
                 for resource in wanted
             ],
-            validate_config=ctx.services.validate_config,
+            validate_config=partial(validate_resource_configs, ctx.services.config),
             past_brokers=_is_past_brokers(ctx),
             validate_only=request.validate_only,
         )
@@ -213,7 +219,7 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
         return operations.incremental_alter_configs(
             image,
             [(_key(resource), _alterations(resource)) for resource in wanted],
-            validate_config=ctx.services.validate_config,
+            validate_config=partial(validate_resource_configs, ctx.services.config),
             list_configs=list_configs(),
             past_brokers=_is_past_brokers(ctx),
             validate_only=validate_only,

@@ -287,8 +287,8 @@ class _Waiting:
         self._plan.wanted = [*self._plan.wanted, *(each.wanted for each in more)]
 
     def _begin(self, missing_bytes: int) -> FetchWait | StableWait:
-        broker = self._ctx.services
-        due, timers, connection = broker.due_fetches, broker.fetch_timers, self._ctx.connection
+        services = self._ctx.services
+        due, timers, connection = services.due_fetches, services.fetch_timers, self._ctx.connection
         if self._limits.isolation_level == READ_COMMITTED and not self._limits.is_follower:
             return StableWait(_stable(self.found), due, timers, connection, self._respond_nowait)
         return FetchWait(missing_bytes, due, timers, connection, self._respond_nowait)

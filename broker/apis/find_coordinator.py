@@ -17,6 +17,7 @@ from odradek.broker.coordination.internal_topics import (
     offsets_topic,
     transactions_topic,
 )
+from odradek.broker.replicas.topic_creation import ensure_internal_topic
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -78,7 +79,7 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
         )
     topic = TOPICS[key_type](ctx.services.config)
     try:
-        await ctx.services.ensure_internal_topic(topic)
+        await ensure_internal_topic(ctx.services, topic)
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic.name} can't be created: {error.message}") from None
     image = ctx.services.metadata.image

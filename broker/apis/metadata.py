@@ -31,6 +31,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
+    is_internal_topic,
     offsets_topic,
     transactions_topic,
 )
@@ -150,7 +151,7 @@ async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
         await _create([name for name in missing if name not in uncreatable], ctx)
     view = TopicView(ctx)
     return [
-        _denied(name, is_internal=view.is_internal(name) and name in missing)
+        _denied(name, is_internal=is_internal_topic(name) and name in missing)
         if name in denied
         else _topic(view, name, ctx.api_version)
         for name in names
@@ -199,7 +200,7 @@ def _topic(view: TopicView, name: str, version: int) -> Values:
         "error_code": ErrorCode.none if found is not None else missing_topic_error(name),
         "name": name,
         "topic_id": found.id if found is not None else None,
-        "is_internal": view.is_internal(name),
+        "is_internal": is_internal_topic(name),
         "partitions": [_partition(view, each, version) for each in view.partitions(name)],
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from odradek.broker.apis.authorized import check_topic, may_cluster
+from odradek.broker.coordination.internal_topics import is_coordinator_topic
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -119,11 +120,11 @@ class _TieredSearch:
 
     async def run(self, request: Any, ctx: RequestContext) -> None:
         partition, index = self.partition, self.partition.index
-        assert ctx.services.remote is not None
+        assert ctx.services.tiered_storage is not None
         timestamp = None if self.timestamp == MAX_TIMESTAMP else self.timestamp
         epoch = partition.leader_epoch
         try:
-            found = await ctx.services.remote.reads.find_timestamp(partition.log, timestamp)
+            found = await ctx.services.tiered_storage.reads.find_timestamp(partition.log, timestamp)
             found = _if_fetchable(found, partition, epoch, request, ctx)
         except KafkaError as error:
             self.respond.update(_failed(index, error.code))
@@ -133,7 +134,7 @@ class _TieredSearch:
 
 def _is_in_tiers(log: PartitionLog, timestamp: int, ctx: RequestContext) -> bool:
     return (
-        ctx.services.remote is not None
+        ctx.services.tiered_storage is not None
         and log.is_tiered
         and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)
         and log.log_start_offset < log.end_offset
@@ -333,7 +334,7 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Delet
     deletion = _Deletion(wanted.partition_index)
     try:
         check_topic(ctx, topic)
-        if ctx.services.is_of_coordinators(topic):
+        if is_coordinator_topic(topic):
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"
             )

@@ -19,6 +19,7 @@ from odradek.broker.apis.authorized import (
     check_topic_called,
     may_transactional_id,
 )
+from odradek.broker.coordination.internal_topics import is_coordinator_topic
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import WOULD_BLOCK, Route
 from odradek.protocol import apis
@@ -96,8 +97,8 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
         return WOULD_BLOCK
     topic = topics[0]
     ((index, records),) = topic.partitions
-    broker = ctx.services
-    partition = broker.partitions.find(topic.name, topic.topic_id, index)
+    services = ctx.services
+    partition = services.partitions.find(topic.name, topic.topic_id, index)
     if (
         partition is None
         or not (0 <= acks <= 1 or (acks == ACKS_ALL and partition.leading is None))
@@ -110,7 +111,7 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
     except KafkaError as error:
         outcome = Outcome(index).fail(error)
     else:
-        now_ms = broker.seams.clock.wall_ms()
+        now_ms = services.seams.clock.wall_ms()
         try:
             outcome = _append(partition, topic, records, None, acks, now_ms, ctx)
         except TakesLong:
@@ -270,7 +271,7 @@ def _append(
     """Append one batch; what is wrong with it is its answer. Raises TakesLong, with nothing done, unless
     it was `checked`."""
     try:
-        if ctx.services.is_of_coordinators(partition.topic) and ctx.client_id != "__admin_client":
+        if is_coordinator_topic(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"{partition.topic} is written by brokers alone"
             )

@@ -11,6 +11,7 @@ from typing import Any
 
 from odradek.broker.apis.authorized import may_topic, topic_operations
 from odradek.broker.apis.topic_view import PartitionView, TopicView, missing_topic_error
+from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode
 
@@ -87,7 +88,7 @@ def _page(
                 "error_code": ErrorCode.none,
                 "name": name,
                 "topic_id": found.id,
-                "is_internal": view.is_internal(name),
+                "is_internal": is_internal_topic(name),
                 "partitions": [_partition(each) for each in partitions[begin:end]],
             }
         )
@@ -105,7 +106,7 @@ def _missing(view: TopicView, name: str) -> Values:
     return {
         "error_code": missing_topic_error(name),
         "name": name,
-        "is_internal": view.is_internal(name),
+        "is_internal": is_internal_topic(name),
         "partitions": [],
     }
 

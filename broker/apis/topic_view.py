@@ -61,12 +61,11 @@ class TopicView:
     """One image, seen through one listener, for the length of one request."""
 
     def __init__(self, ctx: RequestContext) -> None:
-        broker = ctx.services
-        self.image: MetadataImage = broker.metadata.image
-        self.is_internal = broker.is_internal
+        services = ctx.services
+        self.image: MetadataImage = services.metadata.image
         self._listener = ctx.endpoint.name
-        self._node_id = broker.node_id
-        self._offline_here: Collection[TopicPartition] = frozenset(broker.logs.offline)
+        self._node_id = services.node_id
+        self._offline_here: Collection[TopicPartition] = frozenset(services.logs.offline)
         self._reachable = {
             each.id: each
             for each in self.image.brokers.values()

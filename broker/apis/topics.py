@@ -17,6 +17,7 @@ import trio
 from odradek.broker.apis.authorized import TopicDenied, may_cluster, may_topic
 from odradek.broker.apis.topic_partitions import describe_topic_partitions
 from odradek.broker.config.describe import created_topic_configs
+from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.broker.replicas.topic_creation import create_topics as create_as_controller
 from odradek.broker.requests.context import RequestContext
@@ -60,7 +61,7 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     denied = _uncreatable(request, ctx)
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in denied]
-    mutations = mutations_of(ctx, is_free=all(map(ctx.services.is_internal, _names(request))))
+    mutations = mutations_of(ctx, is_free=all(map(is_internal_topic, _names(request))))
     try:
         created = await in_time(
             request.timeout,

@@ -21,8 +21,9 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.apis.response_encoding import written
-from odradek.broker.coordination.internal_topics import offsets_topic
+from odradek.broker.coordination.internal_topics import is_coordinator_topic, offsets_topic
 from odradek.broker.coordination.regular_expressions import compile_expression
+from odradek.broker.replicas.topic_creation import ensure_internal_topic
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.coordinator_shard import TransactionFilter
 from odradek.broker.transactions.messages import (
@@ -126,7 +127,7 @@ def _check_partition(
     partition: TopicPartition, ctx: RequestContext, *, is_client: bool
 ) -> ErrorCode:
     if is_client and (
-        ctx.services.is_of_coordinators(partition.topic)  # AddOffsetsToTxn is for those
+        is_coordinator_topic(partition.topic)  # AddOffsetsToTxn is for those
         or not may_topic(ctx, partition.topic)
     ):
         return TopicDenied.code
@@ -162,20 +163,20 @@ def _by_topic(errors: Errors) -> list[dict[str, Any]]:
 
 async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """The group's partition of `__consumer_offsets` takes part in the transaction (KIP-98)."""
-    broker = ctx.services
+    services = ctx.services
     try:
         check_transactional_id(ctx, request.transactional_id)
         check_group(ctx, request.group_id)
-        wanted = offsets_topic(broker.config)
+        wanted = offsets_topic(services.config)
         try:
-            await broker.ensure_internal_topic(wanted)
+            await ensure_internal_topic(services, wanted)
         except KafkaError:  # for want of brokers, say: to be tried again, as FindCoordinator has it
             return {"error_code": ErrorCode.coordinator_not_available}
-        index = broker.groups.runtime.partition_for(request.group_id)
+        index = services.groups.runtime.partition_for(request.group_id)
     except KafkaError as error:
         return {"error_code": error.code}
     partition = TopicPartition(wanted.name, index)
-    errors = await broker.transactions.add_partitions(
+    errors = await services.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

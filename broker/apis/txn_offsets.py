@@ -79,17 +79,17 @@ async def _commit(
         field(request, "generation_id", NO_GENERATION),
         offsets,
     )
-    broker = ctx.services
+    services = ctx.services
     transaction = TransactionalCommit(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
         TransactionSupportedOperation.of_offset_commit(ctx.api_version),
-        broker.transaction_partitions,
-        broker.config.get_bool("transaction.partition.verification.enable"),
+        services.transaction_partitions,
+        services.config.get_bool("transaction.partition.verification.enable"),
     )
     try:
-        respond = await broker.groups.commit_transactional_offsets(commit, transaction)
+        respond = await services.groups.commit_transactional_offsets(commit, transaction)
     except KafkaError as error:
         return [error.code] * len(offsets)
     return [error for _, _, error in respond.partitions]

@@ -15,7 +15,7 @@ from odradek.broker.controller.quorum_settings import (
 )
 from odradek.broker.lifecycle import storage_settings
 from odradek.broker.lifecycle.broker_registration import advertised_endpoints
-from odradek.broker.network.server import Endpoint
+from odradek.broker.network.listeners import Endpoint
 from odradek.replication.raft.metadata_manager import MetadataManager
 from odradek.seams import Seams
 from odradek.seams.network import Address

@@ -6,6 +6,7 @@ never has a group or a transaction.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,20 +19,29 @@ from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
+    from odradek.broker.environment import NodeEnvironment
     from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.network.broker_connections import BrokerConnections
-    from odradek.broker.node import Node
+    from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import TransactionMarkerWriter
     from odradek.broker.transactions.partition_verification import AddPartitionsToTransaction
+    from odradek.broker.transactions.producer_ids import ProducerIds
 
 
 class Coordinators:
     """See the module. `start` comes before anything else is asked for."""
 
-    def __init__(self, broker: Node) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        environment: NodeEnvironment,
+        partitions: Callable[[], PartitionTable],
+        producer_ids: ProducerIds,
+    ) -> None:
+        self._environment = environment
+        self._partitions = partitions
+        self._producer_ids = producer_ids
         self._nursery: trio.Nursery | None = None
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
@@ -52,18 +62,18 @@ class Coordinators:
             from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
             from odradek.broker.groups.coordinator import GroupCoordinator
 
-            broker = self._broker
-            config = GroupConfig.from_configs(broker.config)
+            environment = self._environment
+            config = GroupConfig.from_configs(environment.config)
             self._groups = GroupCoordinator(
                 self._log(OFFSETS_TOPIC),
                 config,
-                clock=broker.seams.clock,
-                entropy=broker.seams.entropy,
+                clock=environment.seams.clock,
+                entropy=environment.seams.entropy,
                 environment=ConsumerGroupEnvironment(
-                    config, broker.metadata.image, self._consumer_settings
+                    config, environment.metadata.image, self._consumer_settings
                 ),
             )
-            self._groups.start(self._house)
+            self._groups.start(self._running_nursery)
         return self._groups
 
     @property
@@ -75,23 +85,23 @@ class Coordinators:
                 TransactionMarkerChannelManager,
             )
 
-            broker = self._broker
+            environment = self._environment
             self._transactions = TransactionCoordinator(
                 self._log(TRANSACTIONS_TOPIC),
-                TransactionConfig.from_configs(broker.config),
-                clock=broker.seams.clock,
+                TransactionConfig.from_configs(environment.config),
+                clock=environment.seams.clock,
                 markers=TransactionMarkerChannelManager(
-                    lambda: broker.metadata.image,
-                    broker.node_id,
+                    lambda: environment.metadata.image,
+                    environment.node_id,
                     self.markers,
                     self._new_peers("markers").request,
-                    self._house,
+                    self._running_nursery,
                     timeout_s=self._request_timeout_s,
                 ),
-                producer_id=broker.producer_ids.next,
+                producer_id=self._producer_ids.next,
                 transaction_version=self._transaction_version,
             )
-            self._transactions.start(self._house)
+            self._transactions.start(self._running_nursery)
         return self._transactions
 
     @property
@@ -100,12 +110,12 @@ class Coordinators:
         if self._markers is None:
             from odradek.broker.transactions.marker_writer import LocalMarkerWriter
 
-            broker = self._broker
+            environment = self._environment
             self._markers = LocalMarkerWriter(
-                lambda: broker.partitions,
+                self._partitions,
                 lambda partition, marker: self.groups.complete_transaction(partition, marker),
-                broker.seams.clock,
-                broker.config.get_int("request.timeout.ms"),
+                environment.seams.clock,
+                environment.config.get_int("request.timeout.ms"),
             )
         return self._markers
 
@@ -115,13 +125,13 @@ class Coordinators:
         if self._transaction_partitions is None:
             from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTxnManager
 
-            broker = self._broker
+            environment = self._environment
             self._transaction_partitions = AddPartitionsToTxnManager(
-                lambda: broker.metadata.image,
-                broker.node_id,
+                lambda: environment.metadata.image,
+                environment.node_id,
                 lambda: self.transactions,
                 self._new_peers("verification").request,
-                self._house,
+                self._running_nursery,
                 timeout_s=self._request_timeout_s,
             )
         return self._transaction_partitions
@@ -131,41 +141,44 @@ class Coordinators:
         after the other, and a marker's answer waits for the replicas."""
         from odradek.broker.network.broker_connections import BrokerConnections
 
-        broker = self._broker
+        environment = self._environment
         peers = BrokerConnections(
-            broker.seams.network,
-            lambda: broker.metadata.image,
-            lambda: broker.config.inter_broker_listener,
-            client_id=f"broker-{broker.node_id}-{purpose}",
+            environment.seams.network,
+            lambda: environment.metadata.image,
+            lambda: environment.config.inter_broker_listener,
+            client_id=f"broker-{environment.node_id}-{purpose}",
         )
-        peers.start(self._house)
+        peers.start(self._running_nursery)
         self._peers.append(peers)
         return peers
 
     @property
     def _request_timeout_s(self) -> float:
-        return self._broker.config.get_int("request.timeout.ms") / 1000
+        return self._environment.config.get_int("request.timeout.ms") / 1000
 
     @property
-    def _house(self) -> trio.Nursery:
-        assert self._nursery is not None, "the node is not that far yet"
+    def _running_nursery(self) -> trio.Nursery:
+        assert self._nursery is not None, "the coordinators are not started"
         return self._nursery
 
     def _log(self, topic: str) -> PartitionCoordinatorLog:
-        broker = self._broker
+        environment = self._environment
         return PartitionCoordinatorLog(
-            topic, broker.partitions.opened, lambda: broker.metadata.image, broker.seams.offload
+            topic,
+            self._partitions().opened,
+            lambda: environment.metadata.image,
+            environment.seams.offload,
         )
 
     def _consumer_settings(self, group_id: str) -> ConsumerGroupConfig:
         from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
 
-        broker = self._broker
-        overrides = broker.metadata.image.config(images.GROUP, group_id)
-        return ConsumerGroupConfig.of(broker.config, overrides)
+        environment = self._environment
+        overrides = environment.metadata.image.config(images.GROUP, group_id)
+        return ConsumerGroupConfig.of(environment.config, overrides)
 
     def _transaction_version(self) -> int:
-        return self._broker.metadata.image.features.get(TRANSACTION_VERSION, 0)
+        return self._environment.metadata.image.features.get(TRANSACTION_VERSION, 0)
 
     # What becomes of their partitions
 

@@ -9,6 +9,19 @@ from odradek.seams.values import value_class
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
+COORDINATOR_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+INTERNAL_TOPICS = COORDINATOR_TOPICS | {"__remote_log_metadata"}
+"""Topics that Metadata reports as internal (T-44: Kafka 4.x does not report the last as internal)."""
+
+
+def is_internal_topic(topic: str) -> bool:
+    """Whether Metadata reports the topic as internal."""
+    return topic in INTERNAL_TOPICS
+
+
+def is_coordinator_topic(topic: str) -> bool:
+    """Whether coordinators alone write the topic. Clients do write `__remote_log_metadata`."""
+    return topic in COORDINATOR_TOPICS
 
 
 class IntegerConfigs(Protocol):

@@ -250,10 +250,10 @@ async def _read_partition(
             return await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
     except InRemoteTier:
         assert partition is not None
-        if ctx.services.remote is not None and not limits.is_follower:
+        if ctx.services.tiered_storage is not None and not limits.is_follower:
             from odradek.broker.tiered.remote_fetch import defer_remote_read
 
-            reads = ctx.services.remote.reads
+            reads = ctx.services.tiered_storage.reads
             return defer_remote_read(wanted, partition, limits, size_bytes, reads)
         respond = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:

@@ -12,10 +12,10 @@ what becomes visible mostly does so by a task, which leaves no such room.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import trio
 
-from odradek.broker.requests.context import RequestConnection
 from odradek.broker.timers import Timers
 from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
@@ -28,6 +28,19 @@ PATIENCE_SECONDS = 200e-6
 """So long whoever was sent something may have the processor: who hands on what it got takes a tenth."""
 PAUSE = 200
 """Who computes takes it for some milliseconds: for so many times that long it is offered to nobody."""
+
+
+class WaitingConnection(Protocol):
+    """Connection of a waiting fetch, of which the task may sleep until the client's next request."""
+
+    async def wait_for_next_request(self) -> None:
+        """Return when the client has sent its next request, at `wake`, or at once if the connection's task has other
+        work."""
+        ...
+
+    def wake(self) -> None:
+        """End `wait_for_next_request`; does nothing if no task is in it."""
+        ...
 
 
 class DueFetches:
@@ -83,7 +96,7 @@ class _Wait:
         self,
         due: DueFetches,
         timers: Timers[_Wait],
-        connection: RequestConnection | None,
+        connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
         """`respond_nowait` says whether it did answer; it needs an `connection`."""
@@ -174,7 +187,7 @@ class FetchWait(_Wait):
         missing_bytes: int,
         due: DueFetches,
         timers: Timers[_Wait],
-        connection: RequestConnection | None,
+        connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
         super().__init__(due, timers, connection, respond_nowait)
@@ -195,7 +208,7 @@ class StableWait(_Wait):
         stable_offsets: Mapping[Partition, int],
         due: DueFetches,
         timers: Timers[_Wait],
-        connection: RequestConnection | None,
+        connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
         super().__init__(due, timers, connection, respond_nowait)

@@ -9,22 +9,24 @@ from odradek.replication.controller import image as images
 from odradek.replication.controller.broker_registration import BrokerRegistration
 
 if TYPE_CHECKING:
-    from odradek.broker.network.server import Endpoint
-    from odradek.broker.node import Node
+    from odradek.broker.environment import NodeEnvironment
+    from odradek.broker.network.listeners import Endpoint
 
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
-def broker_registration_request(broker: Node) -> BrokerRegistration:
+def broker_registration_request(
+    environment: NodeEnvironment, endpoints: Sequence[Endpoint], *, previous_epoch: int
+) -> BrokerRegistration:
     """Of this run of the broker: every call is another incarnation."""
     return BrokerRegistration(
-        id=broker.node_id,
-        incarnation_id=broker.seams.entropy.uuid(),
-        endpoints=advertised_endpoints(broker.endpoints),
-        directories=[each.id for each in broker.directories.live if each.id is not None],
+        id=environment.node_id,
+        incarnation_id=environment.seams.entropy.uuid(),
+        endpoints=advertised_endpoints(endpoints),
+        directories=[each.id for each in environment.directories.live if each.id is not None],
         features=images.SUPPORTED_FEATURES,
-        rack=broker.config.optional_str("broker.rack"),
-        previous_epoch=broker.logs.previous_broker_epoch,
+        rack=environment.config.optional_str("broker.rack"),
+        previous_epoch=previous_epoch,
     )
 
 

@@ -21,8 +21,8 @@ from odradek.replication.partition.partition import Traffic
 from odradek.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Node
     from odradek.broker.replicas.partition_table import PartitionTable
+    from odradek.broker.services import Services
     from odradek.replication.partition.partition import Partition
     from odradek.storage.log.partition_log import PartitionLog
     from odradek.storage.log_manager.log_manager import LogManager
@@ -65,22 +65,22 @@ STATES = {
 """Kafka's numbers of a broker's states."""
 
 
-def register(broker: Node) -> None:
+def register(services: Services) -> None:
     """Have all of it told: once, when the node's logs are loaded, before its partitions are opened."""
-    _quorum(broker)
-    if broker.config.is_controller:
-        _controller(broker)
-    if broker.config.is_broker:
-        metrics = broker.metrics
-        metrics.gauge("BrokerState", lambda: STATES[broker.lifecycle.state])
-        broker.partitions.counts_traffic = True
-        _Replicas(broker.partitions, broker).register(metrics)
-        _directories(broker)
-        _logs(broker)
+    _quorum(services)
+    if services.config.is_controller:
+        _controller(services)
+    if services.config.is_broker:
+        metrics = services.metrics
+        metrics.gauge("BrokerState", lambda: STATES[services.lifecycle.state])
+        services.partitions.counts_traffic = True
+        _Replicas(services.partitions, services).register(metrics)
+        _directories(services)
+        _logs(services)
 
 
-def _quorum(broker: Node) -> None:
-    metrics, metadata = broker.metrics, broker.metadata
+def _quorum(services: Services) -> None:
+    metrics, metadata = services.metrics, services.metadata
     metrics.gauge("current-leader", lambda: metadata.leader_id)
     metrics.gauge("current-epoch", lambda: metadata.leader_epoch)
     metrics.gauge("high-watermark", lambda: metadata.high_watermark)
@@ -88,8 +88,8 @@ def _quorum(broker: Node) -> None:
     metrics.gauge("number-of-voters", lambda: len(metadata.quorum.voters))
 
 
-def _controller(broker: Node) -> None:
-    metrics, metadata = broker.metrics, broker.metadata
+def _controller(services: Services) -> None:
+    metrics, metadata = services.metrics, services.metadata
     counts: Counter[str] = Counter()
 
     async def work_out() -> None:
@@ -123,9 +123,9 @@ def _fenced(image: images.MetadataImage) -> int:
     return sum(each.fenced for each in image.brokers.values())
 
 
-def _directories(broker: Node) -> None:
+def _directories(services: Services) -> None:
     """Of a LogManager's gauges the name has the directory in it, behind a comma."""
-    metrics, logs = broker.metrics, broker.logs
+    metrics, logs = services.metrics, services.logs
     for told in logs.gauges():
         name, _, directory = told.partition(",logDirectory=")
         labels: dict[str, str | int] = {"logDirectory": directory} if directory else {}
@@ -137,9 +137,9 @@ def _told(logs: LogManager, name: str) -> int:
     return logs.gauges()[name]
 
 
-def _logs(broker: Node) -> None:
+def _logs(services: Services) -> None:
     """Of every replica here."""
-    table, metrics = broker.partitions, broker.metrics
+    table, metrics = services.partitions, services.metrics
 
     def source(name: str, look: Callable[[PartitionLog], int]) -> None:
         metrics.source(name, lambda: _of_each(table, look))
@@ -187,9 +187,9 @@ def _copy(past: Mapping[str, Traffic]) -> dict[str, Traffic]:
 class _Replicas:
     """The counts of the replicas here, and of what went through them."""
 
-    def __init__(self, table: PartitionTable, broker: Node) -> None:
+    def __init__(self, table: PartitionTable, services: Services) -> None:
         self._table = table
-        self._metadata = broker.metadata
+        self._metadata = services.metadata
         self._counts: Counter[str] = Counter()
         self._traffic: dict[str, Traffic] = {}
         self._past = Traffic()

@@ -12,18 +12,18 @@ from odradek.broker.metrics.of_node import register
 if TYPE_CHECKING:
     import trio
 
-    from odradek.broker.node import Node
+    from odradek.broker.services import Services
     from odradek.seams.network import Address
 
 
-async def serve_metrics(broker: Node, listener: str, house: trio.Nursery) -> Address:
+async def serve_metrics(services: Services, listener: str, house: trio.Nursery) -> Address:
     """Answer at `listener` (host:port) from now on, in `house`; where that came to be.
 
     Raises CannotStart if it can't listen there.
     """
-    register(broker)
+    register(services)
     host, port = parse_address("odradek.metrics.listener", listener)
-    endpoint = MetricsEndpoint(broker.seams.network, broker.metrics, host, port)
+    endpoint = MetricsEndpoint(services.seams.network, services.metrics, host, port)
     try:
         await house.start(endpoint.run)
     except OSError as error:

@@ -34,10 +34,10 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, Connection, ConnectionLost, Selector
 
 if TYPE_CHECKING:
-    from odradek.broker.network.server import Endpoint
-    from odradek.broker.node import Node
+    from odradek.broker.network.listeners import Endpoint
     from odradek.broker.quotas.client_quotas import ClientQuotas
     from odradek.broker.requests.dispatch import Route
+    from odradek.broker.services import Services
 
 log = logging.getLogger("odradek.connection")
 
@@ -54,15 +54,15 @@ Parts = Sequence[Buffer | FileSlice]
 
 class ClientConnection:
     def __init__(
-        self, connection: Connection, endpoint: Endpoint, broker: Node, selector: Selector
+        self, connection: Connection, endpoint: Endpoint, services: Services, selector: Selector
     ) -> None:
         self._connection = connection
         self.endpoint = endpoint
-        self._broker = broker
+        self._services = services
         self._selector = selector
-        self._due_fetches = broker.due_fetches
+        self._due_fetches = services.due_fetches
         self._find_route = find_controller_route if endpoint.of_controller else find_route
-        self._buffer = ReceiveBuffer(broker.config.get_int("socket.request.max.bytes"))
+        self._buffer = ReceiveBuffer(services.config.get_int("socket.request.max.bytes"))
         self._rest: Awaitable[object] | None = None
         """What the task has to await before the next request: an answer that takes a wait."""
         self._needs_no_task = False
@@ -72,7 +72,7 @@ class ClientConnection:
         """Answered in this turn, which a wait in between does not end."""
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
-        self.waiting_since: float | None = broker.seams.clock.monotonic()
+        self.waiting_since: float | None = services.seams.clock.monotonic()
         """Monotonic seconds since when the client owes us bytes; None while it is being served."""
         self._gave_back_since: float | None = None
         """The time from which on the client was waited for when its memory was given back."""
@@ -119,7 +119,7 @@ class ClientConnection:
                 continue
             if not self.end_turn():
                 await self.flush()
-                self.waiting_since = self._broker.seams.clock.monotonic()
+                self.waiting_since = self._services.seams.clock.monotonic()
             if self._needs_no_task:
                 await self._selector.receive(self._connection, self)
             else:
@@ -149,7 +149,7 @@ class ClientConnection:
     def end_turn(self) -> bool:
         """Send the answers that were held back; False where the rest is for the task."""
         self._due_fetches.respond()
-        self.waiting_since = self._broker.seams.clock.monotonic()
+        self.waiting_since = self._services.seams.clock.monotonic()
         return not self._unsent or self._send_at_once()
 
     def _respond_received(self) -> Awaitable[object] | None:
@@ -170,7 +170,7 @@ class ClientConnection:
         return self._let_others_run()
 
     async def _respond_large(self, frame_view: memoryview) -> None:
-        await self._broker.large_requests.wait_turn()
+        await self._services.large_requests.wait_turn()
         self._turn_requests, self._turn_bytes = 1, len(frame_view)
         rest = self._respond(frame_view)
         if rest is not None:
@@ -189,9 +189,9 @@ class ClientConnection:
             raise InvalidFrame(f"{api.title} is not served here")
         if not api.min_version <= version <= api.max_version:
             return self._respond_unsupported(api, version, header.correlation_id)
-        broker = self._broker
+        services = self._services
         ctx = RequestContext(
-            broker,
+            services,
             api,
             version,
             header.correlation_id,
@@ -199,11 +199,11 @@ class ClientConnection:
             self.endpoint,
             self._connection.peer,
             self.flush,
-            broker.authorizer,
+            services.authorizer,
             connection=self,
         )
         request = route.read(api.key, version, frame_view, header.body)
-        quotas = broker.client_quotas
+        quotas = services.client_quotas
         if quotas is not None and not self.endpoint.of_controller:
             return self._respond_within_quotas(quotas, route, request, len(frame_view), ctx)
         if route.handler_nowait is None:
@@ -253,7 +253,7 @@ class ClientConnection:
     async def _leave_alone(self, seconds: float) -> None:
         """Read nothing for so long: whether the client is still there is not seen meanwhile. A connection
         may not be idle for longer either."""
-        idle_max_seconds = self._broker.config.get_int("connections.max.idle.ms") / 1000
+        idle_max_seconds = self._services.config.get_int("connections.max.idle.ms") / 1000
         if 0 <= idle_max_seconds < seconds:
             await trio.sleep(idle_max_seconds)
             raise ConnectionLost(f"throttled for {seconds:.0f} s")
@@ -280,7 +280,7 @@ class ClientConnection:
             self._unsent_bytes = len(respond) - sent_bytes
             self.wake()
         elif self._is_asleep:
-            self.waiting_since = self._broker.seams.clock.monotonic()
+            self.waiting_since = self._services.seams.clock.monotonic()
 
     async def wait_for_next_request(self) -> None:
         if self._buffer.holds_bytes:
@@ -313,7 +313,7 @@ class ClientConnection:
     async def _respond_unsupported(self, api: apis.Api, version: int, correlation_id: int) -> None:
         if api is not apis.API_VERSIONS:
             raise InvalidFrame(f"{api.title} has no version {version} here")
-        self._add(api, 0, correlation_id, unsupported_version_response(self._broker))
+        self._add(api, 0, correlation_id, unsupported_version_response())
         await self.flush()
 
     def _send_at_once(self) -> bool:
@@ -356,8 +356,8 @@ class ClientConnection:
         """A file could not be read while it was sent: that is its directory's affair too."""
         for part in parts:
             if isinstance(part, FileSlice) and str(part.file.path) == error.filename:
-                if self._broker.config.is_broker:
-                    self._broker.logs.report_at(part.file.path, error)
+                if self._services.config.is_broker:
+                    self._services.logs.report_at(part.file.path, error)
                 return
 
     def _drop_unsent(self) -> None:

@@ -5,27 +5,17 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.config.listeners import EVERY_ADDRESS, ListenerEndpoint
 from odradek.broker.network.connection import ClientConnection
+from odradek.broker.network.listeners import BoundListeners, Endpoint, close_listeners
 from odradek.broker.timers import monotonic_ms
-from odradek.seams.network import (
-    Address,
-    Connection,
-    Listener,
-    Network,
-    Selector,
-    SocketOptions,
-)
-from odradek.seams.values import value_class
+from odradek.seams.network import Connection, Listener, Selector
 
 if TYPE_CHECKING:
-    from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Node
+    from odradek.broker.services import Services
 
 log = logging.getLogger("odradek.server")
 
@@ -33,93 +23,11 @@ IDLE_CHECKS_PER_LIMIT = 4
 IDLE_CHECK_SECONDS_MAX = 10.0
 
 
-@value_class
-class Endpoint:
-    """One listener as it came to be: where it listens, and what clients are told, if they are."""
-
-    name: str
-    security_protocol: str
-    bound: Address
-    advertised: Address | None
-    of_controller: bool = False
-    """Other nodes come here for the controller, and no client for a broker."""
-
-    @property
-    def address(self) -> Address:
-        """Where to reach it, told to clients or not."""
-        return self.advertised or self.bound
-
-
-Opened = Sequence[tuple[Endpoint, list[Listener]]]
-"""Listeners that are bound, and whose they are."""
-
-
-async def open_listeners(
-    network: Network,
-    config: ServerConfig,
-    wanted: Sequence[ListenerEndpoint],
-    told: Sequence[ListenerEndpoint],
-    *,
-    of_controller: bool = False,
-) -> Opened:
-    """Listen on every wanted address; port 0 becomes the one that was picked. `told` is what others
-    are told of them, by name: of one on every address what this machine is called, as Kafka tells it, or
-    localhost where the node is one for tests.
-
-    Raises OSError where an address can't be had.
-    """
-    opened: list[tuple[Endpoint, list[Listener]]] = []
-    advertised = {each.name: each for each in told}
-    own_name = "localhost"
-    if not config.standalone and any(each.host in EVERY_ADDRESS for each in wanted):
-        own_name = await network.own_name()
-    options = SocketOptions(
-        config.get_int("socket.send.buffer.bytes"),
-        config.get_int("socket.receive.buffer.bytes"),
-        config.get_int("socket.listen.backlog.size"),
-    )
-    try:
-        for each in wanted:
-            sockets = await network.listen(each.host, each.port, options)
-            bound = sockets[0].address
-            opened.append(
-                (
-                    _endpoint(each, advertised.get(each.name), bound, own_name, of_controller),
-                    sockets,
-                )
-            )
-    except BaseException:
-        await close_listeners(opened)
-        raise
-    return opened
-
-
-def _endpoint(
-    wanted: ListenerEndpoint,
-    told: ListenerEndpoint | None,
-    bound: Address,
-    own_name: str,
-    of_controller: bool,
-) -> Endpoint:
-    advertised = None
-    if told is not None:
-        own = own_name if wanted.host in EVERY_ADDRESS else wanted.host
-        advertised = Address(told.host or own, told.port or bound.port)
-    return Endpoint(wanted.name, wanted.security_protocol, bound, advertised, of_controller)
-
-
-async def close_listeners(opened: Opened) -> None:
-    with trio.CancelScope(shield=True):
-        for _, listeners in opened:
-            for listener in listeners:
-                await listener.aclose()
-
-
 class Server:
     """Accepts clients on one or more listeners until cancelled; then they are cut off."""
 
-    def __init__(self, broker: Node) -> None:
-        self._broker = broker
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._selector: Selector
         self._connections: set[ClientConnection] = set()
         self._per_host: Counter[str] = Counter()
@@ -127,13 +35,13 @@ class Server:
 
     async def serve(
         self,
-        opened: Opened,
+        opened: BoundListeners,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Answer clients until cancelled. Closes the listeners first, so that nobody new comes."""
-        self._selector = self._broker.seams.network.selector()
-        unsubscribe = self._broker.config.subscribe(self._configs_changed)
+        self._selector = self._services.seams.network.selector()
+        unsubscribe = self._services.config.subscribe(self._configs_changed)
         async with trio.open_nursery() as clients:
             clients.start_soon(self._selector.run)
             try:
@@ -149,7 +57,7 @@ class Server:
 
     def _configs_changed(self, changed: frozenset[str]) -> None:
         if "max.connections" in changed:
-            limit = self._broker.config.get_int("max.connections")
+            limit = self._services.config.get_int("max.connections")
             for _ in range(len(self._connections) - limit):
                 self._make_room()
 
@@ -166,7 +74,7 @@ class Server:
                 log.warning("refused %s: %s", connection.peer, refusal)
                 connection.abort()
                 continue
-            client = ClientConnection(connection, endpoint, self._broker, self._selector)
+            client = ClientConnection(connection, endpoint, self._services, self._selector)
             self._connections.add(client)  # before anyone else is let in, not when its task runs
             self._per_host[connection.peer.host] += 1
             self._per_listener[endpoint.name] += 1
@@ -174,17 +82,19 @@ class Server:
 
     def _wait_ms(self, host: str) -> int:
         """How long an address that has made too many connections is to wait for nothing (KIP-612)."""
-        quotas = self._broker.connection_quotas
-        return 0 if quotas is None else quotas.record(host, monotonic_ms(self._broker.seams.clock))
+        quotas = self._services.connection_quotas
+        return (
+            0 if quotas is None else quotas.record(host, monotonic_ms(self._services.seams.clock))
+        )
 
     async def _close_later(self, connection: Connection, wait_ms: int) -> None:
         try:
-            await self._broker.seams.clock.sleep(wait_ms / 1000)
+            await self._services.seams.clock.sleep(wait_ms / 1000)
         finally:
             connection.abort()
 
     def _refusal(self, host: str, endpoint: Endpoint) -> str | None:
-        config = self._broker.config
+        config = self._services.config
         if self._per_host[host] >= config.get_int("max.connections.per.ip"):
             return "max.connections.per.ip reached"
         of_listener = f"listener.name.{endpoint.name.lower()}.max.connections"
@@ -201,12 +111,12 @@ class Server:
     def _is_for_brokers(self, endpoint: Endpoint) -> bool:
         """Whether other brokers come here, and clients have listeners of their own: a crowd of them keeps no
         replica from its leader (KIP-402)."""
-        config = self._broker.config
+        config = self._services.config
         return endpoint.name == config.inter_broker_listener and len(config.listeners) > 1
 
     def _make_room(self) -> None:
         """Close the connection of a client that has done nothing for the longest."""
-        now = self._broker.seams.clock.monotonic()
+        now = self._services.seams.clock.monotonic()
         clients = [each for each in self._connections if not self._is_for_brokers(each.endpoint)]
         if clients:
             idle = max(clients, key=lambda each: each.idle_seconds(now))
@@ -233,9 +143,9 @@ class Server:
     async def _look_after_idle(self) -> None:
         """Close connections from which nothing came for connections.max.idle.ms, and those of clients that
         have been gone for so long, unless that is below 0; long before, those that are silent keep no memory."""
-        clock = self._broker.seams.clock
+        clock = self._services.seams.clock
         while True:
-            limit = self._broker.config.get_int("connections.max.idle.ms") / 1000
+            limit = self._services.config.get_int("connections.max.idle.ms") / 1000
             pause = max(limit / IDLE_CHECKS_PER_LIMIT, 0.05) if limit >= 0 else math.inf
             await clock.sleep(min(pause, IDLE_CHECK_SECONDS_MAX))
             now = clock.monotonic()

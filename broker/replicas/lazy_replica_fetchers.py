@@ -14,19 +14,28 @@ from odradek.storage.log_manager.log_manager import LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Node
+    from odradek.broker.environment import NodeEnvironment
     from odradek.replication.fetching.replica_fetcher import FetchingSettings
     from odradek.replication.fetching.replica_fetcher_manager import Followers
+    from odradek.replication.partition.follower_role import RemoteTier
 
 
 class ReplicaFetching:
     """`run` must be running. All else is synchronous, on the loop."""
 
     def __init__(
-        self, broker: Node, logs: LogManager, on_role: Callable[[Partition], None]
+        self,
+        environment: NodeEnvironment,
+        logs: LogManager,
+        broker_epoch: Callable[[], int],
+        on_role: Callable[[Partition], None],
+        *,
+        tier: Callable[[], RemoteTier | None],
     ) -> None:
         """`on_role` hears of a partition whose role had to wait for a change of its log."""
-        self._broker = broker
+        self._environment = environment
+        self._broker_epoch = broker_epoch
+        self._tier = tier
         self._logs = logs
         self._on_role = on_role
         self._needed = trio.Event()
@@ -36,12 +45,12 @@ class ReplicaFetching:
         from odradek.replication.fetching.replica_fetcher_manager import Followers
         from odradek.replication.quota import ReplicationQuota
 
-        broker, config = self._broker, self._broker.config
+        environment, config = self._environment, self._environment.config
         return Followers(
-            broker.node_id,
+            environment.node_id,
             listener=config.inter_broker_listener,
-            image=lambda: broker.metadata.image,
-            broker_epoch=lambda: broker.broker_epoch,
+            image=lambda: environment.metadata.image,
+            broker_epoch=self._broker_epoch,
             settings=lambda: fetching_settings(config),
             quota=ReplicationQuota(
                 lambda: config.get_int("follower.replication.throttled.rate"),
@@ -49,10 +58,10 @@ class ReplicaFetching:
                 sample_seconds=config.get_int("replication.quota.window.size.seconds"),
             ),
             logs=self._logs,
-            network=broker.seams.network,
-            clock=broker.seams.clock,
+            network=environment.seams.network,
+            clock=environment.seams.clock,
             on_role=self._on_role,
-            tier=None if broker.remote is None else broker.remote.tier,
+            tier=self._tier(),
         )
 
     @property

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import trio
 
+from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.lifecycle import storage_settings
 from odradek.broker.lifecycle.errors import CannotStart
 from odradek.broker.replicas.isr_maintenance import InSyncUpkeep
@@ -36,9 +37,12 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Node
+    from odradek.broker.coordination.coordinators import Coordinators
+    from odradek.broker.environment import NodeEnvironment
+    from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
     from odradek.broker.replicas.alter_partition_manager import InSyncChanges
     from odradek.broker.replicas.leader_throttle import LeaderThrottle
+    from odradek.broker.tiered.tiered_storage import TieredStorage
 
 log = logging.getLogger("odradek.node")
 
@@ -49,57 +53,72 @@ LOOK_SECONDS = 1.0
 class Replicas:
     """See the module. `load` comes first, `start` once the broker is registered."""
 
-    def __init__(self, broker: Node) -> None:
-        self._broker = broker
+    def __init__(
+        self, environment: NodeEnvironment, lifecycle: BrokerLifecycle, coordinators: Coordinators
+    ) -> None:
+        self._environment = environment
+        self._lifecycle = lifecycle
+        self._coordinators = coordinators
+        self.tiered_storage: TieredStorage | None = None
+        """Set before `start` if `remote.log.storage.system.enable` is true."""
         self.logs = self._new_log_manager()
         self.partitions: PartitionTable | None = None
         self.directory_reports = DirectoryReports(
-            lambda: broker.metadata.image,
-            broker.node_id,
-            lambda: broker.broker_epoch,
-            broker.controller,
-            lambda: broker.lifecycle.report(),
-            timeout_ms=broker.config.get_int("log.dir.failure.timeout.ms"),
+            lambda: environment.metadata.image,
+            environment.node_id,
+            lambda: lifecycle.broker_epoch,
+            environment.controller_channel,
+            lambda: lifecycle.report(),
+            timeout_ms=environment.config.get_int("log.dir.failure.timeout.ms"),
         )
 
         self._in_sync = InSyncUpkeep(
             lambda: self.partitions or (),
-            lambda node_id: broker.metadata.image.brokers.get(node_id),
+            lambda node_id: environment.metadata.image.brokers.get(node_id),
             self._new_in_sync_changes,
             self._disk_full,
-            lag_max_ms=broker.config.get_int("replica.lag.time.max.ms"),
+            lag_max_ms=environment.config.get_int("replica.lag.time.max.ms"),
         )
 
-        self._fetching = ReplicaFetching(broker, self.logs, self._role_changed)
+        self._fetching = ReplicaFetching(
+            environment,
+            self.logs,
+            lambda: lifecycle.broker_epoch,
+            self._role_changed,
+            tier=lambda: None if self.tiered_storage is None else self.tiered_storage.tier,
+        )
         self._next_look_at = 0.0
 
     @cached_property
     def leader_throttle(self) -> LeaderThrottle:
         from odradek.broker.replicas.leader_throttle import LeaderThrottle
 
-        broker = self._broker
+        environment = self._environment
         return LeaderThrottle(
-            broker.config,
-            lambda topic: broker.metadata.image.topic_configs(topic),
-            broker.seams.clock,
+            environment.config,
+            lambda topic: environment.metadata.image.topic_configs(topic),
+            environment.seams.clock,
         )
 
     def _new_in_sync_changes(self) -> InSyncChanges:
         from odradek.broker.replicas.alter_partition_manager import InSyncChanges
 
-        broker = self._broker
+        environment = self._environment
         return InSyncChanges(
-            broker.node_id, lambda: broker.broker_epoch, broker.controller, broker.metrics
+            environment.node_id,
+            lambda: self._lifecycle.broker_epoch,
+            environment.controller_channel,
+            environment.metrics,
         )
 
     def _new_log_manager(self) -> LogManager:
-        seams, config = self._broker.seams, self._broker.config
+        seams, config = self._environment.seams, self._environment.config
         return LogManager(
             seams.files,
             seams.clock,
             seams.entropy,
             seams.offload,
-            self._broker.directories,
+            self._environment.directories,
             config_for=self.log_config,
             intervals=lambda: storage_settings.intervals(config),
             on_failure=self._directory_failed,
@@ -115,12 +134,12 @@ class Replicas:
         It is in the remote tier only where there is one, and where Kafka has it, too: what is internal
         or compacted stays on the disk.
         """
-        broker = self._broker
-        config = broker.config.log_config(broker.metadata.image.topic_configs(topic))
+        environment = self._environment
+        config = environment.config.log_config(environment.metadata.image.topic_configs(topic))
         if config.remote_storage_enable and (
-            not broker.config.get_bool("remote.log.storage.system.enable")
+            not environment.config.get_bool("remote.log.storage.system.enable")
             or config.compact
-            or broker.is_internal(topic)
+            or is_internal_topic(topic)
         ):
             return replace(config, remote_storage_enable=False)
         return config
@@ -130,7 +149,7 @@ class Replicas:
     def refuse_tiered(self) -> None:
         """A topic's logs would lose what is in the remote tier, and where they begin, if they were opened
         without it. Raises CannotStart (as Kafka does)."""
-        image = self._broker.metadata.image
+        image = self._environment.metadata.image
         for name in image.topics_by_name:
             enabled = image.topic_configs(name).get("remote.storage.enable", "")
             if enabled.strip().lower() == "true":
@@ -143,7 +162,7 @@ class Replicas:
     async def load(self) -> PartitionTable:
         """Recover the logs, by the configs that the metadata image has: compacted logs that no checkpoint
         names are recovered otherwise. Raises CannotStart where there are too few file descriptors."""
-        broker = self._broker
+        environment = self._environment
         self.cordon()
         try:
             await self.logs.load(self._is_stray)
@@ -151,8 +170,8 @@ class Replicas:
             raise CannotStart(str(error)) from None
         self.partitions = PartitionTable(
             self.logs,
-            lambda: broker.metadata.image,
-            broker.node_id,
+            lambda: environment.metadata.image,
+            environment.node_id,
             surroundings=self._in_sync.surroundings,
             on_role=self._role_changed,
             on_gone=self._gone,
@@ -184,11 +203,11 @@ class Replicas:
             log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
 
     def _is_stray(self, name: TopicPartition, topic_id: UUID | None) -> bool:
-        topic = self._broker.metadata.image.topics_by_name.get(name.topic)
+        topic = self._environment.metadata.image.topics_by_name.get(name.topic)
         if topic is None or topic_id not in (None, topic.id):
             return True
         partition = topic.partitions.get(name.partition)
-        return partition is None or self._broker.node_id not in partition.replicas
+        return partition is None or self._environment.node_id not in partition.replicas
 
     # What the metadata log says
 
@@ -202,8 +221,8 @@ class Replicas:
             self._fetching.settings_changed()
         if delta.changed_features or broker_configs:
             self.directory_reports.cordoned(self.cordoned_ids())
-        if self._broker.remote is not None:
-            self._broker.remote.topics_deleted(delta)
+        if self.tiered_storage is not None:
+            self.tiered_storage.topics_deleted(delta)
         topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
         if topics:
             self.logs.update_configs(topics)
@@ -211,16 +230,16 @@ class Replicas:
         if delta.changed_brokers:
             self._in_sync.brokers_changed()
             self._fetching.brokers_changed()
-        if self._broker.remote is not None:
-            self._broker.remote.metadata_changed(delta)
+        if self.tiered_storage is not None:
+            self.tiered_storage.metadata_changed(delta)
 
     def cordon(self) -> None:
-        self.logs.cordon(self._broker.config.cordoned_log_dirs)
+        self.logs.cordon(self._environment.config.cordoned_log_dirs)
 
     def cordoned_ids(self) -> list[UUID]:
         """Directories that get no new replicas (KIP-1066)."""
         cordoned = self.logs.registry.cordoned
-        every = self._broker.directories.all
+        every = self._environment.directories.all
         return [each.id for each in every if each.path in cordoned and each.id is not None]
 
     # What happens to the logs
@@ -231,7 +250,7 @@ class Replicas:
             directory.path,
             len(logs),
             self.logs.gauges()["OfflineLogDirectoryCount"],
-            len(self._broker.directories.all),
+            len(self._environment.directories.all),
         )
         if self.partitions is None:
             return  # found while logs are loaded: nobody waits for any yet
@@ -254,13 +273,15 @@ class Replicas:
         """A leader cannot append. Kafka gives the directory up then, and itself with its last one; here
         that is done where others can take over everything that is led from there: else what can still
         be read is worth more."""
-        clock = self._broker.seams.clock
+        clock = self._environment.seams.clock
         if self.partitions is None or clock.monotonic() < self._next_look_at:
             return
         self._next_look_at = clock.monotonic() + LOOK_SECONDS
         directory = self.logs.directory_of(which)
-        live = self._broker.directories.live
-        is_the_end = directory is self._broker.directories.metadata or list(live) == [directory]
+        live = self._environment.directories.live
+        is_the_end = directory is self._environment.directories.metadata or list(live) == [
+            directory
+        ]
         for partition in self.partitions:
             if not partition.is_leader or partition.log.failure is not None:
                 continue
@@ -274,23 +295,23 @@ class Replicas:
     def _role_changed(self, partition: Partition) -> None:
         if partition.log.failure is None:
             self._fetching.role_changed(partition)
-            self._broker.coordinators.role_changed(partition)
-            if self._broker.remote is not None:
-                self._broker.remote.role_changed(partition)
+            self._coordinators.role_changed(partition)
+            if self.tiered_storage is not None:
+                self.tiered_storage.role_changed(partition)
             self.directory_reports.seen(partition, self.logs.directory_of(partition.log).id)
 
     def _gone(self, topic: str, index: int) -> None:
         """The replica is not here any more, or its directory is offline."""
         self._fetching.gone(topic, index)
-        self._broker.coordinators.partition_gone(topic, index)
-        if self._broker.remote is not None:
-            self._broker.remote.gone(topic, index)
+        self._coordinators.partition_gone(topic, index)
+        if self.tiered_storage is not None:
+            self.tiered_storage.gone(topic, index)
 
     def _replica_lost(self, topic: TopicImage, index: int) -> None:
         """A replica's log cannot be had. Where its directory failed, or is none of ours, the
         controller knows it by that."""
-        assigned = topic.partitions[index].directory_of(self._broker.node_id)
-        live = (each.id for each in self._broker.directories.live)
+        assigned = topic.partitions[index].directory_of(self._environment.node_id)
+        live = (each.id for each in self._environment.directories.live)
         if assigned in (images.UNASSIGNED, images.MIGRATING, *live):
             self.directory_reports.lost(topic.id, index)
 
@@ -305,7 +326,7 @@ class Replicas:
         """Whether the cluster knows a replica of ours to be in a directory that is not here now."""
         if self._is_stray(name, topic_id):
             return False
-        image, node_id = self._broker.metadata.image, self._broker.node_id
+        image, node_id = self._environment.metadata.image, self._environment.node_id
         assigned = image.topics_by_name[name.topic].partitions[name.partition].directory_of(node_id)
-        live = {each.id for each in self._broker.directories.live}
+        live = {each.id for each in self._environment.directories.live}
         return assigned.int >= images.RESERVED_DIRECTORIES and assigned not in live

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from odradek.broker.coordination.internal_topics import InternalTopic, is_internal_topic
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
@@ -23,8 +25,8 @@ from odradek.replication.controller.controller_result import (
 from odradek.replication.controller.image import MetadataImage
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Node
     from odradek.broker.requests.context import RequestContext
+    from odradek.broker.services import Services
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
     from odradek.replication.raft.metadata_manager import MetadataManager
 
@@ -34,32 +36,33 @@ KNOWN_SECONDS: Final = 5.0
 
 
 async def create_topics(
-    broker: Node,
+    services: Services,
     topics: Sequence[NewTopic],
     *,
     validate_only: bool,
     charge: MutationCharge = no_mutation_quota,
 ) -> list[CreatedTopic]:
     """Create topics as the active controller; one answer each. Raises NotController if it is not."""
+    from odradek.broker.config.validation import validate_resource_configs
     from odradek.replication.controller.topics import TopicDefaults, create_topics
 
     defaults = TopicDefaults(
-        broker.config.get_int("num.partitions"),
-        broker.config.get_int("default.replication.factor"),
+        services.config.get_int("num.partitions"),
+        services.config.get_int("default.replication.factor"),
     )
 
     def operation(image: MetadataImage) -> ControllerResult[list[CreatedTopic]]:
         return create_topics(
             image,
             topics,
-            entropy=broker.seams.entropy,
+            entropy=services.seams.entropy,
             defaults=defaults,
-            validate_config=broker.validate_config,
+            validate_config=partial(validate_resource_configs, services.config),
             validate_only=validate_only,
             charge=charge,
         )
 
-    return await broker.metadata.perform(operation)
+    return await services.metadata.perform(operation)
 
 
 async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
@@ -71,7 +74,7 @@ async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> lis
     api = apis.CREATE_TOPICS
     ctx = replace(ctx, api=api, api_version=api.max_version)
     if ctx.services.metadata.is_active:
-        is_free = all(ctx.services.is_internal(topic.name) for topic in topics)
+        is_free = all(is_internal_topic(topic.name) for topic in topics)
         charge = mutations_of(ctx, is_free=is_free).charge
         return await create_topics(ctx.services, topics, validate_only=False, charge=charge)
     respond = None
@@ -91,17 +94,19 @@ async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
         raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
 
 
-async def _request_as_broker(broker: Node, topic: NewTopic) -> list[CreatedTopic]:
-    if broker.metadata.is_active:
-        return await create_topics(broker, [topic], validate_only=False)
+async def _request_as_broker(services: Services, topic: NewTopic) -> list[CreatedTopic]:
+    if services.metadata.is_active:
+        return await create_topics(services, [topic], validate_only=False)
     request = _request([topic])
-    respond = await broker.controller.request(apis.CREATE_TOPICS, request, timeout_s=CREATE_SECONDS)
-    return await _once_known(broker, respond)
+    respond = await services.controller_channel.request(
+        apis.CREATE_TOPICS, request, timeout_s=CREATE_SECONDS
+    )
+    return await _once_known(services, respond)
 
 
-async def _once_known(broker: Node, respond: Any) -> list[CreatedTopic]:
+async def _once_known(services: Services, respond: Any) -> list[CreatedTopic]:
     created = [_created(each) for each in respond.topics]
-    await _known(broker.metadata, [each.name for each in created if not each.error_code])
+    await _known(services.metadata, [each.name for each in created if not each.error_code])
     return created
 
 
@@ -157,20 +162,27 @@ async def _known(metadata: MetadataManager, names: Collection[str]) -> None:
 
 
 async def ensure_topic(
-    broker: Node,
+    services: Services,
     name: str,
     partitions: int = -1,
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
 ) -> None:
     """Create the topic unless it is there. Raises KafkaError with what the controller says."""
-    if name in broker.metadata.image.topics_by_name:
+    if name in services.metadata.image.topics_by_name:
         return
     from odradek.replication.controller.topics import NewTopic
 
     wanted = NewTopic(name, partitions, replication_factor, configs=dict(configs or {}))
-    (created,) = await _request_as_broker(broker, wanted)
+    (created,) = await _request_as_broker(services, wanted)
     if created.error_code == ErrorCode.topic_already_exists:
-        await _known(broker.metadata, [name])
+        await _known(services.metadata, [name])
     elif created.error_code != ErrorCode.none:
         raise KafkaError(created.error_code, created.error_message or "")
+
+
+async def ensure_internal_topic(services: Services, topic: InternalTopic) -> None:
+    """Create a coordinator's topic unless it exists. Raises KafkaError with the controller's error."""
+    await ensure_topic(
+        services, topic.name, topic.partitions, topic.replication_factor, topic.configs
+    )

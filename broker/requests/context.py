@@ -1,41 +1,35 @@
-"""What a handler knows of the request it answers, beside the request itself."""
+"""Context of one request: connection, principal, API version, and the node's services."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from odradek.broker.fetch.purgatory import WaitingConnection
 from odradek.protocol.apis import Api
 from odradek.seams.network import Address
 from odradek.seams.values import state_class
 
 if TYPE_CHECKING:
-    from odradek.broker.network.server import Endpoint
-    from odradek.broker.node import Node
+    from odradek.broker.network.listeners import Endpoint
     from odradek.broker.security.authorizer import Authorizer
+    from odradek.broker.services import Services
 
 
-class RequestConnection(Protocol):
-    """The connection that a request came on, for a handler that waits."""
+class RequestConnection(WaitingConnection, Protocol):
+    """The client's connection, for a handler whose response can be sent by another task."""
 
     def respond_nowait(self, ctx: RequestContext, values: Any) -> None:
-        """Answer, in the step of whoever ended the wait; the handler returns None then. The values hold
-        no slices of files."""
-        ...
-
-    async def wait_for_next_request(self) -> None:
-        """Return when the client sends its next request, or at `wake`; at once where it has sent it, or
-        where the connection's task has something to do by then."""
-        ...
-
-    def wake(self) -> None:
-        """End `wait_for_next_request`; nothing if nobody is in it."""
+        """Send the response in the caller's task; the handler then returns None. `values` must not hold
+        slices of files."""
         ...
 
 
 @state_class
 class RequestContext:
-    services: Node
+    """Context of one request, for its handler; created for every request."""
+
+    services: Services
     api: Api
     api_version: int
     correlation_id: int
@@ -43,15 +37,15 @@ class RequestContext:
     endpoint: Endpoint
     peer: Address
     flush: Callable[[], Awaitable[None]]
-    """Send the answers that wait in this connection. Whoever may wait for other than the disk calls
-    it first, so that a client which pipelines sees its earlier answers."""
+    """Send the responses that the connection holds back. A handler calls it before it waits for anything but the
+    disk, so that a client which pipelines requests receives the earlier responses."""
     authorizer: Authorizer | None = None
-    """Who decides what the client may do; None lets everybody do everything."""
+    """None: no ACLs, every operation is allowed."""
     principal: str = "User:ANONYMOUS"
-    """Who the listener says the client is."""
+    """The authenticated principal of the connection."""
     connection: RequestConnection | None = None
-    """None where answers go through their tasks alone."""
+    """None where only the connection's own task may send the response."""
     is_forwarded: bool = False
-    """It came in an envelope, from a broker that has looked at what is its own business."""
+    """Whether the request came in an Envelope (KIP-590)."""
     nowait_failed: bool = False
-    """Found out when it was to be done at once: the handler needs not try that again."""
+    """Whether `handler_nowait` found that the records need a thread: the handler skips its own attempt."""

@@ -79,7 +79,7 @@ async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
         "client_host_address": _packed(ctx.peer.host),
     }
     try:
-        respond = await ctx.services.controller.request(
+        respond = await ctx.services.controller_channel.request(
             apis.ENVELOPE, values, timeout_s=FORWARD_SECONDS
         )
     except KafkaError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from odradek.broker.network.server import Endpoint
+from odradek.broker.network.listeners import Endpoint
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_controller_route
 from odradek.protocol import messages
@@ -14,13 +14,13 @@ from odradek.seams.files import Buffer
 from odradek.seams.network import Address
 
 if TYPE_CHECKING:
-    from odradek.broker.node import Node
+    from odradek.broker.services import Services
 
 HERE: Final = Address("localhost", 0)
 IN_PROCESS: Final = Endpoint("", "PLAINTEXT", HERE, None, of_controller=True)
 
 
-async def handle_locally(broker: Node, api: Api, values: Mapping[str, Any]) -> Any:
+async def handle_locally(services: Services, api: Api, values: Mapping[str, Any]) -> Any:
     """What the handler of this node's controller answers, as kio's entity of the newest version.
 
     Through the codec in both directions, so that it is what another node would be answered. A node
@@ -31,7 +31,7 @@ async def handle_locally(broker: Node, api: Api, values: Mapping[str, Any]) -> A
     version = api.max_version
     frame = memoryview(messages.write_request(api.key, version, values))
     ctx = RequestContext(
-        broker, api, version, 0, f"node-{broker.node_id}", IN_PROCESS, HERE, _nothing_to_flush
+        services, api, version, 0, f"node-{services.node_id}", IN_PROCESS, HERE, _nothing_to_flush
     )
     respond = await route.handler(route.read(api.key, version, frame, 0), ctx)
     body = cast(Buffer, route.write(api.key, version, respond))

@@ -105,7 +105,7 @@ def defer_remote_read(
 
 async def read_remote(found: Sequence[Read], ctx: RequestContext) -> None:
     """Read what was left for later. It stays in `found`, pinned."""
-    tiering = ctx.services.remote
+    tiering = ctx.services.tiered_storage
     assert tiering is not None
     pending = [
         each for each in found if isinstance(each, PendingRemoteRead) and each.reserved_bytes

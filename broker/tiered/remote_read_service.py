@@ -26,7 +26,7 @@ from odradek.storage.tiered.segment_range_cache import ReaderLimits, SegmentRang
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Node
+    from odradek.broker.environment import NodeEnvironment
     from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
     from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 
@@ -41,9 +41,12 @@ class RemoteReadService:
     """See the module. `run` comes first; all is called on the loop."""
 
     def __init__(
-        self, broker: Node, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager
+        self,
+        environment: NodeEnvironment,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
     ) -> None:
-        seams, config = broker.seams, broker.config
+        seams, config = environment.seams, environment.config
         self._config = config
         self._clock = seams.clock
         self._nursery: trio.Nursery | None = None
@@ -53,10 +56,10 @@ class RemoteReadService:
             sample_seconds=config.get_int("remote.log.manager.fetch.quota.window.size.seconds"),
         )
         self._throttled_ms = Recent(seams.clock.monotonic)
-        self._fetch_timer = broker.metrics.timer("RemoteLogReaderFetchRateAndTimeMs")
+        self._fetch_timer = environment.metrics.timer("RemoteLogReaderFetchRateAndTimeMs")
         self.indexes = RemoteIndexCache(
             seams.files,
-            broker.directories.all[0].path,
+            environment.directories.all[0].path,
             seams.offload,
             storage,
             self._running,
@@ -75,7 +78,7 @@ class RemoteReadService:
         )
         aborted = RemoteAbortedTransactions(metadata, self.indexes, seams.offload)
         aside = ResponseSpill(
-            seams.files, broker.directories.all[0].path, seams.offload, self.pieces
+            seams.files, environment.directories.all[0].path, seams.offload, self.pieces
         )
         self.reads = RemoteLogReader(metadata, self.indexes, self.pieces, aborted, aside)
         self._timestamps = RemoteTimestampLookup(metadata, self.indexes, self.pieces, seams.offload)
@@ -85,10 +88,10 @@ class RemoteReadService:
         self.waiting = 0
         """Fetches that wait for the remote tier."""
         metadata.on_segment(self._segment_changed)
-        self._show(broker)
+        self._show(environment)
 
-    def _show(self, broker: Node) -> None:
-        gauge = broker.metrics.gauge
+    def _show(self, environment: NodeEnvironment) -> None:
+        gauge = environment.metrics.gauge
         gauge("RemoteLogReaderTaskQueueSize", lambda: self.pieces.pending)
         gauge("RemoteLogReaderAvgIdlePercent", lambda: self.pieces.idle_share)
         gauge("NumDelayedOperations", lambda: self.waiting)

@@ -10,6 +10,7 @@ It is opened where `remote.log.storage.system.enable` is true, and nothing of it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,10 @@ from odradek.storage.tiered.remote_storage_settings import open_remote_storage
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
-    from odradek.broker.node import Node
+    from odradek.broker.environment import NodeEnvironment
+    from odradek.broker.network.listeners import Endpoint
+    from odradek.broker.replicas.partition_table import PartitionTable
+    from odradek.storage.log_manager.log_manager import LogManager
     from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 
 METADATA_MANAGER = "remote.log.metadata.manager.class.name"
@@ -54,29 +58,36 @@ METADATA_PREFIX = "remote.log.metadata."
 METADATA_IMPL_PREFIX = "remote.log.metadata.manager.impl.prefix"
 
 
-async def open_tiered_storage(broker: Node) -> TieredStorage:
+async def open_tiered_storage(
+    environment: NodeEnvironment,
+    logs: LogManager,
+    partitions: PartitionTable,
+    endpoints: Sequence[Endpoint],
+) -> TieredStorage:
     """Once the broker's listeners are bound. Nothing is asked of the store, or of anybody, yet. Raises
     WrongConfig for a config that makes no sense."""
-    config, seams = broker.config, broker.seams
+    config, seams = environment.config, environment.seams
     if config.get_str(METADATA_MANAGER) != TOPIC_BASED:
         raise WrongConfig(f"{METADATA_MANAGER} can only be {TOPIC_BASED}")
     try:
         settings = read_settings(
-            metadata_properties(config), node_id=broker.node_id, bootstrap=_own_address(broker)
+            metadata_properties(config),
+            node_id=environment.node_id,
+            bootstrap=_own_address(config, endpoints),
         )
         opened = partial(
             open_remote_storage,
             config.layers.effective(),
             seams,
-            cluster_id=broker.cluster_id,
-            remembered_in=broker.directories.metadata.path / REMEMBERED_STORE,
+            cluster_id=environment.cluster_id,
+            remembered_in=environment.directories.metadata.path / REMEMBERED_STORE,
         )
         storage = await seams.offload.run(opened, lane=OBJECTS_LANE)
     except ValueError as error:
         raise WrongConfig(str(error)) from None
-    snapshots = MetadataSnapshots(seams, broker.directories.metadata.path)
+    snapshots = MetadataSnapshots(seams, environment.directories.metadata.path)
     metadata = TopicBasedRemoteLogMetadataManager(seams, settings, snapshots)
-    return TieredStorage(broker, storage, metadata)
+    return TieredStorage(environment, logs, partitions, storage, metadata)
 
 
 def metadata_properties(config: ServerConfig) -> dict[str, str]:
@@ -90,10 +101,10 @@ def metadata_properties(config: ServerConfig) -> dict[str, str]:
     return {**named, **own}
 
 
-def _own_address(broker: Node) -> str:
+def _own_address(config: ServerConfig, endpoints: Sequence[Endpoint]) -> str:
     """Where the listener is that the metadata manager's clients go to (T-06)."""
-    wanted = broker.config.get_str(LISTENER).upper()
-    return next(str(each.address) for each in broker.endpoints if each.name == wanted)
+    wanted = config.get_str(LISTENER).upper()
+    return next(str(each.address) for each in endpoints if each.name == wanted)
 
 
 def remover_settings(config: ServerConfig) -> RemoverSettings:
@@ -111,51 +122,56 @@ class TieredStorage:
 
     def __init__(
         self,
-        broker: Node,
+        environment: NodeEnvironment,
+        logs: LogManager,
+        partitions: PartitionTable,
         storage: RemoteStorageManager,
         metadata: TopicBasedRemoteLogMetadataManager,
     ) -> None:
         self.storage = storage
         self.metadata = metadata
         self.manager = RemoteLogManager(
-            broker.node_id,
+            environment.node_id,
             storage,
             metadata,
-            broker.logs,
-            broker.seams,
-            broker.metrics,
-            RemoteLogSettings(broker.config),
-            topic_exists=lambda topic_id: topic_id in broker.metadata.image.topics_by_id,
+            logs,
+            environment.seams,
+            environment.metrics,
+            RemoteLogSettings(environment.config),
+            topic_exists=lambda topic_id: topic_id in environment.metadata.image.topics_by_id,
         )
         self.tier: RemoteTier = AuxiliaryState(
-            metadata, storage, broker.seams.offload, on_built=self._built
+            metadata, storage, environment.seams.offload, on_built=self._built
         )
         """Where followers begin."""
-        self.reads = RemoteReadService(broker, storage, metadata)
-        broker.metrics.gauge(
+        self.reads = RemoteReadService(environment, storage, metadata)
+        environment.metrics.gauge(
             "RemoteLogMetadataDamagedCount", lambda: self.metadata.damaged_partitions
         )
-        self._broker = broker
+        self._environment = environment
+        self._partitions = partitions
         self._deleted = DeletedTopics()
         self._remover = RemotePartitionRemover(
             metadata,
             storage,
-            broker.seams,
-            remover_settings(broker.config),
-            node_id=broker.node_id,
+            environment.seams,
+            remover_settings(environment.config),
+            node_id=environment.node_id,
             topic_state=self._topic_state,
         )
 
     def _topic_state(self, partition: TopicIdPartition, first_ms: int) -> TopicState:
         """Whether the partition's topic was deleted."""
-        cluster = self._broker.metadata
-        now_ms = self._broker.seams.clock.wall_ms() if cluster.is_active else None
+        cluster = self._environment.metadata
+        now_ms = self._environment.seams.clock.wall_ms() if cluster.is_active else None
         return self._deleted.topic_state(cluster.image, partition.topic_id, first_ms, now_ms=now_ms)
 
     def _built(self, topic: str, has_failed: bool) -> None:
-        self._broker.metrics.meter("BuildRemoteLogAuxStateRequestsPerSec", topic=topic).mark()
+        self._environment.metrics.meter("BuildRemoteLogAuxStateRequestsPerSec", topic=topic).mark()
         if has_failed:
-            self._broker.metrics.meter("BuildRemoteLogAuxStateErrorsPerSec", topic=topic).mark()
+            self._environment.metrics.meter(
+                "BuildRemoteLogAuxStateErrorsPerSec", topic=topic
+            ).mark()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. Raises CannotStart where the topic of the metadata cannot be used."""
@@ -211,6 +227,6 @@ class TieredStorage:
             self.manager.configs_changed()
         topics = {name for kind, name in delta.changed_configs if kind == images.TOPIC}
         if topics:
-            for partition in self._broker.partitions:
+            for partition in self._partitions:
                 if partition.topic in topics:
                     self.role_changed(partition)

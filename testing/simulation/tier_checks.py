@@ -123,7 +123,7 @@ class TierChecks:
     def _replicas(self, *topics: str) -> Iterator[Tiered]:
         """Of all that are tiered, or of these."""
         for _, broker in self._cluster.running():
-            remote = broker.remote
+            remote = broker.services.tiered_storage
             assert remote is not None, "the cluster has no remote tier"
             for partition in broker.partitions:
                 if partition.topic in (topics or self._topics):

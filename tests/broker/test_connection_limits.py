@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.network.server import Endpoint, Server
+from odradek.broker.network.listeners import Endpoint
+from odradek.broker.network.server import Server
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
 from odradek.seams.network import Address, Connection, ConnectionLost
@@ -62,7 +63,7 @@ def test_of_a_crowd_no_more_are_let_in_than_may_be(limit: str) -> None:
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", Door.address, None)
         async with trio.open_nursery() as nursery:
             opened: Any = [(endpoint, [Door(callers)])]
-            await nursery.start(Server(broker.node).serve, opened)
+            await nursery.start(Server(broker.node.services).serve, opened)
             await trio.testing.wait_all_tasks_blocked()
             found = sum(not each.is_over.is_set() for each in callers)
             nursery.cancel_scope.cancel()

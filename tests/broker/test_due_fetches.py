@@ -90,7 +90,7 @@ class Fetches:
     def _context(self) -> RequestContext:
         endpoint = self.node.endpoints[0]
         return RequestContext(
-            self.node,
+            self.node.services,
             apis.FETCH,
             VERSION,
             1,
@@ -118,8 +118,8 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
         append(partition, batch())
-        assert fetches.node.due_fetches.waits
-        fetches.node.due_fetches.respond()
+        assert fetches.node.services.due_fetches.waits
+        fetches.node.services.due_fetches.respond()
         (respond,) = fetches.at_once
         assert len(records_of(respond)) == len(batch())
         assert partition.log.tip.segment.file.pins == 0
@@ -140,7 +140,7 @@ async def test_what_was_just_appended_is_not_looked_up(
         await trio.testing.wait_all_tasks_blocked()
         monkeypatch.delattr(LogReads, "read")
         append(partition, batch())
-        fetches.node.due_fetches.respond()
+        fetches.node.services.due_fetches.respond()
         ((_, told),) = fetches.at_once[0].chosen
         assert told.aborted_transactions == ([] if isolation_level else None)
         assert len(records_of(fetches.at_once[0])) == len(batch())
@@ -158,7 +158,7 @@ async def test_what_was_just_appended_counts_against_the_bytes_of_the_request(ro
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
             append(partition, batch())
-        fetches.node.due_fetches.respond()
+        fetches.node.services.due_fetches.respond()
         (respond,) = fetches.at_once
         found = [sum(map(len, told.records)) for _, told in respond.chosen]  # type: ignore[arg-type]
         assert found == [size, size if room else 0]
@@ -171,7 +171,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
     answered, it goes on at once."""
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
-        due = fetches.node.due_fetches
+        due = fetches.node.services.due_fetches
         partition = await fetches.partition()
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
@@ -184,7 +184,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
             due.respond()
         await trio.testing.wait_all_tasks_blocked()
         assert len(fetches.at_once) == 1
-        assert not len(fetches.node.fetch_timers)
+        assert not len(fetches.node.services.fetch_timers)
         if asks_on == "after":
             assert not fetches.by_tasks
             fetches.asks_on.set()
@@ -203,7 +203,7 @@ async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(2):
             append(partition, batch())
-            fetches.node.due_fetches.respond()
+            fetches.node.services.due_fetches.respond()
         with trio.fail_after(PATIENCE_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
@@ -224,9 +224,9 @@ async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to
         nursery.start_soon(fetches.ask_as_follower, first.session_id, 1, [])
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
-            node.due_fetches.has_active_connection = True
+            node.services.due_fetches.has_active_connection = True
             append(partition, batch())
-            node.due_fetches.respond()
+            node.services.due_fetches.respond()
         assert len(fetches.at_once) == 1
         fetches.asks_on.set()
 
@@ -243,11 +243,11 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks(
             for _ in range(count):
                 nursery.start_soon(fetches.fetch)
             await trio.testing.wait_all_tasks_blocked()
-            fetches.node.due_fetches.has_active_connection = has_active_connection
+            fetches.node.services.due_fetches.has_active_connection = has_active_connection
             append(partition, batch())
-            fetches.node.due_fetches.respond()
+            fetches.node.services.due_fetches.respond()
             assert len(fetches.at_once) == RESPONDED_AT_ONCE
-            assert not fetches.node.due_fetches.waits
+            assert not fetches.node.services.due_fetches.waits
         assert fetches.by_tasks.count(None) == RESPONDED_AT_ONCE
         assert len(fetches.by_tasks) == count
 
@@ -264,7 +264,7 @@ async def test_nobody_is_due_once_their_tasks_have_run() -> None:
         assert not fetches.at_once
         (respond,) = fetches.by_tasks
         assert respond is not None
-        assert not fetches.node.due_fetches.waits
+        assert not fetches.node.services.due_fetches.waits
 
 
 async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
@@ -281,7 +281,7 @@ async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
             nursery.start_soon(fail)
             await trio.testing.wait_all_tasks_blocked()
             append(partition, batch())
-            fetches.node.due_fetches.respond()
+            fetches.node.services.due_fetches.respond()
 
 
 @pytest.mark.parametrize("has_active_connection", [False, True])
@@ -295,14 +295,14 @@ async def test_what_takes_more_is_left_to_the_task(what: str, has_active_connect
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetches.fetch, min_bytes)
             await trio.testing.wait_all_tasks_blocked()
-            fetches.node.due_fetches.has_active_connection = has_active_connection
+            fetches.node.services.due_fetches.has_active_connection = has_active_connection
             append(partition, batch(200_000) if what == "too much" else small)
             if what == "changed hands":
                 partition.retire(NotLeader("it went to another node"))
             elif what == "too little after all":
                 append(partition, small)
                 partition.log.advance_log_start(1, "a test")
-            fetches.node.due_fetches.respond()
+            fetches.node.services.due_fetches.respond()
             assert not fetches.at_once
         (respond,) = fetches.by_tasks
         assert respond is not None
@@ -439,11 +439,11 @@ async def test_a_fetch_that_is_woken_while_earlier_answers_are_sent_is_answered_
         with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
-                    ClientConnection(connection, node.endpoints[0], node, EachAlone()).talk
+                    ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
                 )
                 await trio.testing.wait_all_tasks_blocked()
                 append(partition, batch())
-                node.due_fetches.respond()
+                node.services.due_fetches.respond()
                 connection.drained.set()
     size = int.from_bytes(connection.sent[:4], "big")
     assert connection.sent[4:8] == (6).to_bytes(4, "big")
@@ -474,14 +474,14 @@ async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
-        client = ClientConnection(connection, node.endpoints[0], node, EachAlone())
+        client = ClientConnection(connection, node.endpoints[0], node.services, EachAlone())
         nursery.start_soon(client.talk)
         await trio.testing.wait_all_tasks_blocked()
         now = node.seams.clock.monotonic()
         assert client.idle_seconds(now + 60) == 0, "it waits for us"
-        node.due_fetches.has_active_connection = True
+        node.services.due_fetches.has_active_connection = True
         append(partition, batch())
-        node.due_fetches.respond()
+        node.services.due_fetches.respond()
         assert connection.sent
         assert client.idle_seconds(now + 60) > 50
         connection.interrupt()
@@ -499,12 +499,12 @@ async def test_what_the_socket_does_not_take_follows(
         with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
-                    ClientConnection(connection, node.endpoints[0], node, EachAlone()).talk
+                    ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
                 )
                 await trio.testing.wait_all_tasks_blocked()
-                node.due_fetches.has_active_connection = has_active_connection
+                node.services.due_fetches.has_active_connection = has_active_connection
                 append(partition, batch())
-                node.due_fetches.respond()
+                node.services.due_fetches.respond()
                 assert bool(connection.sent) == bool(room)
                 connection.interrupt()
     if not room:

@@ -127,7 +127,7 @@ def context(broker: Broker) -> RequestContext:
         pass
 
     return RequestContext(
-        broker.node,
+        broker.node.services,
         apis.FETCH,
         VERSION,
         1,

@@ -216,7 +216,7 @@ def test_a_cluster_that_went_comes_back() -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(*APART)
         assert await nodes.create(4, "t") is ErrorCode.none
-        epochs = {each: nodes.brokers[each].broker_epoch for each in (4, 5)}
+        epochs = {each: nodes.brokers[each].services.lifecycle.broker_epoch for each in (4, 5)}
         await nodes.stop(4, 5)
         await nodes.stop(1, 2, 3)
         await nodes.start(*APART)
@@ -238,11 +238,11 @@ def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop(
             nodes.brokers[4].stop()
 
         nodes.nursery.start_soon(stop_later)
-        with raised(Stopped, "told to stop"):
+        with raised(Stopped, "stopped before it could serve"):
             await nodes.start(4)
 
     run(main, APART)
-    assert "still waiting: nobody has told yet what the metadata quorum" in caplog.text
+    assert "still waiting: the committed metadata is not known yet" in caplog.text
 
 
 def test_a_node_that_was_told_to_stop_before_it_served_can_be_started_again() -> None:
@@ -257,7 +257,7 @@ def test_a_node_that_was_told_to_stop_before_it_served_can_be_started_again() ->
             nodes.brokers[4].stop()
 
         nodes.nursery.start_soon(stop_later)
-        with raised(Stopped, "told to stop"):
+        with raised(Stopped, "stopped before it could serve"):
             await nodes.start(4)
         await nodes.start(4)
         assert await nodes.create(4, "t") is ErrorCode.invalid_replication_factor

@@ -386,7 +386,14 @@ def context_of(broker: Broker) -> RequestContext:
     node = broker.node
     endpoint = node.endpoints[0]
     return RequestContext(
-        node, apis.PRODUCE, VERSION, 1, "test", endpoint, endpoint.address, trio.lowlevel.checkpoint
+        node.services,
+        apis.PRODUCE,
+        VERSION,
+        1,
+        "test",
+        endpoint,
+        endpoint.address,
+        trio.lowlevel.checkpoint,
     )
 
 

@@ -51,7 +51,7 @@ async def produce_to_two(
         await flush(partition)
 
     ctx = RequestContext(
-        broker.node,
+        broker.node.services,
         apis.PRODUCE,
         9,
         1,

@@ -35,7 +35,7 @@ class FollowerSession:
 
     @property
     def session(self) -> Session:
-        return self.on.node.fetch_sessions._sessions[self.id]
+        return self.on.node.services.fetch_sessions._sessions[self.id]
 
     @property
     def quiet(self) -> QuietPartitions:

@@ -82,7 +82,7 @@ async def test_what_is_slow_is_not_thrown_away() -> None:
         (respond,) = await stage.fetch(0)
         assert respond.offsets[0] == 0
         assert stage.store.asked == 1
-        assert stage.node.metrics.meter("ExpiresPerSec").count == 3
+        assert stage.node.services.metrics.meter("ExpiresPerSec").count == 3
 
 
 async def test_the_disk_s_part_of_a_fetch_comes_with_the_other() -> None:
@@ -107,7 +107,7 @@ async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
         found = await stage.fetch(0, 12)
         assert found[0].offsets[0] == 0
         assert found[1].error_code == ErrorCode.unknown_server_error
-        errors = stage.node.metrics.meter("RemoteFetchErrorsPerSec", topic="t")
+        errors = stage.node.services.metrics.meter("RemoteFetchErrorsPerSec", topic="t")
         assert errors.count == 1
         (failed,) = await stage.fetch(12)
         assert failed.error_code == ErrorCode.unknown_server_error
@@ -269,7 +269,7 @@ async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
         assert respond.error_code == NOTHING
         assert respond.offsets == []
         assert stage.store.asked == 1
-        told = {each[0].name: dict(each[1]) for each in stage.node.metrics.look() if each}
+        told = {each[0].name: dict(each[1]) for each in stage.node.services.metrics.look() if each}
         assert 0 < told["remote-fetch-throttle-time-max"][()] <= 1000
 
 
@@ -299,10 +299,10 @@ async def test_what_is_read_is_counted() -> None:
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
         (respond,) = await stage.fetch(0)
-        meter = stage.node.metrics.meter
+        meter = stage.node.services.metrics.meter
         assert meter("RemoteFetchRequestsPerSec", topic="t").count == 1
         assert meter("RemoteFetchBytesPerSec", topic="t").count == len(respond.data)
-        assert stage.node.metrics.timer("RemoteLogReaderFetchRateAndTimeMs").count == 1
+        assert stage.node.services.metrics.timer("RemoteLogReaderFetchRateAndTimeMs").count == 1
         assert stage.reads.pieces.idle_share == 1.0
         assert stage.reads.waiting == 0
 
@@ -339,7 +339,7 @@ async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:
         stage.store.fetch_segment = fetch  # type: ignore[method-assign]
 
         async def end() -> None:
-            read = stage.node.metrics.meter("RemoteFetchBytesPerSec", topic="t")
+            read = stage.node.services.metrics.meter("RemoteFetchBytesPerSec", topic="t")
             while not read.count:
                 await trio.lowlevel.checkpoint()
             may_end.set()

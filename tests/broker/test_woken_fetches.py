@@ -97,7 +97,7 @@ class Stage:
         node = self.broker.node
         body = messages.write_request(apis.FETCH.key, VERSION, request(min_bytes, wanted))
         context = RequestContext(
-            node,
+            node.services,
             apis.FETCH,
             VERSION,
             1,

@@ -79,7 +79,7 @@ class TieredStage:
         self.store = SlowStore()
         self.store.gate.set()
         self.metadata = MemoryMetadataManager()
-        self.reads = RemoteReadService(self.node, self.store, self.metadata)
+        self.reads = RemoteReadService(self.node.environment, self.store, self.metadata)
         self._copies = 0
 
     async def fill(self, partition: Partition, count: int = 20) -> None:
@@ -124,7 +124,9 @@ class TieredStage:
             pass
 
         endpoint = self.node.endpoints[0]
-        return RequestContext(self.node, api, version, 1, "test", endpoint, endpoint.address, flush)
+        return RequestContext(
+            self.node.services, api, version, 1, "test", endpoint, endpoint.address, flush
+        )
 
     async def fetch(
         self, *offsets: int, max_bytes: int = 2**17, version: int = 17, **more: Any
@@ -177,10 +179,10 @@ async def tiered_stage(
         )
         await nursery.start(stage.reads.run)
         room: Any = SimpleNamespace(reads=stage.reads)
-        broker.node.remote = room
+        broker.node.services.tiered_storage = room
         try:
             yield stage
         finally:
             stage.store.gate.set()
-            broker.node.remote = None
+            broker.node.services.tiered_storage = None
             nursery.cancel_scope.cancel()

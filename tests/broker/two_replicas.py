@@ -66,7 +66,7 @@ class Stage:
 
         endpoint = self.node.endpoints[0]
         return RequestContext(
-            self.node, apis.FETCH, version, 1, "test", endpoint, endpoint.address, flush
+            self.node.services, apis.FETCH, version, 1, "test", endpoint, endpoint.address, flush
         )
 
     async def ask(self, offset: int, *, version: int = 17, **more: Any) -> FetchedPartition:

@@ -146,7 +146,7 @@ def test_a_node_that_is_stopped_before_it_serves_has_lost_nothing() -> None:
             await cluster.start(1)
             await trio.sleep(1)
             await cluster.stop(1)
-        assert trace.lines[-1].endswith("told to stop before it could serve")
+        assert trace.lines[-1].endswith("stopped before it could serve")
         return cluster
 
     cluster = world.run(stop_while_it_waits_for_the_others)

@@ -101,7 +101,7 @@ def test_a_node_that_gives_up_a_sound_disk_has_failed() -> None:
             while not node.serves:
                 await trio.sleep(0.01)
             assert node.broker is not None
-            node.broker.directories.metadata.fail(OSError(errno.EIO, "is not so"))
+            node.broker.services.directories.metadata.fail(OSError(errno.EIO, "is not so"))
             await node.down.wait()
             failures.extend(cluster.failures)
 

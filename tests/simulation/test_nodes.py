@@ -115,7 +115,7 @@ def test_a_node_leads_nothing_before_it_is_registered_again() -> None:
             while not (broker := node.broker) or "t" not in broker.metadata.image.topics_by_name:
                 await trio.sleep(0.01)
             assert broker.metadata.image.topics_by_name["t"].partitions[0].leader == node.number
-            while not broker.lifecycle.caught_up.is_set():
+            while not broker.services.lifecycle.caught_up.is_set():
                 opened.append(len(list(broker.partitions)))
                 await trio.sleep(0.01)
             while not node.serves:

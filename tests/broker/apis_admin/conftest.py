@@ -16,8 +16,7 @@ import pytest
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.network.server import Endpoint
-from odradek.broker.node import Node
+from odradek.broker.network.listeners import Endpoint
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_route
@@ -76,8 +75,6 @@ class FakeBroker:
     cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
     client_quotas: ClientQuotas | None = None
     authorizer: Authorizer | None = None
-    is_internal = staticmethod(Node.is_internal)
-    is_of_coordinators = staticmethod(Node.is_of_coordinators)
 
     def __init__(self, configs: Mapping[str, str]) -> None:
         self.config = ServerConfig.from_properties(configs, test_node=True)
@@ -104,9 +101,6 @@ class FakeBroker:
         self.metadata.decide(
             lambda image: start_broker(image, registration, next_offset=image.offset + 1)
         )
-
-    def validate_config(self, *args: Any) -> None:
-        Node.validate_config(self, *args)  # type: ignore[arg-type]
 
 
 class Client:
@@ -184,7 +178,7 @@ def client(broker: FakeBroker) -> Client:
 
 
 @pytest.fixture
-def client_of() -> Callable[[Any], Client]:
+def client_of() -> Callable[..., Client]:
     """A client of a running node: its handlers are called without a socket."""
     return Client
 

@@ -206,9 +206,11 @@ async def test_acls_are_there_after_a_restart(
             lambda image: create_acls(image, [denied], entropy=entropy)
         )
         await broker.node.metadata.take_snapshot()
-        assert broker.node.authorizer is not None
-        assert not broker.node.authorizer.allows(ME, "127.0.0.1", Op.READ, AclResource.TOPIC, "t")
+        assert broker.node.services.authorizer is not None
+        assert not broker.node.services.authorizer.allows(
+            ME, "127.0.0.1", Op.READ, AclResource.TOPIC, "t"
+        )
     async with Broker(data=tmp_path, configs=configs) as broker:
-        client = client_of(broker.node, authorizer=broker.node.authorizer)
+        client = client_of(broker.node.services, authorizer=broker.node.services.authorizer)
         respond = await client.ask(apis.METADATA, 9, topics=[{"name": "t"}, {"name": "free"}])
         assert codes(respond.topics) == {"t": "topic_authorization_failed", "free": "none"}

@@ -9,7 +9,7 @@ import pytest
 
 from odradek.broker.config import loggers
 from odradek.broker.config.types import ResourceType
-from odradek.broker.network.server import Endpoint
+from odradek.broker.network.listeners import Endpoint
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route, find_route
@@ -95,7 +95,7 @@ class Nodes:
         self.active = FakeBroker({})
         self.broker: Any = FakeBroker({"node.id": "2"})
         self.broker.metadata.is_active = False
-        self.broker.controller = Channel(self.active)
+        self.broker.controller_channel = Channel(self.active)
 
     async def ask(self, api: apis.Api, values: Mapping[str, Any], version: int = -1) -> Any:
         """Alice asks the broker."""
@@ -142,7 +142,7 @@ async def test_the_active_controller_does_it(nodes: Nodes) -> None:
     assert await create(nodes) is ErrorCode.none
     assert "t" in nodes.active.metadata.image.topics_by_name
     assert "t" not in nodes.broker.metadata.image.topics_by_name
-    (envelope,) = nodes.broker.controller.envelopes
+    (envelope,) = nodes.broker.controller_channel.envelopes
     assert decode_principal(envelope["request_principal"]) == ALICE
     assert envelope["client_host_address"] == bytes((10, 0, 0, 7))
 
@@ -163,14 +163,14 @@ async def test_what_is_created_by_asking_for_it_the_client_creates(nodes: Nodes)
     assert await ask_for(nodes, "t") is ErrorCode.none
     assert await ask_for(nodes, "u") is ErrorCode.unknown_topic_or_partition
     assert set(nodes.active.metadata.image.topics_by_name) == {"t"}
-    principals = [each["request_principal"] for each in nodes.broker.controller.envelopes]
+    principals = [each["request_principal"] for each in nodes.broker.controller_channel.envelopes]
     assert [decode_principal(each) for each in principals] == [ALICE, ALICE]
 
 
 async def test_nobody_there_to_create_what_is_asked_for(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nodes.broker.controller = Channel(None)
+    nodes.broker.controller_channel = Channel(None)
     assert await ask_for(nodes, "t") is ErrorCode.unknown_topic_or_partition
     assert "auto-creation of 1 topics failed" in caplog.text
 
@@ -179,7 +179,7 @@ async def test_who_is_active_does_it_alone(nodes: Nodes) -> None:
     nodes.broker.metadata.is_active = True
     assert await create(nodes) is ErrorCode.none
     assert "t" in nodes.broker.metadata.image.topics_by_name
-    assert not nodes.broker.controller.envelopes
+    assert not nodes.broker.controller_channel.envelopes
 
 
 async def test_who_becomes_active_meanwhile_asks_what_the_client_may(nodes: Nodes) -> None:
@@ -192,14 +192,14 @@ async def test_who_becomes_active_meanwhile_asks_what_the_client_may(nodes: Node
             broker.metadata.is_active = True
             return await super().request(*asked, timeout_s=timeout_s)
 
-    broker.controller = Elected(broker)
+    broker.controller_channel = Elected(broker)
     broker.authorizer = Authorizer()
     assert await create(nodes) is ErrorCode.topic_authorization_failed
     assert "t" not in broker.metadata.image.topics_by_name
 
 
 async def test_no_controller_is_said_in_the_words_of_the_api(nodes: Nodes) -> None:
-    nodes.broker.controller = Channel(None)
+    nodes.broker.controller_channel = Channel(None)
 
     async def refuse(operation: Any) -> Any:
         raise KafkaError(ErrorCode.not_controller)
@@ -239,7 +239,7 @@ async def test_configs_of_the_broker_itself_are_looked_at_here(nodes: Nodes) -> 
     image = nodes.active.metadata.image
     assert image.topic_configs("t") == {"retention.ms": "5"}
     assert image.config(ResourceType.BROKER, "2") == {"background.threads": "11"}
-    assert len(nodes.broker.controller.envelopes) == 2  # the topic, and these configs
+    assert len(nodes.broker.controller_channel.envelopes) == 2  # the topic, and these configs
 
 
 async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> None:
@@ -258,7 +258,7 @@ async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> 
     async def ask_controller(operation: int, value: str) -> str:
         request = values(operation, value)
         active: Any = nodes.active
-        return code(await handle_locally(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
+        return code(await handle_locally(active.services, apis.INCREMENTAL_ALTER_CONFIGS, request))
 
     for operation in (AlterOperation.SET, AlterOperation.APPEND):
         assert await ask_controller(operation, "/elsewhere") == "invalid_config"

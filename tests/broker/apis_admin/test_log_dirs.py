@@ -44,7 +44,7 @@ async def append(node: Any, topic: str, partition: int) -> int:
 async def test_every_version(client_of: Any, version: int) -> None:
     async with Broker(topics={"t": 1}) as broker:
         size = await append(broker.node, "t", 0)
-        (directory,) = (await described(client_of(broker.node), version=version)).values()
+        (directory,) = (await described(client_of(broker.node.services), version=version)).values()
         assert directory.error_code.name == "none"
         (topic,) = directory.topics
         (partition,) = topic.partitions
@@ -91,7 +91,7 @@ async def test_files_that_are_renamed_meanwhile_cost_no_directory(
         size = await append(broker.node, "cut", 0)
         deleted = (await broker.node.partitions.get("deleted", None, 0)).log
         monkeypatch.setattr(PartitionLog, "size_bytes", property(size_bytes))
-        (directory,) = (await described(client_of(broker.node))).values()
+        (directory,) = (await described(client_of(broker.node.services))).values()
         assert directory.error_code.name == "none"
         (topic,) = (each for each in directory.topics if each.partitions)
         assert [each.partition_size for each in topic.partitions] == [size]
@@ -102,7 +102,7 @@ async def test_files_that_are_renamed_meanwhile_cost_no_directory(
 
 async def test_partitions_are_asked_for_by_topic(client_of: Any, tmp_path: Path) -> None:
     async with Broker(topics={"t": 4, "u": 2}, data=two_directories(tmp_path)) as broker:
-        client = client_of(broker.node)
+        client = client_of(broker.node.services)
         for index in range(4):
             await append(broker.node, "t", index)
         for index in range(2):
@@ -138,7 +138,7 @@ async def test_a_directory_that_failed(
         directory = node.logs.directory_of(lost.log)
         directory.fail(OSError(5, "Input/output error"))
         assert "1 partitions offline; OfflineLogDirectoryCount is 1 of 2" in caplog.text
-        client = client_of(node)
+        client = client_of(node.services)
         results = await described(client)
         assert results[str(directory.path)].error_code.name == "kafka_storage_error"
         assert results[str(directory.path)].topics == ()
@@ -159,7 +159,7 @@ async def test_topics_and_configs_survive_a_restart(client_of: Any, tmp_path: Pa
     async with Broker(topics={"t": 3}, data=tmp_path) as broker:
         before = broker.node.metadata.image.topics_by_name["t"].id
         log = (await broker.node.partitions.get("t", None, 0)).log
-        response = await client_of(broker.node).ask(
+        response = await client_of(broker.node.services).ask(
             apis.INCREMENTAL_ALTER_CONFIGS,
             1,
             resources=[
@@ -174,7 +174,7 @@ async def test_topics_and_configs_survive_a_restart(client_of: Any, tmp_path: Pa
         assert log.config.max_message_bytes == 7000
         assert log.config.segment_bytes == 2_000_000
     async with Broker(data=tmp_path) as broker:
-        client = client_of(broker.node)
+        client = client_of(broker.node.services)
         response = await client.ask(apis.METADATA, 13, topics=[{"name": "t", "topic_id": None}])
         (topic,) = response.topics
         assert topic.topic_id == before
@@ -226,12 +226,12 @@ async def all_moved(node: Any) -> None:
 @pytest.mark.parametrize("version", apis.ALTER_REPLICA_LOG_DIRS.versions)
 async def test_j01_j18_a_replica_is_moved(client_of: Any, tmp_path: Path, version: int) -> None:
     async with Broker(topics={"t": 1}, data=two_directories(tmp_path)) as broker:
-        node, client = broker.node, client_of(broker.node)
+        node, client = broker.node, client_of(broker.node.services)
         for _ in range(20):
             size = await append(node, "t", 0)
         partition = await node.partitions.get("t", None, 0)
         source = node.logs.directory_of(partition.log)
-        (destination,) = {each.path for each in node.directories.all} - {source.path}
+        (destination,) = {each.path for each in node.services.directories.all} - {source.path}
         node.logs.mover.threads_max = 0
         assert await alter(client, (str(destination), "t", 0), version=version) == ["none"]
         (copy,) = (await described(client))[str(destination)].topics[0].partitions
@@ -257,8 +257,8 @@ async def test_j01_j18_a_replica_is_moved(client_of: Any, tmp_path: Path, versio
 async def test_j03_what_is_not_here_is_remembered(client_of: Any, tmp_path: Path) -> None:
     """Kafka's AlterReplicaLogDirsRequestTest: the topic later lands there."""
     async with Broker(data=two_directories(tmp_path)) as broker:
-        node, client = broker.node, client_of(broker.node)
-        a, b = (str(each.path) for each in node.directories.all)
+        node, client = broker.node, client_of(broker.node.services)
+        a, b = (str(each.path) for each in node.services.directories.all)
         asked = [(b, "t", 0), (b, "t", 1), (a, "t", 2), ("/elsewhere", "t", 3)]
         unknown = "unknown_topic_or_partition"
         assert await alter(client, *asked) == [unknown] * 3 + ["log_dir_not_found"]
@@ -273,10 +273,10 @@ async def test_j03_what_is_not_here_is_remembered(client_of: Any, tmp_path: Path
 async def test_every_error_of_a_move(client_of: Any, tmp_path: Path) -> None:
     data = f"{two_directories(tmp_path)},{tmp_path / 'c'}"
     async with Broker(topics={"t": 2}, data=data) as broker:
-        node, client = broker.node, client_of(broker.node)
+        node, client = broker.node, client_of(broker.node.services)
         for index in range(2):
             await append(node, "t", index)
-        a, b, c = (str(each.path) for each in node.directories.all)
+        a, b, c = (str(each.path) for each in node.services.directories.all)
         assert await alter(client, (a, "x" * 240, 0)) == ["invalid_topic_exception"]
         assert await alter(client, ("relative", "t", 0)) == ["log_dir_not_found"]
         assert await alter(client, (b, "t", 7)) == ["unknown_topic_or_partition"]

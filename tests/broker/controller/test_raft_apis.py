@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.broker.network.server import Endpoint
+from odradek.broker.network.listeners import Endpoint
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import find_controller_route
 from odradek.broker.security.rules import RULES

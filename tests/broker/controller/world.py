@@ -115,7 +115,9 @@ class Channel:
         version = api.max_version if self.version is None else self.version
         frame = memoryview(messages.write_request(api.key, version, values))
         request = messages.read_request(api.key, version, frame)
-        ctx: Any = SimpleNamespace(broker=self.node, api=api, api_version=version, authorizer=None)
+        ctx: Any = SimpleNamespace(
+            services=self.node, api=api, api_version=version, authorizer=None
+        )
         respond = await controller.HANDLERS[api](request, ctx)
         written = messages.write_response(api.key, version, respond)
         return messages.read_response(api.key, version, memoryview(written))

@@ -65,7 +65,9 @@ def told(node: Node) -> list[str]:
     """What the cluster's state says, as paths."""
     broker = node.broker.node
     cordoned = broker.metadata.image.brokers[1].cordoned_directories
-    return [str(each.path) for each in broker.directories.all if each.id in (cordoned or ())]
+    return [
+        str(each.path) for each in broker.services.directories.all if each.id in (cordoned or ())
+    ]
 
 
 def test_a_cordoned_directory_gets_nothing_new() -> None:

@@ -25,13 +25,13 @@ def test_a_partition_that_leaves_between_counting_and_telling_counts_once() -> N
         partition = await node.partitions.get("t", None, 0)
         assert partition.traffic is not None
         partition.traffic.appended(3, 100)
-        await node.metrics.prepare()
+        await node.services.metrics.prepare()
         doomed = [{"name": "t", "topic_id": None}]
         await nodes.ask(1, apis.DELETE_TOPICS, {"topics": doomed, "timeout": 5000})
         assert node.partitions.opened("t", 0) is None
-        assert f"{MESSAGES} 3\n" in "".join(exposition(node.metrics))
-        await node.metrics.prepare()
-        assert f"{MESSAGES} 3\n" in "".join(exposition(node.metrics))
+        assert f"{MESSAGES} 3\n" in "".join(exposition(node.services.metrics))
+        await node.services.metrics.prepare()
+        assert f"{MESSAGES} 3\n" in "".join(exposition(node.services.metrics))
 
     run(main, ALONE, configs=METRICS)
 
@@ -59,15 +59,15 @@ def test_a_topics_totals_do_not_fall_when_some_of_its_partitions_leave() -> None
         )
         while node.partitions.opened("t", 0) is not None:
             await trio.sleep(0.1)
-        await node.metrics.prepare()
-        told = "".join(exposition(node.metrics))
+        await node.services.metrics.prepare()
+        told = "".join(exposition(node.services.metrics))
         assert f'{MESSAGES} 6\n{MESSAGES}{{topic="t"}} 6\n' in told
         doomed = [{"name": "t", "topic_id": None}]
         await nodes.ask(1, apis.DELETE_TOPICS, {"topics": doomed, "timeout": 5000})
         while node.partitions.opened("t", 1) is not None:
             await trio.sleep(0.1)
-        await node.metrics.prepare()
-        told = "".join(exposition(node.metrics))
+        await node.services.metrics.prepare()
+        told = "".join(exposition(node.services.metrics))
         assert f"{MESSAGES} 6\n" in told
         assert 'topic="t"' not in told
 
@@ -78,7 +78,7 @@ def test_a_topics_totals_do_not_fall_when_some_of_its_partitions_leave() -> None
 def test_who_looks_while_another_look_is_prepared_is_told_no_zeros() -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(1)
-        metrics = nodes.brokers[1].metrics
+        metrics = nodes.brokers[1].services.metrics
         assert await nodes.create(1, "t") is ErrorCode.none
         await metrics.prepare()
         assert f"{PARTITIONS} 2\n" in "".join(exposition(metrics))

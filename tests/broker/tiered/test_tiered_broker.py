@@ -273,7 +273,7 @@ async def test_topics_are_not_tiered_where_nothing_is(tmp_path: Path) -> None:
         with pytest.raises(KafkaError, match=r"remote\.log\.storage\.system\.enable") as refusal:
             await broker.node.ensure_topic("orders", 1, 1, TIERED)
         assert refusal.value.code is ErrorCode.invalid_config
-        assert broker.node.remote is None
+        assert broker.node.services.tiered_storage is None
 
 
 async def test_a_metadata_topic_of_another_size_cannot_be_used(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ async def copied(tmp_path: Path) -> None:
 
 async def is_missed(tiered: Stage) -> bool:
     """What the gauge says."""
-    metrics = tiered.node.metrics
+    metrics = tiered.node.services.metrics
     await metrics.prepare()
     told = {metric.name: dict(found) for metric, found in filter(None, metrics.look())}
     return bool(told["RemoteStoreAway"][()])
@@ -48,7 +48,7 @@ async def test_nothing_is_copied_into_another_directory(
         assert await is_missed(tiered)
         remote = tiered.remote_segments()
         await tiered.produce(VALUES)
-        failed = tiered.node.metrics.meter("RemoteCopyErrorsPerSec", topic="orders")
+        failed = tiered.node.services.metrics.meter("RemoteCopyErrorsPerSec", topic="orders")
         await tiered.until(lambda: failed.count > 0)
         assert list(tier.rglob("*")) == []
         tier.rmdir()

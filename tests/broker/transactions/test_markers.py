@@ -28,7 +28,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as running:
-        running.node.transaction_partitions = Coordinator()
+        running.node.services.transaction_partitions = Coordinator()
         yield running
 
 
@@ -290,7 +290,7 @@ def test_producers_of_what_is_not_there(broker: Broker, topic: str) -> None:
 
 def test_a_restart_forgets_no_transaction_and_none_that_was_aborted(tmp_path: Any) -> None:
     with Broker(data=tmp_path) as first:
-        first.node.transaction_partitions = Coordinator()
+        first.node.services.transaction_partitions = Coordinator()
         first.create_topic("t", partitions=1)
         produce(first, "t", batch())
         write(first, marker("t", commit=False))
@@ -300,7 +300,7 @@ def test_a_restart_forgets_no_transaction_and_none_that_was_aborted(tmp_path: An
         assert offsets(respond) == [0, 1]
         assert [each.first_offset for each in respond.aborted_transactions] == [0]
         assert respond.last_stable_offset == 2
-        second.node.transaction_partitions = coordinator = Coordinator()
+        second.node.services.transaction_partitions = coordinator = Coordinator()
         assert produce(second, "t", batch(2)) == [NONE]
         assert coordinator.asked == []  # the transaction goes on
         write(second, marker("t"))

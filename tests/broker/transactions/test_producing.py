@@ -36,10 +36,10 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def coordinator(broker: Broker) -> Iterator[Coordinator]:
     fresh = Coordinator()
-    before = broker.node.transaction_partitions
-    broker.node.transaction_partitions = fresh
+    before = broker.node.services.transaction_partitions
+    broker.node.services.transaction_partitions = fresh
     yield fresh
-    broker.node.transaction_partitions = before
+    broker.node.services.transaction_partitions = before
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ class SlowCoordinator(Coordinator):
 def test_earlier_answers_of_the_connection_do_not_wait_for_the_coordinator(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
-    slow = broker.node.transaction_partitions = SlowCoordinator()
+    slow = broker.node.services.transaction_partitions = SlowCoordinator()
     values = produced(topic, batch(), transactional_id="tx")
     alone = produced(topic, bytes(build_batch([Record(0, NOW_MS, b"k", b"v", ())])))
     with connect(broker) as sock:
@@ -144,8 +144,8 @@ def test_a_topic_that_comes_into_being_while_the_coordinator_is_asked_about_anot
             await trio.to_thread.run_sync(broker.create_topic, new, 1)
             return await super().add_partitions(*args, **more)
 
-    before = broker.node.transaction_partitions
-    broker.node.transaction_partitions = Creating()
+    before = broker.node.services.transaction_partitions
+    broker.node.services.transaction_partitions = Creating()
     values = produced(topic, batch(), transactional_id="tx")
     values["topic_data"] += produced(new, batch())["topic_data"]
     try:
@@ -154,7 +154,7 @@ def test_a_topic_that_comes_into_being_while_the_coordinator_is_asked_about_anot
         assert told == {topic: NONE, new: ErrorCode.unknown_topic_or_partition}
         assert end_offset(broker, new) == 0
     finally:
-        broker.node.transaction_partitions = before
+        broker.node.services.transaction_partitions = before
 
 
 OLD, KNOWS_ABORTABLE, ADDS = 10, 11, 12
@@ -248,7 +248,7 @@ def test_verification_can_be_switched_off_but_adding_can_not(
 ) -> None:
     off = {"transaction.partition.verification.enable": "false"}
     with Broker(configs=off) as other:
-        other.node.transaction_partitions = coordinator
+        other.node.services.transaction_partitions = coordinator
         other.create_topic("t", 1)
         assert produce(other, "t", batch(), version=version) == [NONE]
         assert len(coordinator.asked) == asks

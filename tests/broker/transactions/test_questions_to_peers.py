@@ -63,12 +63,12 @@ async def test_who_asks_for_a_transaction_does_not_wait_for_markers() -> None:
 
     async with scripted_broker(script) as other, Broker() as broker, trio.open_nursery() as nursery:
         await leads_everything(broker, other)
-        coordinators = broker.node.coordinators
+        coordinators = broker.node.services.coordinators
         marker = TransactionMarker(1000, 1, 3, True, (T,), 2)
         nursery.start_soon(coordinators.transactions._markers.send, marker)
         with trio.fail_after(10):
             await held.wait()
-            respond = await broker.node.transaction_partitions.add_partitions(
+            respond = await broker.node.services.transaction_partitions.add_partitions(
                 "id", 7, 1, (T,), verify_only=True
             )
         assert respond == {T: ErrorCode.none}
