@@ -1,4 +1,4 @@
-"""What coordinators have in common: a topic of their own, whose partitions' leaders hold their state.
+"""Runtime, loader and log that the group and the transaction coordinator share.
 
-Nothing here knows of groups or of transactions.
+Nothing in this package depends on groups or on transactions.
 """

@@ -1,9 +1,8 @@
-"""How a coordinator's records come back: a partition replayed from its start to its end.
+"""Replays an internal partition from its start to its end (Kafka's CoordinatorLoader).
 
-Of plain records only the last of each key is decoded and replayed, in the order of the log, which
-gives the same state as replaying all (as replaying the compacted log does) and bounds what millions
-of them cost. Transactional records and markers depend on what is around them and are replayed one by
-one.
+Of non-transactional records only the last of each key is decoded and replayed, in log order. The
+result equals that of replaying the compacted log and bounds the cost. Transactional records and
+markers are replayed one by one.
 """
 
 from __future__ import annotations
@@ -21,37 +20,37 @@ log = logging.getLogger("odradek.coordination")
 
 NO_PRODUCER = -1
 REPLAYS_PER_STEP = 64
-"""How many records are replayed between two chances for others to run."""
+"""Number of records replayed before other tasks may run."""
 COMMIT_MARKER, ABORT_MARKER = 1, 0
 
 
 class CoordinatorLoader(ABC):
-    """Replays what was read, a step at a time; nothing is complete before `finish`."""
+    """Replays batches in steps. The state is complete only after `finish`."""
 
     def __init__(self) -> None:
         self._latest: dict[bytes, tuple[int, bytes | None, bool]] = {}
-        """Key to offset and value of the last plain record with it, in the order of the log, and
-        whether there was a tombstone before: that ends pending commits, too."""
+        """Offset and value of the last non-transactional record of each key, in log order, and
+        whether a tombstone preceded it. A tombstone also removes pending transactional commits."""
         self._unknown: dict[str, int] = {}
         self.next_offset = 0
         self.record_count = 0
 
     @abstractmethod
     def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
-        """Take over one record. Raises KafkaError for what can't be read."""
+        """Replay one record. Raises KafkaError if it can't be decoded."""
 
     def has_pending(self, key: bytes) -> bool:
-        """Whether a tombstone of this key also ends what transactions wrote under it."""
+        """Whether a tombstone of this key also removes pending transactional records."""
         return False
 
     @abstractmethod
     def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Take over a transaction's marker."""
+        """Replay a transaction marker."""
 
     def feed(self, data: Buffer) -> Iterator[None]:
-        """Take over whole batches; yields wherever others may run.
+        """Replay whole batches; yields where other tasks may run.
 
-        Raises KafkaError for what can't be read: state that is not known is not guessed.
+        Raises KafkaError for an unreadable record, which fails the load.
         """
         for batch in batches(memoryview(data)):
             if batch.is_control:
@@ -84,7 +83,7 @@ class CoordinatorLoader(ABC):
             log.warning("%d records of an unknown kind (%s) were skipped", count, name)
 
     def skip(self, what: str) -> None:
-        """Count a record that is not for this coordinator, or not yet."""
+        """Count a record that is not replayed."""
         self._unknown[what] = self._unknown.get(what, 0) + 1
 
     def _remember(self, record: log_records.Record) -> None:

@@ -1,4 +1,5 @@
-"""A coordinator's log: a topic whose partitions hold the state of the keys that hash to them."""
+"""The log of a coordinator: an internal topic whose partitions hold the state of the keys that hash
+to them."""
 
 from __future__ import annotations
 
@@ -12,21 +13,21 @@ from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.seams.files import Buffer
 
 RECORD_OVERHEAD_MAX = 32
-"""Bytes that a record in a batch may take beside its key and value."""
+"""Upper bound of a record's overhead in a batch, in bytes, excluding key and value."""
 
 KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
-"""A record as it goes into the log; no value is a tombstone."""
+"""Key and value of a record; a value of None is a tombstone."""
 
 
 class CoordinatorLog(Protocol):
-    """The topic, as far as its coordinator sees it; the node connects it to its partitions.
+    """Interface of a coordinator to its internal topic.
 
-    Errors are KafkaErrors: not_leader_or_follower, not_enough_replicas, kafka_storage_error,
+    Raises KafkaError: not_leader_or_follower, not_enough_replicas, kafka_storage_error,
     record_too_large (message_too_large), unknown_topic_or_partition.
     """
 
     def partition_count(self) -> int:
-        """How many partitions the topic has; 0 while it does not exist."""
+        """Number of partitions; 0 while the topic does not exist."""
         ...
 
     def batch_bytes_max(self, partition: int) -> int:
@@ -34,10 +35,10 @@ class CoordinatorLog(Protocol):
         ...
 
     def append(self, partition: int, batch: bytearray, now_ms: int) -> int:
-        """Append one record batch as leader, stamped in place; the offset of its first record.
+        """Append one batch as leader and return its first offset. The batch is stamped in place.
 
-        Synchronous: when it returns the batch is in the log of this node, when it raises no byte of
-        it is. Needs min.insync.replicas as acks=all does, but waits for none.
+        Synchronous: on return the batch is in the local log, on an error no byte of it is. Requires
+        min.insync.replicas but does not wait for replicas.
         """
         ...
 
@@ -46,26 +47,26 @@ class CoordinatorLog(Protocol):
         ...
 
     async def wait_committed(self, partition: int, offset: int) -> None:
-        """Return once `is_committed`; raise KafkaError when this node does not lead any more."""
+        """Wait until `is_committed`. Raises KafkaError when this node is no longer the leader."""
         ...
 
     def start_offset(self, partition: int) -> int: ...
 
     def end_offset(self, partition: int) -> int:
-        """The offset that the next record gets."""
+        """Log end offset."""
         ...
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches from the one that holds `offset` on, at least one, up to the end of the log.
+        """Read whole batches from the one that holds `offset`, at least one.
 
-        Empty at the end. More than `max_bytes` only where the first batch alone is larger. NoDescriptors
-        says nothing of the log: it may be read a moment later.
+        Empty at the log end. Exceeds `max_bytes` only if the first batch does. NoDescriptors is a
+        temporary error.
         """
         ...
 
 
 class RecordsTooLarge(KafkaError):
-    """Records that have to stand in one batch do not fit into one."""
+    """Records that must be in one batch exceed the maximum batch size."""
 
     code: ErrorCode = ErrorCode.record_list_too_large
 
@@ -85,10 +86,10 @@ def build_batches(
     atomic: bool,
     producer: tuple[int, int] | None = None,
 ) -> Iterator[tuple[bytearray, slice]]:
-    """The batches that hold these records, in order, each with which records those are.
+    """Build batches of these records in order, each with the slice of records in it.
 
-    With a `producer`'s id and epoch they are in its transaction. Raises RecordsTooLarge if `atomic`
-    ones would need more than one.
+    With a producer's id and epoch the batches are transactional. Raises RecordsTooLarge if `atomic`
+    records need more than one batch.
     """
     producer_id, producer_epoch = producer or (-1, -1)
     sizes = [len(key) + len(value or b"") + RECORD_OVERHEAD_MAX for key, value in records]

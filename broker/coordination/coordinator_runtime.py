@@ -1,9 +1,9 @@
-"""The partitions of a coordinator's topic that this node leads: elected, loaded, served, resigned.
+"""Loads, serves and unloads a coordinator's partitions, as Kafka's CoordinatorRuntime does.
 
-An elected partition is loaded: its records are replayed into its shard, the state of all keys that
-belong to it. Then it serves, until it resigns or a bug shows itself in it. Records that were written
-take effect for clients once all in-sync replicas have them; who waits for that is told in the order
-of the log, one task for each partition while there is something to wait for.
+When this node becomes leader of a partition, the runtime replays the partition's records into a
+shard. The shard is then active until the node resigns or an exception shows a bug in it. A write
+completes when all in-sync replicas have its records; pending appends complete in log order, in one
+task per partition.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ COORDINATOR_ERROR_BY_LOG_ERROR: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.message_too_large: ErrorCode.unknown_server_error,
     ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
 }
-"""What a coordinator's clients are told of an error of its log."""
+"""Error codes of the log, and the codes that the coordinator returns to clients for them."""
 
 LOAD_RETRY_SECONDS = 1.0
-"""After which a load goes on that found no file descriptor."""
+"""Delay before a load that found no file descriptor is retried."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class LoadInProgress(KafkaError):
 
 @dataclass(slots=True)
 class PendingAppend(Generic[T]):
-    """Records that are in the log, but not yet on all in-sync replicas; `completion` is what follows."""
+    """Appended records that are not committed yet. `completion` is delivered when they are."""
 
     offset: int
     completion: T
@@ -63,19 +63,19 @@ class PendingAppend(Generic[T]):
 
 @dataclass(slots=True)
 class CoordinatorContext(Generic[S, T]):
-    """A partition that this node leads."""
+    """State of one internal partition that this node leads."""
 
     partition: int
     leader_epoch: int
     shard: S
     loading: bool = True
     failed: bool = False
-    """Its records can't be read; its keys have no coordinator until it changes hands."""
+    """The load failed: the keys of this partition have no coordinator until leadership changes."""
     uncommitted: deque[PendingAppend[T]] = field(default_factory=deque)
     last_offset: int = -1
-    """Of the last record written here."""
+    """Offset of the last record that this leader appended."""
     running: trio.CancelScope | None = None
-    """Around the task that runs for it: its load, later on the wait for replicas."""
+    """Cancels the partition's task: first the load, later the wait for commits."""
 
     @property
     def serves(self) -> bool:
@@ -83,34 +83,33 @@ class CoordinatorContext(Generic[S, T]):
 
 
 class CoordinatorCallbacks(Protocol[S, T]):
-    """Whose partitions these are. All is called on the loop."""
+    """Callbacks of the runtime. All run on the event loop."""
 
     def new_shard(self) -> S: ...
 
     def new_loader(self, shard: S) -> CoordinatorLoader: ...
 
     def on_replayed(self, context: CoordinatorContext[S, T]) -> Iterator[None]:
-        """All is replayed, and nobody is served yet: see to every key, which there may be many of;
-        yields wherever others may run."""
+        """Called after replay, before the shard is active. Yields so that other tasks can run."""
         ...
 
     def on_loaded(self, context: CoordinatorContext[S, T]) -> str:
-        """It is served from now on; what there is, in words."""
+        """Called when the shard becomes active. Returns a summary for the log line."""
         ...
 
     def on_unloaded(self, context: CoordinatorContext[S, T]) -> None:
-        """It is served no more: whoever waits, for replicas too, is told NOT_COORDINATOR."""
+        """Called when the shard is unloaded: pending requests fail with NOT_COORDINATOR."""
         ...
 
     def on_append_completed(
         self, context: CoordinatorContext[S, T], completion: T, code: ErrorCode
     ) -> None:
-        """The replicas have the records of `completion`, or will not have them in time."""
+        """Commits"""
         ...
 
 
 class CoordinatorRuntime(Generic[S, T]):
-    """See the module."""
+    """Runtime of all partitions of one internal topic."""
 
     def __init__(
         self,
@@ -123,8 +122,8 @@ class CoordinatorRuntime(Generic[S, T]):
         commit_timeout_ms: int,
         serves_committed: bool = False,
     ) -> None:
-        """`serves_committed`: a partition is not served before all in-sync replicas have what was
-        loaded. What is done or said by it then cannot be undone by a leader that has not got it."""
+        """With `serves_committed`, a shard becomes active only when all in-sync replicas have the
+        records that were loaded. Its responses can then not be reverted by another leader."""
         self._serves_committed = serves_committed
         self._topic = topic
         self._coordinator = coordinator
@@ -138,25 +137,24 @@ class CoordinatorRuntime(Generic[S, T]):
         self._nursery: trio.Nursery | None = None
         self.loads = 0
         self.failed_loads = 0
-        """Partitions whose records could not be read."""
+        """Number of partitions whose load failed."""
 
     def __iter__(self) -> Iterator[CoordinatorContext[S, T]]:
-        """The partitions led, those that are being loaded included."""
+        """Iterate over the partitions led here, including those being loaded."""
         return iter(tuple(self._contexts.values()))
 
     def is_current(self, context: CoordinatorContext[S, T]) -> bool:
-        """Whether it is still served, under the same leadership."""
+        """Whether this context is active and still the current one of its partition."""
         return context.serves and self._contexts.get(context.partition) is context
 
-    # Elected and resigned
+    # Load and unload
 
     def schedule_load(self, partition: int, leader_epoch: int) -> None:
-        """This node leads the partition: load it, and serve what belongs to it.
+        """Load the partition, of which this node became leader, and make its shard active.
 
-        May be called before `start`, which then does the loading. An empty partition is served at
-        once, without any waiting. Repeated for the same leadership it does nothing, nor for the next
-        epoch, which this node leads again. Where an epoch was left out another node may have led it,
-        and written: all is loaded anew.
+        `start` runs the loads that were scheduled before it. An empty partition becomes active at
+        once. A call for the same or the next leader epoch changes nothing. After a gap in the
+        epochs another node may have led the partition, so that it is loaded again.
         """
         context = self._contexts.get(partition)
         if context is not None and leader_epoch > context.leader_epoch + 1:
@@ -174,7 +172,7 @@ class CoordinatorRuntime(Generic[S, T]):
             self._load_wanted.set()
 
     def unload(self, partition: int) -> None:
-        """This node leads it no more."""
+        """Unload the partition after this node lost leadership."""
         context = self._contexts.pop(partition, None)
         if context is not None:
             self._unload(context)
@@ -186,15 +184,16 @@ class CoordinatorRuntime(Generic[S, T]):
             self._coordinator.on_unloaded(context)
 
     def fail(self, context: CoordinatorContext[S, T]) -> None:
-        """A bug showed itself (an exception is at hand). This partition alone is not served."""
+        """Mark the partition as failed and log the current exception. Other partitions stay
+        active."""
         log.exception("%s-%d broke an invariant", self._topic, context.partition)
         self._unload(context)
         context.loading, context.failed = False, True
 
-    # Asking
+    # Lookups
 
     def partition_for(self, key: str) -> int:
-        """The partition whose leader coordinates the key.
+        """Partition of the internal topic that a key belongs to.
 
         Raises COORDINATOR_NOT_AVAILABLE while the topic does not exist.
         """
@@ -204,7 +203,7 @@ class CoordinatorRuntime(Generic[S, T]):
         return partition_for(key, count)
 
     def context_for(self, key: str) -> CoordinatorContext[S, T]:
-        """The partition of a key. Raises NotCoordinator or LoadInProgress."""
+        """Context of a key's partition. Raises NotCoordinator or LoadInProgress."""
         if self._log.partition_count() == 0:
             raise NotCoordinator(f"there is no {self._topic} yet")
         return self.active_context(self.partition_for(key))
@@ -218,7 +217,7 @@ class CoordinatorRuntime(Generic[S, T]):
         raise NotCoordinator(f"{self._topic}-{partition} is not led here")
 
     def find_active_context(self, partition: int) -> CoordinatorContext[S, T] | None:
-        """The partition, if it is served here."""
+        """The partition's context if it is active, otherwise None."""
         context = self._contexts.get(partition)
         return context if context is not None and context.serves else None
 
@@ -232,26 +231,26 @@ class CoordinatorRuntime(Generic[S, T]):
             raise LoadInProgress(f"{self._topic} is being loaded")
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own the loads and the waits for replicas."""
+        """Run the loads and the waits for commits in `nursery`."""
         self._nursery = nursery
         nursery.start_soon(self._run_loads)
 
     # The replicas
 
     def is_committed(self, context: CoordinatorContext[S, T]) -> bool:
-        """Whether all that was written has reached the replicas, and whoever waited was told."""
+        """Whether all appended records are committed and all their completions were delivered."""
         return not context.uncommitted and self._log.is_committed(
             context.partition, context.last_offset
         )
 
     def complete_when_committed(self, context: CoordinatorContext[S, T], completion: T) -> None:
-        """Tell the coordinator `completion` when the replicas have what was written last, or are late."""
+        """Deliver `completion` when the last append is committed or times out."""
         deadline_ms = monotonic_ms(self._clock) + self._commit_timeout_ms
         context.uncommitted.append(PendingAppend(context.last_offset, completion, deadline_ms))
         self._start_waiting_for_commit(context)
 
     def _start_waiting_for_commit(self, context: CoordinatorContext[S, T]) -> None:
-        """See to it that somebody waits for what is uncommitted. A load ends before that begins."""
+        """Start the task that waits for commits unless it runs. It does not start during a load."""
         if context.running is None and context.uncommitted and self.is_current(context):
             assert self._nursery is not None, "the coordinator does not run"
             context.running = trio.CancelScope()
@@ -260,7 +259,7 @@ class CoordinatorRuntime(Generic[S, T]):
     async def _complete_pending_appends(
         self, context: CoordinatorContext[S, T], scope: trio.CancelScope
     ) -> None:
-        """Go on with what waits for the high watermark, in order, until nothing does."""
+        """Deliver completions in log order until none is pending."""
         with scope:
             while context.serves and context.uncommitted:
                 head = context.uncommitted[0]
@@ -335,7 +334,7 @@ class CoordinatorRuntime(Generic[S, T]):
         log.info("%s-%d: %s gave %s", self._topic, context.partition, what, found)
 
     async def _serve_committed(self, context: CoordinatorContext[S, T], what: str) -> None:
-        """Serve it when the replicas have what was loaded, if it is led until then."""
+        """Make the shard active once the loaded records are committed, if this node still leads."""
         with trio.CancelScope() as scope:
             if self._contexts.get(context.partition) is not context:
                 return
@@ -366,8 +365,8 @@ class CoordinatorRuntime(Generic[S, T]):
             await turn.pass_on()
 
     async def _read(self, context: CoordinatorContext[S, T], offset: int) -> Buffer:
-        """For want of a descriptor it is waited: nobody would load the partition again before it changes
-        hands."""
+        """Read from the log; retry while no file descriptor is available. A failed load would not
+        be repeated before leadership changes."""
         is_told = False
         while True:
             try:

@@ -1,7 +1,7 @@
-"""The coordinators of a node: of groups, of transactions, and who writes transactions' markers.
+"""The group coordinator, the transaction coordinator and the marker writer of this node.
 
-Each is made when it is first asked for, or when a partition of its topic is led here: many a broker
-never has a group or a transaction.
+Each is created on first use, or when this node becomes the leader of a partition of its internal
+topic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 class Coordinators:
-    """See the module. `start` comes before anything else is asked for."""
+    """Creates the coordinators lazily and forwards partition and metadata changes to them.
+
+    `start` must be called first.
+    """
 
     def __init__(
         self,
@@ -50,10 +53,8 @@ class Coordinators:
         self._peers: list[BrokerConnections] = []
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own whatever runs for a coordinator."""
+        """Run the tasks of the coordinators in `nursery`."""
         self._nursery = nursery
-
-    # Each of them
 
     @property
     def groups(self) -> GroupCoordinator:
@@ -106,7 +107,7 @@ class Coordinators:
 
     @property
     def markers(self) -> TransactionMarkerWriter:
-        """Who ends transactions in the partitions of this node."""
+        """Writes transaction markers to the partitions that this node leads."""
         if self._markers is None:
             from odradek.broker.transactions.marker_writer import LocalMarkerWriter
 
@@ -121,7 +122,7 @@ class Coordinators:
 
     @property
     def transaction_partitions(self) -> AddPartitionsToTransaction:
-        """Who adds partitions to transactions: their coordinators, here or elsewhere."""
+        """Sends AddPartitionsToTxn to the transaction coordinators, local or remote."""
         if self._transaction_partitions is None:
             from odradek.broker.transactions.add_partitions_manager import AddPartitionsToTxnManager
 
@@ -137,8 +138,9 @@ class Coordinators:
         return self._transaction_partitions
 
     def _new_peers(self, purpose: str) -> BrokerConnections:
-        """The other brokers, to ask one kind of question: those of a connection are answered one
-        after the other, and a marker's answer waits for the replicas."""
+        """Connections for one kind of request. A broker serves the requests of a connection in
+        order, and WriteTxnMarkers waits for the replicas: other requests must not queue behind
+        it."""
         from odradek.broker.network.broker_connections import BrokerConnections
 
         environment = self._environment
@@ -180,10 +182,10 @@ class Coordinators:
     def _transaction_version(self) -> int:
         return self._environment.metadata.image.features.get(TRANSACTION_VERSION, 0)
 
-    # What becomes of their partitions
+    # Leadership changes
 
     def role_changed(self, partition: Partition) -> None:
-        """A partition was opened here, or changed hands."""
+        """Load or unload the coordinator of an internal partition after a leadership change."""
         if not partition.is_leader:
             self.partition_gone(partition.topic, partition.index)
         elif partition.topic == OFFSETS_TOPIC:
@@ -192,14 +194,14 @@ class Coordinators:
             self.transactions.runtime.schedule_load(partition.index, partition.leader_epoch)
 
     def partition_gone(self, topic: str, index: int) -> None:
-        """A partition is not led here any more, or left this node, or its directory failed."""
+        """Unload the coordinator of a partition that this node no longer leads or hosts."""
         if topic == OFFSETS_TOPIC and self._groups is not None:
             self._groups.runtime.unload(index)
         elif topic == TRANSACTIONS_TOPIC and self._transactions is not None:
             self._transactions.runtime.unload(index)
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Take over what a commit changed."""
+        """Apply a metadata delta."""
         if self._groups is not None:
             _tell_groups(self._groups, delta)
         if delta.changed_brokers:
@@ -207,9 +209,9 @@ class Coordinators:
                 peers.brokers_changed()
 
     async def remove_all_state(self) -> None:
-        """Forget all groups, offsets and transactional ids.
+        """Delete all groups, offsets and transactional ids.
 
-        Not for clients: between two tests that share a broker.
+        Only for tests that share a broker.
         """
         if self._groups is not None:
             await self._groups.delete_all()
@@ -218,7 +220,7 @@ class Coordinators:
 
 
 def _tell_groups(groups: GroupCoordinator, delta: MetadataDelta) -> None:
-    """What became of topics that groups may read."""
+    """Report created, changed and deleted topics to the group coordinator."""
     names = {topic.name for topic in delta.created_topics.values()}
     names.update(topic.name for topic in delta.deleted_topics.values())
     names.update(delta.image.topics_by_id[each].name for each, _ in delta.changed_partitions)

@@ -1,4 +1,4 @@
-"""The topics that coordinators keep their state in, as Kafka configures them."""
+"""Names, partition counts and configs of the internal topics, as in Kafka."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def is_coordinator_topic(topic: str) -> bool:
 
 
 class IntegerConfigs(Protocol):
-    """Of `ServerConfig`, what is needed here."""
+    """The part of `ServerConfig` that coordinators read."""
 
     def get_int(self, name: str) -> int: ...
 
 
 @value_class
 class InternalTopic:
-    """A topic that brokers create for themselves when it is first needed."""
+    """An internal topic, created automatically on first use."""
 
     name: str
     partitions: int

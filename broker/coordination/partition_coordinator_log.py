@@ -1,4 +1,4 @@
-"""A coordinator's topic as its coordinator sees it: the partition layer behind `CoordinatorLog`."""
+"""`CoordinatorLog` over the local partitions of an internal topic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from odradek.storage.log.verifications import Guard
 
 
 class PartitionCoordinatorLog:
-    """Implements `broker.coordination.log.CoordinatorLog` over the partitions of `topic`, and for
-    the groups `broker.groups.store.OffsetsLog`."""
+    """Appends to and reads from the partitions of `topic`. Also implements the group coordinator's
+    `OffsetsLog`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Clients' regular expressions, in RE2's syntax as in Kafka.
+"""Compilation of clients' regular expressions in RE2 syntax, as in Kafka.
 
-RE2 takes time linear in the text whatever the expression is, so that no expression can stop the broker.
+RE2 matches in time linear in the text, so no expression can block the broker.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class InvalidExpression(KafkaError):
-    """The message is what RE2 says is wrong."""
+    """An expression that RE2 rejects; the message is RE2's reason."""
 
     code = ErrorCode.invalid_regular_expression
 
 
 @lru_cache(maxsize=256)
 def compile_expression(expression: str) -> Any:
-    """RE2's pattern. Raises InvalidExpression."""
+    """Compile an expression. Raises InvalidExpression."""
     import re2
 
     options = re2.Options()

@@ -1,4 +1,4 @@
-"""A client's request that a coordinator will answer."""
+"""The response to a request, which a coordinator sets once and one task awaits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Who coordinates a transaction, asked by the leaders of its partitions: this node, or another one.
+"""Sends AddPartitionsToTxn to transaction coordinators (Kafka's AddPartitionsToTxnManager).
 
-The coordinator is the leader of the transactional id's partition of `__transaction_state`. One that is
-another broker is asked by AddPartitionsToTxn (version 4 on, KIP-890): one request at a time, which
-carries all the transactions that came meanwhile.
+The coordinator is the leader of the transactional id's `__transaction_state` partition. Requests to
+another broker (version 4 on, KIP-890) are batched, one in flight at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from odradek.storage.directories.names import TopicPartition
 log = logging.getLogger("odradek.transactions")
 
 BATCHED_VERSION_MIN = 4
-"""AddPartitionsToTxn: from here on it is a broker's question."""
+"""First AddPartitionsToTxn version for brokers."""
 NO_LEADER = -1
 
 PartitionErrors = Mapping[TopicPartition, ErrorCode]
@@ -49,7 +48,7 @@ class SendAddPartitionsRequest(Protocol):
 
 @value_class
 class AddPartitionsToTxnTransaction:
-    """About one transaction."""
+    """One transaction of a batched AddPartitionsToTxn request."""
 
     transactional_id: str
     producer_id: int
@@ -86,8 +85,7 @@ class AddPartitionsToTxnManager:
         *,
         timeout_s: float,
     ) -> None:
-        """`timeout_s` (request.timeout.ms) is how long a coordinator may take; `nursery` owns
-        requests."""
+        """`timeout_s` is request.timeout.ms in seconds; `nursery` runs the requests."""
         self._image = image
         self._node_id = node_id
         self._local = local
@@ -127,7 +125,7 @@ class AddPartitionsToTxnManager:
             return question.all(ErrorCode.network_exception)
 
     def _coordinator(self, transactional_id: str) -> int:
-        """NO_LEADER where there is none that could be asked."""
+        """The coordinator's broker id, or NO_LEADER if none is available."""
         image = self._image()
         topic = image.topics_by_name.get(TRANSACTIONS_TOPIC)
         if topic is None:
@@ -139,7 +137,7 @@ class AddPartitionsToTxnManager:
     async def _ask_about(
         self, broker_id: int, questions: Sequence[AddPartitionsToTxnTransaction]
     ) -> list[PartitionErrors]:
-        """AddPartitionsToTxn; of each transaction there is one question. Raises ClientError."""
+        """Send one AddPartitionsToTxn request. Raises ClientError."""
         respond = await self._ask(
             broker_id,
             ADD_PARTITIONS_TO_TXN,

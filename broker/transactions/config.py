@@ -1,4 +1,4 @@
-"""What the transaction coordinator is configured with."""
+"""Configuration of the transaction coordinator."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ class TransactionConfig:
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 604_800_000
     abort_interval_ms: int = 10_000
-    """How often transactions that are out of time are looked for."""
+    """Interval between checks for timed-out transactions."""
     expiry_interval_ms: int = 3_600_000
-    """How often transactional ids that nobody uses are looked for."""
+    """Interval between checks for expired transactional ids."""
     load_buffer_bytes: int = 5 * 1024 * 1024
     append_timeout_ms: int = 30_000
-    """How long a record may take to reach the replicas."""
+    """Maximum time until a record is committed."""
     marker_retry_ms: int = 100
-    """Pause before a marker that a partition could not take is handed in again; it grows with every
-    attempt."""
+    """Delay before a failed marker is sent again; it grows with each attempt."""
 
     @classmethod
     def from_configs(cls, configs: IntegerConfigs) -> TransactionConfig:

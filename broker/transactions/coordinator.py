@@ -1,12 +1,11 @@
-"""The driver of the transaction coordinator: shards and their log, clients that wait, markers, time.
+"""The transaction coordinator: runs requests against shards, appends their records, sends markers
+and checks timeouts.
 
-It decides nothing about transactions. An event is handed to the shard of its transactional id's
-partition; what comes back is done at once and in order: records are appended, which is synchronous,
-and what depends on them goes on when all in-sync replicas have them.
+Decisions are made by `TransactionCoordinatorShard` and `Transaction`. Records are appended
+synchronously and in order; what depends on them continues when they are committed.
 
-Tasks: one that aborts transactions which are out of time, one that forgets ids nobody uses, those of
-`coordination.runtime`, and one for each transaction that ends (its markers) or that needs a
-producer id.
+Tasks: `_abort_timed_out_transactions`, `_run_expiration` for transactional ids, those of the
+coordinator runtime, and one for each set of markers and each producer id allocation.
 """
 
 from __future__ import annotations
@@ -69,11 +68,14 @@ log = logging.getLogger("odradek.transactions")
 TransactionContext: TypeAlias = CoordinatorContext[TransactionCoordinatorShard, PendingTransition]
 NO_COMPRESSION = 0
 RETRY_GROWTH_MAX = 10
-"""How many times as long as the first one the pause before a marker is handed in again gets."""
+"""Maximum factor by which the delay between marker attempts grows."""
 
 
 class TransactionCoordinator:
-    """See the module. Requests raise KafkaError where there is nobody to ask."""
+    """Coordinates the transactions of the partitions that this node leads.
+
+    Requests raise KafkaError if this node can't coordinate the transactional id.
+    """
 
     def __init__(
         self,
@@ -85,7 +87,8 @@ class TransactionCoordinator:
         producer_id: Callable[[], Awaitable[int]],
         transaction_version: Callable[[], int],
     ) -> None:
-        """`producer_id` gives one that nobody had before, `transaction_version` the feature's level."""
+        """`producer_id` allocates a producer id; `transaction_version` returns the feature
+        level."""
         self._log = log
         self._config = config
         self._clock = clock
@@ -106,13 +109,13 @@ class TransactionCoordinator:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own everything that waits until cancelled; started() at once."""
+        """Run the coordinator's tasks until cancelled."""
         async with trio.open_nursery() as nursery:
             self.start(nursery)
             task_status.started()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own everything that waits, from now on: the next request may need it."""
+        """Start the coordinator's tasks in `nursery`."""
         self._nursery = nursery
         self.runtime.start(nursery)
         nursery.start_soon(self._abort_timed_out_transactions)
@@ -126,7 +129,7 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None = None
     ) -> ProducerResponse:
-        """Who the producer is from now on; whoever was it before is fenced (KIP-98, KIP-360)."""
+        """Initialize a producer and fence the previous one (KIP-98, KIP-360)."""
         if not transactional_id:
             return ProducerResponse(ErrorCode.invalid_request)
         if not 0 < timeout_ms <= self._config.max_timeout_ms:
@@ -143,7 +146,7 @@ class TransactionCoordinator:
         is_commit: bool,
         client_version: int,
     ) -> ProducerResponse:
-        """Commit or abort. Answered when it is decided: the partitions' markers follow."""
+        """Commit or abort. Returns when the decision is committed; markers follow."""
         if not transactional_id:
             return ProducerResponse(ErrorCode.invalid_request)
         event = EndTransaction(transactional_id, producer, is_commit, client_version)
@@ -161,7 +164,8 @@ class TransactionCoordinator:
         verify_only: bool = False,
         client_version: int = TRANSACTION_VERSION_2,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """See `verification.TransactionPartitions`. Raises nothing."""
+        """Add partitions to a transaction or verify them; returns an error code for each. Raises
+        nothing."""
         producer, wanted = ProducerIdAndEpoch(producer_id, producer_epoch), tuple(partitions)
         event: TransactionRequest
         if verify_only:
@@ -178,9 +182,9 @@ class TransactionCoordinator:
         return respond.errors
 
     def list_transactions(self, wanted: TransactionFilter) -> list[Transaction]:
-        """Transactions of the partitions led here.
+        """Transactions of the partitions led here that match the filter.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS while any of them is being loaded.
+        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition is loading.
         """
         self.runtime.check_loaded()
         now = self._now()
@@ -192,7 +196,7 @@ class TransactionCoordinator:
         ]
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
-        """What stands of a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+        """Current metadata of a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
         shard = self.runtime.context_for(transactional_id).shard
         transaction = shard.transactions.get(transactional_id)
         if transaction is None:
@@ -200,9 +204,9 @@ class TransactionCoordinator:
         return transaction.metadata
 
     async def delete_all(self) -> None:
-        """Forget every transactional id of the partitions led here, transactions and all.
+        """Remove every transactional id of the partitions led here.
 
-        Not for clients: between two tests that share a broker.
+        Only for tests that share a broker.
         """
         for context in self.runtime:
             if self.runtime.active_context(context.partition) is context:
@@ -215,7 +219,7 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.unknown_server_error, "a transaction broke an invariant")
         return await future.wait()
 
-    # What `runtime` asks for
+    # Callbacks of the runtime
 
     def new_shard(self) -> TransactionCoordinatorShard:
         return TransactionCoordinatorShard()
@@ -224,7 +228,7 @@ class TransactionCoordinator:
         return TransactionLoader(shard)
 
     def on_replayed(self, context: TransactionContext) -> Iterator[None]:
-        """Nothing is to be done about most of them; to end one it has to be served."""
+        """Find the prepared transactions; they are completed once the shard is active."""
         yield from context.shard.find_prepared_transactions()
 
     def on_loaded(self, context: TransactionContext) -> str:
@@ -232,7 +236,7 @@ class TransactionCoordinator:
         return f"{len(context.shard.transactions)} transactional ids"
 
     async def _finish(self, context: TransactionContext) -> None:
-        """Go on with transactions whose end was decided; until then they wait, and so do clients."""
+        """Complete the transactions that were prepared when the partition was loaded."""
         turn = Turn(self._clock)
         for transactional_id in context.shard.take_prepared_transactions():
             if not self.runtime.is_current(context):
@@ -252,12 +256,13 @@ class TransactionCoordinator:
     ) -> None:
         self._run_operation(context, partial(_complete_append, context.shard, completion, code))
 
-    # Doing what a shard says
+    # Applying results
 
     def _run_operation(
         self, context: TransactionContext, act: Callable[[EventContext], TransactionResult]
     ) -> bool:
-        """Let something happen to a shard, and do what it says. False if that showed a bug."""
+        """Run an operation on a shard and apply its result. Returns False if it raised, which fails
+        the partition."""
         try:
             self._apply_result(context, act(self._now()))
         except Exception:
@@ -266,7 +271,7 @@ class TransactionCoordinator:
         return True
 
     def _apply_result(self, context: TransactionContext, result: TransactionResult) -> None:
-        """Append, answer, and go on with what follows from that, until nothing does."""
+        """Append records and send responses until no follow-up result is left."""
         todo = deque([result])
         while todo:
             result = todo.popleft()
@@ -288,7 +293,7 @@ class TransactionCoordinator:
     async def _guarded(
         self, task: Callable[..., Awaitable[None]], context: TransactionContext, *args: object
     ) -> None:
-        """A bug takes its partition out of service, not the node."""
+        """Run a task; an exception fails the partition, not the node."""
         try:
             await task(context, *args)
         except Exception:
@@ -360,7 +365,7 @@ class TransactionCoordinator:
         if self.runtime.is_current(context):
             self._run_operation(context, partial(context.shard.marked, markers_to_send, results))
 
-    # Time
+    # Timeouts and expiration
 
     async def _abort_timed_out_transactions(self) -> None:
         while True:
@@ -377,7 +382,7 @@ class TransactionCoordinator:
     async def _each(
         self, act: Callable[[TransactionCoordinatorShard, str, EventContext], TransactionResult]
     ) -> None:
-        """Let it happen to every transactional id led here, in turns with others."""
+        """Run an operation on every transactional id led here, yielding between them."""
         turn = Turn(self._clock)
         for context in self.runtime:
             for transactional_id in list(context.shard.transactions):
@@ -386,10 +391,10 @@ class TransactionCoordinator:
                 self._run_operation(context, partial(act, context.shard, transactional_id))
                 await turn.pass_on()
 
-    # What is going on
+    # Metrics
 
     def count_by_state(self) -> Counter[str]:
-        """How many transactional ids there are in each state."""
+        """Number of transactional ids by state."""
         return Counter(
             transaction.metadata.state.value
             for context in self.runtime

@@ -1,4 +1,4 @@
-"""One partition of `__transaction_state`: the transactional ids that belong to it, without I/O."""
+"""State of one `__transaction_state` partition: its transactional ids. No I/O."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ FOUND_PER_STEP = 1000
 
 @value_class
 class TransactionFilter:
-    """Which transactions are listed: those that meet all of it. Empty is any.
+    """Filter of ListTransactions; an empty field matches all.
 
-    `duration_ms` below 0 is any; a transaction that has not started counts as started at -1 ms, so
-    that it meets any duration, as in Kafka.
+    A negative `duration_ms` matches all. A transaction that has not started has start time -1 and
+    so matches any duration, as in Kafka.
     """
 
     producer_ids: Collection[int] = ()
@@ -42,7 +42,7 @@ class TransactionFilter:
 
 
 class TransactionCoordinatorShard:
-    """See the module."""
+    """Dispatches requests and append results to the transactions of one partition."""
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
@@ -57,7 +57,7 @@ class TransactionCoordinatorShard:
             self.transactions[transactional_id] = Transaction(transactional_id, metadata)
 
     def find_prepared_transactions(self) -> Iterator[None]:
-        """All is replayed: find the transactions whose end is decided; yields now and then."""
+        """Find the prepared transactions after replay; yields between steps."""
         for count, (transactional_id, each) in enumerate(list(self.transactions.items())):
             if each.metadata.state in PREPARE_STATES:
                 self._unfinished.append(transactional_id)
@@ -69,7 +69,7 @@ class TransactionCoordinatorShard:
         return found
 
     def resume(self, transactional_id: str, now: EventContext) -> TransactionResult:
-        """Go on with one of those. Nothing but this ends it: until then it is as it was found."""
+        """Send the markers of a transaction that was prepared when it was loaded."""
         transaction = self.transactions.get(transactional_id)
         return TransactionResult() if transaction is None else transaction.resume(now)
 
@@ -107,7 +107,7 @@ class TransactionCoordinatorShard:
         )
 
     def abort_if_timed_out(self, transactional_id: str, now: EventContext) -> TransactionResult:
-        """Abort the transaction that goes on if it does so for too long."""
+        """Abort the transaction if it exceeded its timeout."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None or not transaction.is_timed_out(now):
             return TransactionResult()
@@ -128,7 +128,7 @@ class TransactionCoordinatorShard:
             result.appends.append(TransitionAppend(PendingTransition(transactional_id, None)))
         return result
 
-    # What became of an append
+    # Append results
 
     def appended(self, completion: PendingTransition, now: EventContext) -> TransactionResult:
         transaction = self.transactions.get(completion.transactional_id)
@@ -147,7 +147,7 @@ class TransactionCoordinatorShard:
             del self.transactions[completion.transactional_id]
         return transaction.append_failed(completion, code)
 
-    # Asking
+    # Queries
 
     def list_transactions(
         self, wanted: TransactionFilter, now: EventContext

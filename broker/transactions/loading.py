@@ -1,4 +1,4 @@
-"""Transactional ids as they come back from `__transaction_state`."""
+"""Replays `__transaction_state` records into a shard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.protocol.schemas.serde import UnknownRecord
 
 
 class TransactionLoader(coordinator_loader.CoordinatorLoader):
-    """Replays the records of a partition into its shard. There are no transactions in it."""
+    """Loader of a transaction coordinator shard. The partition has no transactional records."""
 
     def __init__(self, shard: TransactionCoordinatorShard) -> None:
         super().__init__()

@@ -1,9 +1,8 @@
-"""Markers on their way to the leaders of their partitions, and what becomes of each.
+"""Sends transaction markers to the leaders of their partitions (KIP-98).
 
-The coordinator hands in a marker and hears of every partition: written, to be handed in again, or
-never to be written, because the partition is gone or knows a newer coordinator or producer. It sends
-again by itself; here nothing is kept. Partitions of this node are written to at once, those of others
-by WriteTxnMarkers (KIP-98), one request to each broker at a time, which carries all that came meanwhile.
+Markers for local partitions are written directly. Those of other brokers are batched: one
+WriteTxnMarkers request per broker at a time. The result tells the coordinator per partition whether
+the marker was written, has to be retried or will never be written. Nothing is kept between calls.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ MARKER_RESULT_BY_ERROR: Mapping[ErrorCode, MarkerResult] = {
     ErrorCode.invalid_producer_epoch: MarkerResult.FENCED,
     ErrorCode.transaction_coordinator_fenced: MarkerResult.FENCED,
 }
-"""What an error means to the coordinator; every other is worth another try."""
+"""Result for an error code; all other errors are retried."""
 
 
 class MarkerChannel(Protocol):
-    """Where the coordinator hands in its markers."""
+    """Interface through which the coordinator sends markers."""
 
     async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
-        """Have the partitions' leaders write it; what became of it in each. Raises nothing."""
+        """Send a marker to the leaders of its partitions; a result for each. Raises nothing."""
         ...
 
 
@@ -72,7 +71,7 @@ class TransactionMarkerChannelManager:
         *,
         timeout_s: float,
     ) -> None:
-        """`timeout_s` (request.timeout.ms) is how long a leader may take; `nursery` owns requests."""
+        """`timeout_s` is request.timeout.ms in seconds; `nursery` runs the requests."""
         self._image = image
         self._node_id = node_id
         self._writer = writer
@@ -131,7 +130,7 @@ class TransactionMarkerChannelManager:
     async def _write_at(
         self, broker_id: int, markers: Sequence[TransactionMarker]
     ) -> list[MarkerErrors]:
-        """WriteTxnMarkers; each producer has one marker in it. Raises ClientError."""
+        """Send WriteTxnMarkers with one marker per producer. Raises ClientError."""
         respond = await self._ask(
             broker_id,
             WRITE_TXN_MARKERS,

@@ -1,7 +1,7 @@
-"""Markers written to the partitions of this node, as whoever ends a transaction hands them in.
+"""Writes transaction markers to the partitions of this node.
 
-Of `__consumer_offsets` the group coordinator writes its markers itself, for what a transaction
-committed holds from then on. A marker that a partition refuses costs the others nothing.
+Markers of `__consumer_offsets` go through the group coordinator, which applies them to pending
+offsets. Each partition has its own result.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import Origin
 
 CompleteTransaction = Callable[[int, TransactionMarker], Awaitable[None]]
-"""The group coordinator's: a partition of `__consumer_offsets` and a marker. Raises KafkaError."""
+"""Writes a marker to a partition of `__consumer_offsets` and applies it. Raises KafkaError."""
 
 LEADER_ERROR_BY_COORDINATOR_ERROR = {
     ErrorCode.coordinator_not_available: ErrorCode.not_leader_or_follower,
     ErrorCode.coordinator_load_in_progress: ErrorCode.not_leader_or_follower,
     ErrorCode.not_coordinator: ErrorCode.not_leader_or_follower,
 }
-"""What the group coordinator says of itself, as one that knows of leaders alone understands it."""
+"""Error codes of the group coordinator, and the codes that WriteTxnMarkers returns for them."""
 
 
 class LocalMarkerWriter:
-    """A `MarkerWriter`; waits at most `timeout_ms` (request.timeout.ms) for the replicas."""
+    """Writes markers locally; waits at most `timeout_ms` (request.timeout.ms) for replication."""
 
     def __init__(
         self,

@@ -1,9 +1,7 @@
-"""Ending a transaction where it wrote: markers (KIP-98, KIP-890), as the coordinator hands them in.
+"""Transaction markers, and the interface to write them (KIP-98, KIP-890).
 
-`TransactionMarkerWriter` is the coordinator's view of the partitions: of those of this node the writer in
-marker_writer.py, of others whoever sends WriteTxnMarkers to their leaders. A marker that is written
-twice is harmless (each one says to which epoch it belongs), so a coordinator that does not know
-what became of one hands it in again.
+A marker that is written twice is harmless because it carries the epoch of its transaction. The
+coordinator therefore retries a marker whose result it does not know.
 """
 
 from __future__ import annotations
@@ -19,19 +17,19 @@ from odradek.storage.directories.names import TopicPartition
 
 @value_class
 class TransactionMarker:
-    """The end of one producer's transaction in some partitions."""
+    """Commit or abort of one producer's transaction in some partitions."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """The leader epoch of the coordinator's partition of `__transaction_state`."""
+    """Leader epoch of the coordinator's `__transaction_state` partition."""
     is_commit: bool
     partitions: tuple[TopicPartition, ...]
     transaction_version: int = 0
-    """From version 2 on a marker's epoch is greater than that of what it ends (KIP-890)."""
+    """From version 2 on the marker's epoch is greater than the transaction's (KIP-890)."""
 
     def batch(self, now_ms: int) -> bytearray:
-        """The control batch that says it."""
+        """The control batch of this marker."""
         return end_marker(
             commit=self.is_commit,
             producer_id=self.producer_id,

@@ -1,9 +1,9 @@
-"""What goes into the coordinator's machine and what comes out of it, as values.
+"""Requests, responses, results and records of the transaction coordinator's state machine.
 
-An event comes with a *waiter*: whatever its sender recognises the answer by. What must survive a
-restart comes out as an `TransitionAppend`; the caller writes it and comes back with `appended(then)` or
-`append_failed(then, …)`, and only then has anything changed and comes the answer. `SendMarkers` is
-answered by `marked`, `AllocateProducerId` by handing in the same event with a fresh producer id.
+A state change is returned as a `TransitionAppend`. The caller appends its record and calls
+`appended` or `append_failed`. The state changes, and the response is sent, only after the record is
+committed. `SendMarkers` is completed by `on_markers_written`, `AllocateProducerId` by passing the
+same request again with a producer id.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 
 Future: TypeAlias = Any
-"""Opaque; None where nobody asked."""
+"""Identifies the response's receiver; None for events without a client."""
 
 NO_ERROR = ErrorCode.none
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 PRODUCER_EPOCH_MAX = 2**15 - 1
 TRANSACTION_VERSION_2 = 2
-"""The transaction.version since which every end moves the epoch on (KIP-890)."""
+"""The transaction.version from which EndTxn increments the producer epoch (KIP-890)."""
 
 
 class EventContext(NamedTuple):
-    """When an event comes, and the level of `transaction.version` at that moment."""
+    """Time of an event and the finalized level of `transaction.version`."""
 
     wall_ms: int
     transaction_version: int
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who asks: a producer id and its epoch."""
+    """A producer id and its epoch."""
 
     producer_id: int
     epoch: int
@@ -45,9 +45,9 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @value_class
 class TransactionMetadata:
-    """What a record says of a transactional id; times in ms.
+    """State of a transactional id as in its last record; times in ms.
 
-    `last_epoch` is the one exception, it is in memory alone, as in Kafka.
+    `last_epoch` is kept in memory only, as in Kafka.
     """
 
     producer_id: int
@@ -60,9 +60,9 @@ class TransactionMetadata:
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
-    """The transaction.version that the client knew when it last changed the state."""
+    """The client's transaction.version at its last state change."""
     last_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch that a producer which asks for its next one again may still have."""
+    """The epoch before the last bump, with which a producer may retry InitProducerId."""
 
 
 # Events
@@ -70,7 +70,7 @@ class TransactionMetadata:
 
 @value_class
 class InitProducerId:
-    """`expected` is who the producer thinks that it is (KIP-360)."""
+    """InitProducerId; `expected` is the producer id and epoch that the client sent (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -102,7 +102,7 @@ class EndTransaction:
 
 @value_class
 class TransactionTimeout:
-    """The transaction goes on for longer than its producer wanted."""
+    """The transaction exceeded its timeout."""
 
     transactional_id: str
 
@@ -116,7 +116,7 @@ TransactionRequest: TypeAlias = (
 
 @value_class
 class ProducerResponse:
-    """To InitProducerId and EndTxn: who the producer is from now on."""
+    """Response to InitProducerId and EndTxn, with the producer id and epoch from now on."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -125,7 +125,7 @@ class ProducerResponse:
 
 @value_class
 class PartitionsResponse:
-    """To AddPartitionsToTxn: an error for each partition asked for."""
+    """Response to AddPartitionsToTxn: an error code per partition."""
 
     errors: Mapping[TopicPartition, ErrorCode]
 
@@ -136,7 +136,7 @@ Response: TypeAlias = ProducerResponse | PartitionsResponse
 
 
 class MarkerResult(enum.Enum):
-    """What became of a marker."""
+    """Result of writing a marker to a partition."""
 
     WRITTEN = "written"
     GONE = "the partition was deleted"
@@ -151,8 +151,8 @@ class Reply(NamedTuple):
 
 @value_class
 class PendingTransition:
-    """What follows when the record is there: `metadata` holds, and the waiter is told `respond`. When
-    it can't be, nothing has changed, and the waiter is told the error."""
+    """The state change to complete when its record is committed, and the response to send. If the
+    append fails, the state stays and the response is the error."""
 
     transactional_id: str
     metadata: TransactionMetadata | None
@@ -163,14 +163,14 @@ class PendingTransition:
 
 @value_class
 class TransitionAppend:
-    """Write `completion.metadata` under the id; None is a tombstone."""
+    """Append the new state of a transactional id; None is a tombstone."""
 
     completion: PendingTransition
 
 
 @value_class
 class SendMarkers:
-    """Have the partitions write how the transaction ended. From the second `attempt` on, later."""
+    """Write the transaction's markers. Attempts after the first are delayed."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -182,7 +182,7 @@ class SendMarkers:
 
 @value_class
 class AllocateProducerId:
-    """Get a fresh producer id, and hand in the event again with it."""
+    """Allocate a producer id, then handle the request again with it."""
 
     event: TransactionRequest
     future: Future
@@ -190,7 +190,7 @@ class AllocateProducerId:
 
 @dataclass(slots=True)
 class TransactionResult:
-    """What an event leads to. `notes` are for the broker's log, not for anyone's state."""
+    """Result of an event. `notes` are lines for the broker's log."""
 
     replies: list[Reply] = field(default_factory=list)
     appends: list[TransitionAppend] = field(default_factory=list)
@@ -205,7 +205,7 @@ class TransactionResult:
 
 
 def failed(event: TransactionRequest, code: ErrorCode) -> Response:
-    """The answer to an event that has this error."""
+    """The response to a request that fails with this error."""
     if isinstance(event, AddPartitions | VerifyPartitions):
         return PartitionsResponse(dict.fromkeys(event.partitions, code))
     return ProducerResponse(code)

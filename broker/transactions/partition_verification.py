@@ -1,9 +1,8 @@
-"""Whether a partition may be written to in a transaction: the partitions' question (KIP-890).
+"""Interface to add partitions to a transaction or verify them (KIP-890).
 
-The first batch of a transaction in a partition is not appended before the transaction's coordinator
-has said that it knows the partition to be in it; otherwise no marker would ever end what it begins.
-Producers up to Produce v11 have added the partition themselves (AddPartitionsToTxn) and the leader
-only asks; for those from v12 on it is added by asking. So it is for TxnOffsetCommit up to v4, from v5.
+A leader appends the first batch of a transaction only after the coordinator confirmed the
+partition; otherwise no marker would end it. Clients up to Produce v11 and TxnOffsetCommit v4 add
+partitions themselves, and the leader verifies. For later versions the leader adds them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from odradek.storage.directories.names import TopicPartition
 
 
 class AddPartitionsToTransaction(Protocol):
-    """The coordinator's end: what AddPartitionsToTxn v4-5 does for one transaction."""
+    """AddPartitionsToTxn v4-5 for one transaction."""
 
     async def add_partitions(
         self,
@@ -28,19 +27,19 @@ class AddPartitionsToTransaction(Protocol):
         *,
         verify_only: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Add `partitions` to the transaction that goes on, or (`verify_only`) say whether they are
-        in it: an error for each, as AddPartitionsToTxn answers it.
+        """Add `partitions`, or with `verify_only` check them; an error code for each.
 
-        When `none` is answered the addition is on all in-sync replicas of `__transaction_state`.
-        Errors are: invalid_producer_id_mapping, producer_fenced, concurrent_transactions,
-        invalid_txn_state, transaction_abortable (of `verify_only`: not in the transaction),
-        not_coordinator, coordinator_load_in_progress, coordinator_not_available. Raises nothing.
+        `none` means that the addition is committed. Errors: invalid_producer_id_mapping,
+        producer_fenced, concurrent_transactions, invalid_txn_state, transaction_abortable
+        (`verify_only`: not in the transaction), not_coordinator, coordinator_load_in_progress,
+        coordinator_not_available. Raises nothing.
         """
         ...
 
 
 class TransactionSupportedOperation(enum.Enum):
-    """What the version of a client's request says that it can do."""
+    """Operation that a client's request version supports (Kafka's
+    TransactionSupportedOperation)."""
 
     OLD = "knows neither"
     GENERIC_ERROR_SUPPORTED = "knows TRANSACTION_ABORTABLE"
@@ -56,7 +55,7 @@ class TransactionSupportedOperation(enum.Enum):
 
     @classmethod
     def of_offset_commit(cls, version: int) -> TransactionSupportedOperation:
-        """TxnOffsetCommit's."""
+        """Operation for a TxnOffsetCommit version."""
         return cls._of(version, abortable_since=4)
 
     @classmethod
@@ -74,7 +73,8 @@ async def add_or_verify_partitions(
     partitions: Sequence[TopicPartition],
     support: TransactionSupportedOperation,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Add or verify, as the client's version wants it; the errors as its kind of client knows them."""
+    """Add or verify partitions, depending on the client's version; errors are mapped for the
+    client."""
     errors = await coordinator.add_partitions(
         transactional_id,
         producer_id,
@@ -86,7 +86,7 @@ async def add_or_verify_partitions(
 
 
 def writer_error(error: ErrorCode, support: TransactionSupportedOperation) -> ErrorCode:
-    """What one who writes in a transaction is told where AddPartitionsToTxn said `error`."""
+    """Map an AddPartitionsToTxn error to the one returned to the writer."""
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if error is ErrorCode.transaction_abortable and support is TransactionSupportedOperation.OLD:

@@ -1,4 +1,4 @@
-"""Produce in a transaction: what a coordinator must agree to before any batch is appended (KIP-890)."""
+"""Verifies or adds the partitions of a transactional Produce request (KIP-890)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ RETRIABLE_COORDINATOR_ERRORS = frozenset(
         ErrorCode.operation_not_attempted,
     }
 )
-"""Errors of a coordinator, which a producer expects from no partition's leader. The last is of partitions that were
-asked about beside one of a topic that the coordinator does not know, yet or any more."""
+"""Coordinator errors that become NOT_ENOUGH_REPLICAS, which producers retry.
+OPERATION_NOT_ATTEMPTED is returned for partitions next to one that the coordinator does not
+know."""
 
 
 @dataclass(slots=True)
 class _TransactionalBatch:
-    """One that is in a transaction, and where it goes."""
+    """A transactional batch and its partition."""
 
     key: RequestPartition
     partition: Partition
@@ -45,15 +46,15 @@ class _TransactionalBatch:
 
 
 RequestPartition = tuple[UUID | str | None, int]
-"""A partition as a request names it: its topic's id or name, and its number."""
+"""Topic id or name, and partition index, as in the request."""
 VerificationResults = Mapping[RequestPartition, Guard | KafkaError]
-"""What to append with, or why not to; of partitions whose transaction goes on there is nothing."""
+"""Verification guard or error by partition. Partitions already in the transaction are absent."""
 
 
 async def verify_partitions(
     request: ProduceRequest, transactional_id: str, ctx: RequestContext
 ) -> VerificationResults:
-    """Ask the coordinator about the partitions in which the request begins a transaction."""
+    """Verify or add the partitions in which the request starts writing in its transaction."""
     producers: set[tuple[int, int]] = set()
     batches: list[_TransactionalBatch] = []
     refused: dict[RequestPartition, KafkaError] = {}
@@ -93,7 +94,7 @@ async def verify_partitions(
 
 
 def _header(records: memoryview | None) -> Batch | None:
-    """Of the first batch; None where there is none that can be read, as its append will say."""
+    """Header of the first batch; None if it can't be read, which the append reports."""
     with suppress(KafkaError):
         return None if records is None else Batch(records)
     return None
@@ -146,8 +147,8 @@ class _Verification:
 async def _until_decided(
     asking: _Verification, batches: Sequence[_TransactionalBatch], ctx: RequestContext
 ) -> VerificationResults:
-    """Ask, and once more for a while if the producer's last transaction is still being ended: it
-    is over soon, and whoever has partitions added by producing would have to send it all again."""
+    """Verify until the coordinator decides. CONCURRENT_TRANSACTIONS is retried for
+    add.partitions.to.txn.retry.backoff.max.ms while the previous transaction completes."""
     config, clock = ctx.services.config, ctx.services.seams.clock
     max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
     give_up_at = clock.monotonic() + max_ms / 1000
@@ -168,7 +169,8 @@ def _all(batches: Sequence[_TransactionalBatch], code: ErrorCode, why: str) -> V
 
 
 def _as_producer(error: ErrorCode, support: TransactionSupportedOperation) -> KafkaError:
-    """NOT_ENOUGH_REPLICAS is sent again by every producer, and has none refresh its metadata."""
+    """Map a coordinator error to one that producers handle. All producers retry NOT_ENOUGH_REPLICAS
+    without a metadata refresh."""
     if error is ErrorCode.invalid_txn_state:
         return KafkaError(error, "the partition was not added to the transaction")
     if error in RETRIABLE_COORDINATOR_ERRORS or (

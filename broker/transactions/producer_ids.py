@@ -1,9 +1,9 @@
-"""Producer ids, handed out from blocks that the metadata log reserves (KIP-730).
+"""Allocates producer ids from blocks that the controller reserves (KIP-730).
 
-A block is reserved before its first id is given, so an id is never given twice; what a crash leaves
-of a block is lost, as in Kafka. The next one is reserved while a tenth of this one is left. Where
-there is none yet, who asks waits a moment for it, and is then told COORDINATOR_LOAD_IN_PROGRESS:
-whatever the controller says, producers are to ask again, and every client takes it so.
+A block is reserved before its first id is used, so no id is used twice. Ids left in a block are
+lost in a crash, as in Kafka. The next block is requested when a tenth of the current one is left.
+Without an id, the caller waits up to `WAIT_SECONDS` and then gets COORDINATOR_LOAD_IN_PROGRESS,
+which clients retry.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.producer_ids")
 
 TIMEOUT_SECONDS = 10.0
-"""For a block."""
+"""Timeout of AllocateProducerIds."""
 WAIT_SECONDS = 2.0
-"""How long an id is waited for."""
+"""Maximum wait for a producer id."""
 PAUSE_SECONDS = 0.05
-"""After a block that was not to be had."""
+"""Delay after a failed allocation."""
 LOW_PART = 10
-"""So small a part of a block is left when the next one is reserved."""
+"""The next block is requested when 1/LOW_PART of the current one is left."""
 
 
 class NoProducerId(KafkaError):
@@ -39,7 +39,7 @@ class NoProducerId(KafkaError):
 async def reserve_producer_ids(
     controller: ActiveController, broker_id: int, broker_epoch: int
 ) -> range:
-    """The next block of ids, for this broker alone. Raises KafkaError."""
+    """Request the next block of producer ids. Raises KafkaError."""
     values = {"broker_id": broker_id, "broker_epoch": broker_epoch}
     respond = await controller.request(
         apis.ALLOCATE_PRODUCER_IDS, values, timeout_s=TIMEOUT_SECONDS
@@ -50,7 +50,7 @@ async def reserve_producer_ids(
 
 
 class ProducerIds:
-    """See the module. `start` comes before the first id is asked for."""
+    """Producer ids of this broker. `start` must be called before `next`."""
 
     def __init__(self, reserve: Callable[[], Awaitable[range]]) -> None:
         """`reserve` commits the next block to the metadata log and returns its ids, or raises
@@ -58,19 +58,19 @@ class ProducerIds:
         self._reserve = reserve
         self._nursery: trio.Nursery | None = None
         self._left: list[int] = []
-        """Of the block that ids are given from, the next one last."""
+        """Ids left in the current block; the next one is last."""
         self._low = 0
         self._following: range | None = None
-        """The block after that."""
+        """The next block."""
         self._reserving: trio.Event | None = None
-        """Set when the reservation that is under way is over."""
+        """Set when the pending allocation has finished."""
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own the reservations."""
+        """Run allocations in `nursery`."""
         self._nursery = nursery
 
     async def next(self) -> int:
-        """A producer id that nobody had before. Raises NoProducerId where none is to be had now."""
+        """Allocate a producer id. Raises NoProducerId if none is available in time."""
         if not self._left:
             with trio.move_on_after(WAIT_SECONDS):
                 await self._begin_block()
@@ -82,7 +82,7 @@ class ProducerIds:
         return producer_id
 
     async def _begin_block(self) -> None:
-        """Until there are ids, or a reservation has failed."""
+        """Wait until a block is available or an allocation has failed."""
         while not self._left:
             if self._following is not None:
                 self._left = list(reversed(self._following))
@@ -94,7 +94,8 @@ class ProducerIds:
                 return
 
     def _reserve_next(self) -> trio.Event:
-        """Reserve the block that follows, unless there is one, or will be; when it is over."""
+        """Request the next block unless it is there or pending; the event is set when it
+        finished."""
         if self._reserving is not None:
             return self._reserving
         over = trio.Event()
@@ -107,7 +108,7 @@ class ProducerIds:
         return over
 
     async def _run(self) -> None:
-        """One reservation. What goes wrong with it is tried again when an id is asked for."""
+        """Run one allocation; after an error the next request for an id tries again."""
         try:
             self._following = await self._reserve()
         except KafkaError as error:

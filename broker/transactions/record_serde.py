@@ -1,6 +1,6 @@
-"""A transactional id's state between what the coordinator thinks in and Kafka's bytes.
+"""Encodes and decodes `__transaction_state` records.
 
-Values are written in version 1 from `transaction.version` 1 on, in version 0 below (KIP-890).
+Values have version 1 from `transaction.version` 1 on, and version 0 below (KIP-890).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odradek.seams.files import Buffer
 from odradek.storage.directories.names import TopicPartition
 
 FLEXIBLE_SINCE = 1
-"""The transaction.version since which values are flexible, and hold more."""
+"""The transaction.version from which values use the flexible version 1."""
 
 
 def encode(

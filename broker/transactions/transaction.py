@@ -1,8 +1,8 @@
-"""One transactional id: who its producer is, and the transaction that goes on; without I/O.
+"""State machine of one transactional id. No I/O.
 
-What holds is what its last record says. An event that changes it comes out as an append; until the
-caller says what became of that, the change is *pending* and everything else has to wait. So whatever
-a client is told is backed by the log, and a change that could not be written has not happened.
+The current state is that of the last committed record. A state change is returned as an append and
+is pending until its result is known; other requests get CONCURRENT_TRANSACTIONS meanwhile. A failed
+append leaves the state unchanged.
 """
 
 from __future__ import annotations
@@ -54,28 +54,29 @@ ERROR_BY_ACTION: Mapping[TransactionAction, ErrorCode] = {
     TransactionAction.REFUSE: ErrorCode.invalid_txn_state,
     TransactionAction.FENCED: ErrorCode.producer_fenced,
 }
-"""The steps that are nothing but an answer."""
+"""Actions that only return an error code."""
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether no producer may be given a later epoch: the last one is kept to fence with."""
+    """Whether the epoch is the last one that producers may have; the maximum is reserved for
+    fencing."""
     return epoch >= PRODUCER_EPOCH_MAX - 1
 
 
 class Transaction:
-    """See the module."""
+    """A transactional id and its current transaction."""
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata) -> None:
         self.transactional_id = transactional_id
         self.metadata = metadata
         self.pending: TransactionState | None = None
-        """What it is about to become; a record is on its way."""
+        """The state of the pending append."""
 
     @classmethod
     def new(
         cls, transactional_id: str, producer_id: int, timeout_ms: int, now: EventContext
     ) -> Transaction:
-        """One that the log does not know yet."""
+        """A transactional id that has no record yet."""
         metadata = TransactionMetadata(
             producer_id, NO_PRODUCER_EPOCH, timeout_ms, TransactionState.EMPTY, now.wall_ms
         )
@@ -98,7 +99,7 @@ class Transaction:
         now: EventContext,
         fresh_id: int | None = None,
     ) -> TransactionResult:
-        """Let something happen. `fresh_id` is the producer id that was asked for by `AllocateProducerId`."""
+        """Handle a request. `fresh_id` is the producer id that `AllocateProducerId` requested."""
         if isinstance(event, TransactionTimeout) and not self.is_timed_out(now):
             return (
                 TransactionResult()
@@ -118,7 +119,7 @@ class Transaction:
         return _HANDLERS[step](self, event, future, now, fresh_id)
 
     def _row(self, event: TransactionRequest) -> TransactionEvent | ErrorCode:
-        """What the event is to the table, or why it is turned away before it gets there."""
+        """Classify a request for the action table, or return the error that rejects it."""
         if isinstance(event, InitProducerId):
             return (
                 self._check_wait()
@@ -145,8 +146,8 @@ class Transaction:
         return self._check_wait() or TransactionEvent.TIMEOUT
 
     def _check_wait(self) -> ErrorCode | None:
-        """Whether a change is being written, or is bound to come: the end of what is decided. That
-        comes before all else, so that a producer under its next epoch asks again."""
+        """CONCURRENT_TRANSACTIONS while an append is pending or the transaction is prepared.
+        Checked first, so that a producer with its next epoch retries."""
         if self.pending is None and self.metadata.state not in PREPARE_STATES:
             return None
         return ErrorCode.concurrent_transactions
@@ -161,8 +162,8 @@ class Transaction:
         return None
 
     def _check_expected(self, event: InitProducerId) -> ErrorCode | None:
-        """A producer that says who it is must be the one that is known, or was until its epochs
-        were used up: then it may not have heard of its new id. One that is new to us may be anyone."""
+        """PRODUCER_FENCED unless the expected producer id is the current one, or the previous one
+        with an exhausted epoch. A transactional id without a record accepts any."""
         expected, metadata = event.expected, self.metadata
         if expected is None or self.is_new or expected.producer_id == metadata.producer_id:
             return None
@@ -198,7 +199,7 @@ class Transaction:
     def _respond(
         self, event: TransactionRequest, future: Future, code: ErrorCode
     ) -> TransactionResult:
-        """Say so, where nothing changes."""
+        """Respond without a state change."""
         respond = failed(event, code)
         bumps = isinstance(event, EndTransaction) and event.client_version >= TRANSACTION_VERSION_2
         if code is NO_ERROR and bumps:
@@ -214,12 +215,12 @@ class Transaction:
         return TransactionResult().reply(future, respond)
 
     def _may_be_outdated(self, event: TransactionRequest) -> bool:
-        """Whether another coordinator may know better. One that is cut off does not hear that it is no
-        coordinator any more, and one that lags hears it late. To it, the transaction that is to be ended
-        never began (partitions that its producers write to are added elsewhere, KIP-890), partitions are in
-        one that is over, and an epoch that was given elsewhere is nobody's: its answer would be the producer's
-        last. Before it says so it writes what it knows, once more; it can't while others lead the partition.
-        Of epochs before its own it is right: none of them comes again."""
+        """Whether a newer coordinator may have a later state.
+
+        A coordinator that is partitioned from the cluster may not know that it lost leadership. Its
+        error would be fatal to the producer. It therefore rewrites its state first, which fails if
+        another broker leads the partition. For epochs older than its own it can respond at once.
+        """
         if isinstance(event, TransactionTimeout):
             return False
         producer = event.expected if isinstance(event, InitProducerId) else event.producer
@@ -234,7 +235,7 @@ class Transaction:
     def _needs_fresh_id(
         self, event: TransactionRequest, step: TransactionAction, now: EventContext
     ) -> bool:
-        """Whether the epochs are used up that the step wants one more of."""
+        """Whether the action needs a new producer id because the epoch is exhausted."""
         if not is_exhausted(self.metadata.epoch):
             return False
         if step is TransactionAction.BUMP_EPOCH:
@@ -249,7 +250,7 @@ class Transaction:
             TransactionAction.ABORT_WITHOUT_PARTITIONS,
         )
 
-    # Steps
+    # Actions
 
     def _begin_epoch(
         self, event: TransactionRequest, future: Future, now: EventContext, fresh_id: int | None
@@ -282,7 +283,7 @@ class Transaction:
     def _fence(
         self, event: TransactionRequest, future: Future, now: EventContext, fresh_id: int | None
     ) -> TransactionResult:
-        """Abort in the name of nobody: the epoch moves on, so that its producer can't go on."""
+        """Abort with the next epoch, which fences the producer."""
         bumps = now.transaction_version >= TRANSACTION_VERSION_2
         became = replace(
             self.metadata,
@@ -362,7 +363,7 @@ class Transaction:
         future: Future = None,
         respond: ProducerResponse | PartitionsResponse | None = None,
     ) -> TransactionResult:
-        """Have it written; it holds when it is."""
+        """Return the append that changes the state when it is committed."""
         assert self.pending is None
         assert became.state in VALID_TRANSITIONS[self.metadata.state], (
             self.metadata.state,
@@ -377,7 +378,7 @@ class Transaction:
         result.appends.append(TransitionAppend(completion))
         return result
 
-    # What became of an append
+    # Append results
 
     def appended(self, completion: PendingTransition, now: EventContext) -> TransactionResult:
         assert completion.metadata is not None
@@ -390,8 +391,8 @@ class Transaction:
         return result
 
     def append_failed(self, completion: PendingTransition, code: ErrorCode) -> TransactionResult:
-        """It is as it was. A transaction that could not be completed tries again: its markers are
-        written, and nobody else would do it."""
+        """Keep the state after a failed append. A prepared transaction sends its markers again,
+        because only the coordinator completes it."""
         self.pending = None
         if completion.event is None and self.metadata.state in PREPARE_STATES:
             return self._send((), attempt=1)
@@ -405,7 +406,7 @@ class Transaction:
     # Markers
 
     def resume(self, now: EventContext) -> TransactionResult:
-        """Go on with what stands in the log: a transaction whose end is decided is ended."""
+        """Send the markers of a prepared transaction."""
         if self.metadata.state not in PREPARE_STATES:
             return TransactionResult()
         if not self.metadata.partitions:
@@ -472,7 +473,7 @@ class Transaction:
         )
 
     def expire(self, now: EventContext, expiration_ms: int) -> TransactionResult:
-        """Forget the id if nobody has used it for so long."""
+        """Remove the transactional id if it was unused for `expiration_ms`."""
         metadata, result = self.metadata, TransactionResult()
         is_due = metadata.updated_ms <= now.wall_ms - expiration_ms
         may = (
@@ -487,8 +488,8 @@ class Transaction:
 
 
 def completed(prepared: TransactionMetadata) -> TransactionMetadata:
-    """What follows when all markers are written. Where the epochs are used up the producer goes on
-    under its next id, from epoch 0 (KIP-890)."""
+    """The state after all markers are written. With an exhausted epoch the producer continues with
+    its next producer id at epoch 0 (KIP-890)."""
     is_commit = prepared.state is TransactionState.PREPARE_COMMIT
     done = replace(
         prepared,

@@ -1,8 +1,7 @@
-"""A transaction's states, what can happen in them, and what is done about it: one table.
+"""States of a transaction and the action for each event in each state.
 
-KIP-98 has the states, KIP-890 the second way to end a transaction: its producer's epoch moves on at
-every end, so that a request of a transaction that is over can be told from one of the next. There a
-producer that ends its transaction under the epoch before asks *again*, it did not hear the answer.
+The states are those of KIP-98. With KIP-890 EndTxn increments the producer epoch, so that a retry
+with the previous epoch can be told from a request of the next transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 
 
 class TransactionState(enum.Enum):
-    """Kafka's states, by their names; `code` is what records say."""
+    """Kafka's states; `code` is the value in records."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -21,10 +20,9 @@ class TransactionState(enum.Enum):
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
-    """About to be forgotten: its tombstone is being written. No record says it."""
+    """The tombstone is being written; never in a record."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """On the way from Ongoing to PrepareAbort because somebody else takes over. It lasts for no time
-    at all here; a record that says it is none of Kafka's."""
+    """Intermediate state in Kafka; not used here and invalid in a record."""
 
     @property
     def code(self) -> int:
@@ -35,17 +33,17 @@ _CODES = {state: code for code, state in enumerate(TransactionState)}
 STATE_BY_CODE: Mapping[int, TransactionState] = {code: state for state, code in _CODES.items()}
 
 PERSISTENT_STATES = tuple(TransactionState)[:6]
-"""The states that a transaction is in, or a record says, for any time."""
+"""States that records can have."""
 PREPARE_STATES = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-"""It is decided how the transaction ends, and partitions are told."""
+"""The outcome is decided and markers are being written."""
 IDLE_STATES = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
-"""No transaction goes on: the id may expire, or begin its next transaction."""
+"""No transaction is open: the id may expire or start its next transaction."""
 
 
 class TransactionEvent(enum.Enum):
-    """What happens to a transactional id, as finely as the table tells it apart."""
+    """Events of a transactional id, as the table distinguishes them."""
 
     INIT_PRODUCER_ID = "a producer takes over (InitProducerId)"
     ADD_NEW_PARTITIONS = "it adds partitions that are not in the transaction yet"
@@ -63,7 +61,7 @@ class TransactionEvent(enum.Enum):
 
 
 class TransactionAction(enum.Enum):
-    """What is done about an event."""
+    """Actions of the coordinator."""
 
     BUMP_EPOCH = "the next epoch, or the next producer id; → Empty"
     FENCE = "fence the producer: abort, → PrepareAbort; the one who takes over asks again"
@@ -109,8 +107,8 @@ def _table() -> Mapping[TransactionEvent, Mapping[TransactionState, TransactionA
 
 
 TRANSACTION_ACTIONS = _table()
-"""Event, then state: what is done, unless a change is just being written. Then whoever asks is told
-CONCURRENT_TRANSACTIONS (but VERIFIES, which looks at what stands), and nothing else happens."""
+"""Action by event and state. While an append is pending every request but VERIFY_PARTITIONS gets
+CONCURRENT_TRANSACTIONS."""
 
 VALID_TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = {
     TransactionState.EMPTY: frozenset(
@@ -143,4 +141,4 @@ VALID_TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = {
         }
     ),
 }
-"""Which states can follow on a state."""
+"""Valid next states."""
