@@ -29,7 +29,7 @@ from typing import Any
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.fetch.purgatory import DueFetches
+from odradek.broker.fetch.purgatory import CompletableFetches
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.node import Node
 from odradek.protocol import apis, messages
@@ -243,7 +243,9 @@ class Waiting(Rehearsal):
     """Asks for the next record of the partition, and has it appended when the loop comes around:
     whoever answers waits for it by then."""
 
-    def __init__(self, request: bytes, times: int, partition: Partition, due: DueFetches) -> None:
+    def __init__(
+        self, request: bytes, times: int, partition: Partition, due: CompletableFetches
+    ) -> None:
         whole = bytearray(request)
         super().__init__(whole, times)
         at = whole.index(NEXT_OFFSET.to_bytes(8, "big"))
@@ -302,7 +304,7 @@ async def rehearse(broker: Node, case: Case, times: int) -> None:
     peer: Rehearsal | Asking = Rehearsal(case.request(), times)
     if case.waits:
         partition = await broker.partitions.get(TOPIC, None, 0)
-        peer = Waiting(case.request(), times, partition, broker.services.due_fetches)
+        peer = Waiting(case.request(), times, partition, broker.services.completable_fetches)
     elif case.over_sockets:
         peer, selector = Asking(case.request(), times), TcpSelector()
     connection = peer.connection if isinstance(peer, Asking) else peer

@@ -47,7 +47,7 @@ from odradek.broker.network.listeners import (
     open_listeners,
 )
 from odradek.broker.network.server import Server
-from odradek.broker.replicas.replica_manager import Replicas
+from odradek.broker.replicas.replica_manager import ReplicaManager
 from odradek.broker.security.configured import configured_authorizer
 from odradek.broker.security.loading import follow_acls
 from odradek.broker.services import Services
@@ -101,7 +101,7 @@ class Node:
         self._waiting: trio.CancelScope | None = None
         self.stopped = trio.Event()
         """Set when `run` has closed everything, with or without an error."""
-        self._replicas: Replicas | None = None
+        self._replicas: ReplicaManager | None = None
 
     @property
     def metadata(self) -> MetadataManager:
@@ -332,7 +332,7 @@ class Node:
     async def _start_broker_tasks(self, nursery: trio.Nursery) -> None:
         services, replicas = self.services, self.services.replicas
         nursery.start_soon(self._stop_on_failure, services.logs.all_failed)
-        nursery.start_soon(self._stop_on_failure, replicas.directory_reports.unheard)
+        nursery.start_soon(self._stop_on_failure, replicas.log_directory_reporter.unheard)
         nursery.start_soon(services.fetch_timers.run)
         services.producer_ids.start(nursery)
         services.coordinators.start(nursery)
@@ -411,7 +411,7 @@ class Node:
         failures = [metadata.failed]
         replicas = self._replicas
         if replicas is not None:
-            failures += [replicas.logs.all_failed, replicas.directory_reports.unheard]
+            failures += [replicas.logs.all_failed, replicas.log_directory_reporter.unheard]
         if any(failure.is_set() for failure in failures):
             raise StorageLost(self._failure_text())
         with trio.CancelScope(shield=True):
@@ -437,8 +437,8 @@ class Node:
         if self.metadata.failure is not None:
             failures.append(f"the metadata log: {self.metadata.failure}")
         replicas = self._replicas
-        if replicas is not None and replicas.directory_reports.failure is not None:
-            failures.append(replicas.directory_reports.failure)
+        if replicas is not None and replicas.log_directory_reporter.failure is not None:
+            failures.append(replicas.log_directory_reporter.failure)
         return "the storage to serve from is lost: " + "; ".join(dict.fromkeys(failures))
 
     # Metadata changes

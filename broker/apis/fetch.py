@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from odradek.broker.fetch.log_reading import (
     READ_COMMITTED,
-    Limits,
-    Read,
-    bring_in,
-    left_out_of,
-    read_again,
-    read_all,
-    size_of,
+    FetchParams,
+    LogReadResult,
+    load_slices,
+    read_partitions,
+    reread_from_memory,
+    total_left_out_bytes,
+    total_size,
     unpin,
 )
-from odradek.broker.fetch.purgatory import FetchWait, StableWait
-from odradek.broker.fetch.session_cache import FetchPlan, PartitionKey, Wanted
+from odradek.broker.fetch.purgatory import DelayedFetch, DelayedReadCommittedFetch
+from odradek.broker.fetch.session_cache import CachedPartition, FetchContext, PartitionKey
 from odradek.broker.replicas.current_leader import current_leader, endpoints_of
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import Route
@@ -50,7 +50,7 @@ from odradek.seams.values import value_class
 from odradek.storage.log.names import LOG, file_name
 
 if TYPE_CHECKING:
-    from odradek.broker.fetch.unchanged_partitions import QuietPartitions
+    from odradek.broker.fetch.unchanged_partitions import UnchangedPartitions
 
 
 @value_class
@@ -59,7 +59,7 @@ class Response:
 
     error_code: ErrorCode
     session_id: int
-    chosen: Sequence[tuple[Wanted, FetchedPartition]]
+    chosen: Sequence[tuple[CachedPartition, FetchedPartition]]
     endpoints: Sequence[NodeEndpoint] = ()
 
 
@@ -91,9 +91,9 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
         return Response(error.code, 0, ())
     limits = _limits(request, ctx)
     quiet = _leave_quiet(plan, request, ctx) if limits.is_follower else None
-    found = await read_all(plan.wanted, ctx, limits)
+    found = await read_partitions(plan.wanted, ctx, limits)
     min_bytes = min(request.min_bytes, limits.max_bytes)
-    if request.max_wait_ms > 0 and size_of(found) < min_bytes and not limits.has_remote:
+    if request.max_wait_ms > 0 and total_size(found) < min_bytes and not limits.has_remote:
         waiting = _Waiting(found, plan, min_bytes, ctx, limits, quiet)
         await waiting.wait(_wait_ms_max(request, ctx))
         if waiting.is_responded:
@@ -104,7 +104,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
             from odradek.broker.tiered.remote_fetch import read_remote
 
             await read_remote(found, ctx)
-        await bring_in(found, ctx)
+        await load_slices(found, ctx)
     except BaseException:
         unpin(found)
         raise
@@ -121,32 +121,32 @@ def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
 
 
 def _leave_quiet(
-    plan: FetchPlan, request: FetchRequest, ctx: RequestContext
-) -> QuietPartitions | None:
+    plan: FetchContext, request: FetchRequest, ctx: RequestContext
+) -> UnchangedPartitions | None:
     """Take from the plan of a follower's session where nothing happens; None without a session."""
     session = plan.session
     if session is None:
         return None
-    if session.quiet is None:
-        from odradek.broker.fetch.unchanged_partitions import QuietPartitions
+    if session.unchanged is None:
+        from odradek.broker.fetch.unchanged_partitions import UnchangedPartitions
 
         lag_max_ms = ctx.services.config.get_int("replica.lag.time.max.ms")
-        session.quiet = QuietPartitions(lag_max_ms=lag_max_ms)
+        session.unchanged = UnchangedPartitions(lag_max_ms=lag_max_ms)
     changed = [
         (topic.topic_id or topic.name, each.partition_index)
         for topic in request.topics
         for each in topic.partitions
     ]
-    plan.wanted = session.quiet.take(
+    plan.wanted = session.unchanged.take(
         session.partitions,
         [*changed, *_forgotten(request)],
         broker_epoch=request.replica_epoch,
         now=ctx.services.seams.clock.monotonic(),
     )
-    return session.quiet
+    return session.unchanged
 
 
-def _respond(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Response:
+def _respond(plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext) -> Response:
     if found and (throttle := found[0].limits.throttle) is not None:
         throttle.sent(
             (each.partition, each.respond) for each in found if each.partition is not None
@@ -162,7 +162,7 @@ def _respond(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Res
     return Response(ErrorCode.none, plan.session_id, chosen, endpoints)
 
 
-def _count(found: Sequence[Read]) -> None:
+def _count(found: Sequence[LogReadResult]) -> None:
     for each in found:
         traffic = None if each.partition is None else each.partition.traffic
         if traffic is None:
@@ -178,7 +178,7 @@ def _count(found: Sequence[Read]) -> None:
 
 
 def _tell_leaders(
-    lost: Iterable[tuple[Wanted, FetchedPartition]], ctx: RequestContext
+    lost: Iterable[tuple[CachedPartition, FetchedPartition]], ctx: RequestContext
 ) -> list[NodeEndpoint]:
     """Put into the answers who leads there, and where those brokers are."""
     leaders = []
@@ -204,12 +204,12 @@ class _Waiting:
 
     def __init__(
         self,
-        found: list[Read],
-        plan: FetchPlan,
+        found: list[LogReadResult],
+        plan: FetchContext,
         min_bytes: int,
         ctx: RequestContext,
-        limits: Limits,
-        quiet: QuietPartitions | None,
+        limits: FetchParams,
+        quiet: UnchangedPartitions | None,
     ) -> None:
         self.found = found
         self.is_responded = False
@@ -232,7 +232,7 @@ class _Waiting:
         until_ms = ceil(clock.monotonic() * 1000) + wait_ms
         while monotonic_ms(clock) < until_ms:
             found = self.found
-            missing = self._min_bytes - size_of(found) - left_out_of(found)
+            missing = self._min_bytes - total_size(found) - total_left_out_bytes(found)
             read = self._without_refused(found) if self._refused else found
             if missing <= 0 or _failed(read) or _is_cut_short(read):
                 return
@@ -250,53 +250,59 @@ class _Waiting:
             if wait.is_responded:
                 self.is_responded = True
                 return
-            self._take_stirred()
-            self.found = await read_all(self._plan.wanted, ctx, limits, self.found)
+            self._take_changed()
+            self.found = await read_partitions(self._plan.wanted, ctx, limits, self.found)
 
-    def _without_refused(self, found: Iterable[Read]) -> list[Read]:
+    def _without_refused(self, found: Iterable[LogReadResult]) -> list[LogReadResult]:
         refused = self._refused
         return [each for each in found if not (_is_refused(each) and each.wanted.key in refused)]
 
-    def _watch(self, wait: FetchWait | StableWait) -> bool:
+    def _watch(self, wait: DelayedFetch | DelayedReadCommittedFetch) -> bool:
         """True if something has happened already."""
         found, quiet = self.found, self._quiet
         if quiet is not None:
-            assert isinstance(wait, FetchWait)
+            assert isinstance(wait, DelayedFetch)
             quiet.settle(found)
             quiet.waiting = wait
-            found = [each for each in found if not quiet.is_quiet(each)]
+            found = [each for each in found if not quiet.is_unchanged(each)]
         wait.watch(
             [each.partition for each in found if each.partition is not None],
             end=self._limits.is_follower,
         )
-        is_stirred = quiet is not None and quiet.is_stirred
-        return is_stirred or any(each.is_overtaken() for each in found)
+        has_changed = quiet is not None and quiet.has_changed
+        return has_changed or any(each.is_overtaken() for each in found)
 
-    def _unwatch(self, wait: FetchWait | StableWait) -> None:
+    def _unwatch(self, wait: DelayedFetch | DelayedReadCommittedFetch) -> None:
         wait.unwatch()
         if self._quiet is not None and self._quiet.waiting is wait:
             self._quiet.waiting = None
 
-    def _take_stirred(self) -> None:
+    def _take_changed(self) -> None:
         """What was quiet and is not any more is to be read, too."""
         if self._quiet is None:
             return
         known = {each.wanted.key for each in self.found}
-        more = [each for each in self._quiet.stirred() if each.wanted.key not in known]
+        more = [each for each in self._quiet.take_changed() if each.wanted.key not in known]
         self.found = [*self.found, *more]
         self._plan.wanted = [*self._plan.wanted, *(each.wanted for each in more)]
 
-    def _begin(self, missing_bytes: int) -> FetchWait | StableWait:
+    def _begin(self, missing_bytes: int) -> DelayedFetch | DelayedReadCommittedFetch:
         services = self._ctx.services
-        due, timers, connection = services.due_fetches, services.fetch_timers, self._ctx.connection
+        due, timers, connection = (
+            services.completable_fetches,
+            services.fetch_timers,
+            self._ctx.connection,
+        )
         if self._limits.isolation_level == READ_COMMITTED and not self._limits.is_follower:
-            return StableWait(_stable(self.found), due, timers, connection, self._respond_nowait)
-        return FetchWait(missing_bytes, due, timers, connection, self._respond_nowait)
+            return DelayedReadCommittedFetch(
+                _stable(self.found), due, timers, connection, self._respond_nowait
+            )
+        return DelayedFetch(missing_bytes, due, timers, connection, self._respond_nowait)
 
     def _respond_nowait(self) -> bool:
         """Answer from memory, in the step of whoever woke it; False if that can't be done."""
-        self._take_stirred()
-        found = read_again(self.found, self._limits, self._min_bytes)
+        self._take_changed()
+        found = reread_from_memory(self.found, self._limits, self._min_bytes)
         if found is None:
             return False
         if self._quiet is not None:
@@ -306,9 +312,9 @@ class _Waiting:
         return True
 
 
-def _wanted(request: FetchRequest) -> list[Wanted]:
+def _wanted(request: FetchRequest) -> list[CachedPartition]:
     return [
-        Wanted(name, topic_id, index, offset, max_bytes, epoch, last_fetched, log_start)
+        CachedPartition(name, topic_id, index, offset, max_bytes, epoch, last_fetched, log_start)
         for name, topic_id, partitions in request.topics
         for index, epoch, offset, last_fetched, log_start, max_bytes in partitions
     ]
@@ -320,7 +326,7 @@ def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:
             yield (topic_id or name, index)
 
 
-def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
+def _limits(request: FetchRequest, ctx: RequestContext) -> FetchParams:
     config = ctx.services.config
     max_bytes = min(request.max_bytes, config.get_int("fetch.max.bytes"))
     if ctx.services.client_quotas is not None and request.replica_id < 0:
@@ -328,7 +334,7 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
 
         max_bytes = int(min(max_bytes, fetch_bytes_max(ctx)))
     is_modern = ctx.api_version >= RACK_VERSION and request.replica_id < 0
-    return Limits(
+    return FetchParams(
         max_bytes,
         request.isolation_level,
         request.replica_id,
@@ -339,12 +345,12 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
     )
 
 
-def _is_refused(read: Read) -> bool:
+def _is_refused(read: LogReadResult) -> bool:
     """Whether the client may not read it, or the cluster has no such partition."""
     return read.partition is None and read.respond.error_code in _REFUSALS
 
 
-def _failed(found: Iterable[Read]) -> bool:
+def _failed(found: Iterable[LogReadResult]) -> bool:
     """An error, a history that parts from the leader's, and another replica to read from are answered
     at once."""
     return any(
@@ -355,7 +361,7 @@ def _failed(found: Iterable[Read]) -> bool:
     )
 
 
-def _is_cut_short(found: Iterable[Read]) -> bool:
+def _is_cut_short(found: Iterable[LogReadResult]) -> bool:
     """Whether a slice ends with its segment while the log goes on in another: there is more, but not
     for this answer (a slice lies in one segment), and nothing that is appended changes that."""
     return any(
@@ -367,7 +373,7 @@ def _is_cut_short(found: Iterable[Read]) -> bool:
     )
 
 
-def _stable(found: Iterable[Read]) -> dict[Partition, int]:
+def _stable(found: Iterable[LogReadResult]) -> dict[Partition, int]:
     """The last stable offsets that were seen."""
     return {
         each.partition: each.respond.last_stable_offset
@@ -382,7 +388,7 @@ def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
 
 def write(key: int, version: int, respond: Response) -> list[Buffer | FileSlice]:
     """The response, its records still slices of files."""
-    topics: dict[object, tuple[Wanted, list[FetchedPartition]]] = {}
+    topics: dict[object, tuple[CachedPartition, list[FetchedPartition]]] = {}
     for wanted, partition in respond.chosen:
         topics.setdefault(wanted.topic_id or wanted.topic, (wanted, []))[1].append(partition)
     return write_fetch_response(

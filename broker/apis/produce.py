@@ -101,7 +101,7 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
     partition = services.partitions.find(topic.name, topic.topic_id, index)
     if (
         partition is None
-        or not (0 <= acks <= 1 or (acks == ACKS_ALL and partition.leading is None))
+        or not (0 <= acks <= 1 or (acks == ACKS_ALL and partition.leader_role is None))
         or partition.log.config.flush_messages < INT64_MAX
     ):
         return WOULD_BLOCK

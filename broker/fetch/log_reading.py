@@ -1,6 +1,6 @@
 """What a fetch reads: partition by partition, within the request's bytes (KIP-74).
 
-`read_all` goes to the disk for what is not in memory, and gives others the loop. `read_again` is for
+`read_partitions` goes to the disk for what is not in memory, and gives others the loop. `reread_from_memory` is for
 whoever was woken: it reads what has changed since, from memory, at once or not at all.
 
 Small slices are read where they are found; larger ones stay slices of their files, pinned until they
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import trio
 
 from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_cluster
-from odradek.broker.fetch.session_cache import Wanted
+from odradek.broker.fetch.session_cache import CachedPartition
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition
@@ -46,7 +46,7 @@ and the read tells whether it is in memory, which takes two more of a slice that
 
 
 @dataclass(slots=True)
-class Limits:
+class FetchParams:
     """Who reads, and how much. `replica_id` and `replica_epoch` are a follower's, -1 for a consumer
     (and for a follower that does not tell its epoch)."""
 
@@ -71,10 +71,10 @@ class Limits:
     def is_follower(self) -> bool:
         return self.replica_id >= 0
 
-    def holds_back(self, partition: Partition) -> bool:
+    def is_held_back(self, partition: Partition) -> bool:
         """Whether the reader gets no records there now."""
         throttle = self.throttle
-        return throttle is not None and throttle.holds_back(partition, self.replica_id)
+        return throttle is not None and throttle.is_held_back(partition, self.replica_id)
 
     def check_role(self, partition: Partition, current_leader_epoch: int) -> None:
         """Raises what `Partition.check_leader` does, if this reader can't read there."""
@@ -85,13 +85,13 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Read:
+class LogReadResult:
     """What was found in one partition, which is None where it can't be read here."""
 
-    wanted: Wanted
+    wanted: CachedPartition
     respond: FetchedPartition
     partition: Partition | None
-    limits: Limits
+    limits: FetchParams
     end_offset: int = -1
     """Up to where a follower could read."""
     left_out_bytes: int = 0
@@ -142,15 +142,18 @@ class Read:
         )
 
 
-async def read_all(
-    wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits, before: Sequence[Read] = ()
-) -> list[Read]:
+async def read_partitions(
+    wanted: Sequence[CachedPartition],
+    ctx: RequestContext,
+    limits: FetchParams,
+    before: Sequence[LogReadResult] = (),
+) -> list[LogReadResult]:
     """Read in the order of the plan within the request's bytes; the first that has any is not cut
     (KIP-74). The slices in what it returns are pinned.
 
     `before` is what was found of the same plan earlier: where that is still current it stands, and a partition that is still served here is not looked up and authorized again.
     """
-    found: list[Read] = []
+    found: list[LogReadResult] = []
     size_bytes = 0
     try:
         for number, each in enumerate(wanted):
@@ -171,22 +174,24 @@ async def read_all(
     return found
 
 
-def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[Read] | None:
-    """As `read_all` with `before`, and `bring_in`: with all records in memory, nothing pinned.
+def reread_from_memory(
+    before: Sequence[LogReadResult], limits: FetchParams, min_bytes: int
+) -> list[LogReadResult] | None:
+    """As `read_partitions` with `before`, and `load_slices`: with all records in memory, nothing pinned.
 
     None where it is less than `min_bytes`, and where it takes a lookup, a disk or a turn of others, or
     an error is to be answered.
     """
     if len(before) >= PARTITIONS_A_TURN:
         return None
-    found: list[Read] = []
+    found: list[LogReadResult] = []
     size_bytes = 0
     try:
         for known in before:
             if known.partition is None or not known.is_served_here():
                 return None
             if not known.is_current():
-                if limits.holds_back(known.partition):
+                if limits.is_held_back(known.partition):
                     return None
                 read = read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
                 size_bytes += _read_slices(read.respond, READ_AT_ONCE_BYTES - size_bytes)
@@ -218,14 +223,14 @@ def _read_slices(respond: FetchedPartition, room_bytes: int) -> int:
 
 
 async def _read_partition(
-    wanted: Wanted,
+    wanted: CachedPartition,
     ctx: RequestContext,
-    limits: Limits,
+    limits: FetchParams,
     size_bytes: int,
     partition: Partition | None,
     *,
     again: bool,
-) -> Read:
+) -> LogReadResult:
     """`partition` is what `wanted` names, None to look it up as far as the client may; `size_bytes`
     were found before; `again` in a request that has read it before."""
     try:
@@ -238,12 +243,12 @@ async def _read_partition(
         limits.check_role(partition, wanted.current_leader_epoch)
         if limits.is_follower:
             return await _read_for_follower(partition, wanted, ctx, limits, size_bytes, again=again)
-        if limits.rack and partition.leading is not None:
+        if limits.rack and partition.leader_role is not None:
             from odradek.broker.fetch.replica_selector import nearest_replica
 
             nearer = nearest_replica(partition, wanted.offset, limits.rack, ctx)
             if nearer is not None:
-                return Read(wanted, _go_to(nearer, partition), partition, limits)
+                return LogReadResult(wanted, _redirect(nearer, partition), partition, limits)
         try:
             return read_log(partition, wanted, limits, size_bytes, nowait=True)
         except WouldBlock:
@@ -259,20 +264,22 @@ async def _read_partition(
     except KafkaError as error:
         respond = FetchedPartition(
             index=wanted.index,
-            error_code=_told(error.code, ctx),
+            error_code=_error_for_version(error.code, ctx),
             aborted_transactions=() if partition is None else None,  # as Kafka has it
         )
-    return Read(wanted, respond, partition, limits)
+    return LogReadResult(wanted, respond, partition, limits)
 
 
-def _told(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
+def _error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
     """The error, or what has a client that may not know it look for another leader (KIP-112)."""
     if code == ErrorCode.kafka_storage_error and ctx.api_version < STORAGE_ERROR_VERSION:
         return ErrorCode.not_leader_or_follower
     return code
 
 
-def _in_remote_tier(partition: Partition, ctx: RequestContext, limits: Limits) -> FetchedPartition:
+def _in_remote_tier(
+    partition: Partition, ctx: RequestContext, limits: FetchParams
+) -> FetchedPartition:
     """A follower is told that it is not to fetch it from here (T-40); a consumer gets it from the
     remote tier, or not at all."""
     is_told = limits.is_follower and ctx.api_version >= TIERED_VERSION
@@ -286,7 +293,7 @@ def _in_remote_tier(partition: Partition, ctx: RequestContext, limits: Limits) -
     )
 
 
-def _go_to(replica: int, partition: Partition) -> FetchedPartition:
+def _redirect(replica: int, partition: Partition) -> FetchedPartition:
     log = partition.log
     return FetchedPartition(
         index=partition.index,
@@ -298,8 +305,12 @@ def _go_to(replica: int, partition: Partition) -> FetchedPartition:
 
 
 async def _read_from_disk(
-    partition: Partition, wanted: Wanted, ctx: RequestContext, limits: Limits, size_bytes: int
-) -> Read:
+    partition: Partition,
+    wanted: CachedPartition,
+    ctx: RequestContext,
+    limits: FetchParams,
+    size_bytes: int,
+) -> LogReadResult:
     return await ctx.services.seams.offload.run(
         read_log,
         partition,
@@ -312,18 +323,18 @@ async def _read_from_disk(
 
 async def _read_for_follower(
     partition: Partition,
-    wanted: Wanted,
+    wanted: CachedPartition,
     ctx: RequestContext,
-    limits: Limits,
+    limits: FetchParams,
     size_bytes: int,
     *,
     again: bool,
-) -> Read:
+) -> LogReadResult:
     """As far as the follower may fetch here. What it asks for tells what it has."""
     follower, epoch = limits.replica_id, limits.replica_epoch
     tells_epoch = wanted.current_leader_epoch >= 0
     partition.check_follower(follower, epoch, tells_epoch=tells_epoch)
-    held_back = limits.holds_back(partition)
+    held_back = limits.is_held_back(partition)
     try:
         read = read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
     except WouldBlock:
@@ -346,7 +357,7 @@ async def _read_for_follower(
     return read
 
 
-def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
+def _check_allowed(wanted: CachedPartition, ctx: RequestContext, limits: FetchParams) -> None:
     """Consumers read topics; followers act for the cluster. Raises TopicDenied."""
     if not limits.is_follower:
         check_topic_called(ctx, wanted.topic, wanted.topic_id)
@@ -356,12 +367,12 @@ def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
 
 def read_log(
     partition: Partition,
-    wanted: Wanted,
-    limits: Limits,
+    wanted: CachedPartition,
+    limits: FetchParams,
     size_bytes: int,
     nowait: bool = False,
     held_back: bool = False,
-) -> Read:
+) -> LogReadResult:
     """What the log has of `wanted`, where `size_bytes` were found before; its slice is pinned. Raises
     what `PartitionLog.read` does."""
     log = partition.log
@@ -381,7 +392,7 @@ def read_log(
         )
         if end is not None:
             respond.diverging_epoch = (end.epoch, end.end_offset)
-            return Read(wanted, respond, partition, limits)
+            return LogReadResult(wanted, respond, partition, limits)
     end_offset = -1
     limit = high_watermark
     committed = limits.isolation_level == READ_COMMITTED
@@ -396,7 +407,7 @@ def read_log(
     if newest is not None and (not size_bytes or len(newest) <= max_bytes):
         respond.records = (newest,)
         respond.aborted_transactions = [] if committed else None
-        return Read(wanted, respond, partition, limits, end_offset)
+        return LogReadResult(wanted, respond, partition, limits, end_offset)
     at_least_one = not size_bytes
     if committed:
         read, overlapping = log.read_committed(
@@ -414,10 +425,10 @@ def read_log(
         respond.records = (read.slice,)
     elif read.first_batch_size:
         left_out_bytes = max(0, min(read.first_batch_size, wanted.max_bytes))
-    return Read(wanted, respond, partition, limits, end_offset, left_out_bytes)
+    return LogReadResult(wanted, respond, partition, limits, end_offset, left_out_bytes)
 
 
-async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
+async def load_slices(found: Iterable[LogReadResult], ctx: RequestContext) -> None:
     """Read the first slices that are small, and bring those that are not in memory there off the
     loop, so that sending them does not block."""
     left_bytes = READ_AT_ONCE_BYTES
@@ -431,13 +442,16 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
                     each.respond.records = (await _bytes_of(part, ctx),)
                     part.file.unpin()
                 elif not part.is_in_memory():
-                    await ctx.services.seams.offload.run(read_through, part, lane=_lane(part))
+                    await ctx.services.seams.offload.run(
+                        read_into_page_cache, part, lane=_lane(part)
+                    )
             except OSError as error:
                 assert each.partition is not None
                 ctx.services.logs.report(each.partition.log, error)
                 unpin([each])
                 each.respond = FetchedPartition(
-                    index=each.wanted.index, error_code=_told(ErrorCode.kafka_storage_error, ctx)
+                    index=each.wanted.index,
+                    error_code=_error_for_version(ErrorCode.kafka_storage_error, ctx),
                 )
 
 
@@ -453,7 +467,7 @@ def _lane(part: FileSlice) -> str:
     return str(part.file.path.parent.parent)
 
 
-def read_through(part: FileSlice) -> None:
+def read_into_page_cache(part: FileSlice) -> None:
     """Read a slice for what that leaves in the page cache; it may have fetch.max.bytes, and many
     readers of old data may be here at once, so never all of it at a time. Raises OSError."""
     end = part.position + part.size
@@ -461,21 +475,21 @@ def read_through(part: FileSlice) -> None:
         part.file.read_at(position, min(WARMED_AT_ONCE_BYTES, end - position))
 
 
-def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:
+def _slices(found: Iterable[LogReadResult]) -> Iterator[FileSlice]:
     for each in found:
         for part in each.respond.records:
             if isinstance(part, FileSlice):
                 yield part
 
 
-def size_of(found: Iterable[Read]) -> int:
+def total_size(found: Iterable[LogReadResult]) -> int:
     return sum(each.size for each in found)
 
 
-def left_out_of(found: Iterable[Read]) -> int:
+def total_left_out_bytes(found: Iterable[LogReadResult]) -> int:
     return sum(each.left_out_bytes for each in found)
 
 
-def unpin(found: Iterable[Read]) -> None:
+def unpin(found: Iterable[LogReadResult]) -> None:
     for part in _slices(found):
         part.file.unpin()

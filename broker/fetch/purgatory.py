@@ -2,7 +2,7 @@
 
 Its task runs in the next pass of the loop, after whoever appended has answered. So that a consumer has
 its records before that, the connection that appended answers it before it sends its own answers
-(`DueFetches`), if that can be done from memory.
+(`CompletableFetches`), if that can be done from memory.
 
 Where this node has the only replica, the task of a fetch that was answered so is not even woken before the
 client asks on: the clients that were sent something have the processor meanwhile. With other replicas
@@ -21,10 +21,10 @@ from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
 from odradek.seams.processor import let_others_run
 
-RESPONDED_AT_ONCE = 2
+COMPLETED_AT_ONCE = 2
 """Fetches answered before the answer of whoever woke them, about 50 µs each; the rest is left to
 their own tasks."""
-PATIENCE_SECONDS = 200e-6
+YIELD_SECONDS = 200e-6
 """So long whoever was sent something may have the processor: who hands on what it got takes a tenth."""
 PAUSE = 200
 """Who computes takes it for some milliseconds: for so many times that long it is offered to nobody."""
@@ -43,20 +43,20 @@ class WaitingConnection(Protocol):
         ...
 
 
-class DueFetches:
+class CompletableFetches:
     """The waits that were filled, until they are answered or their tasks run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offered_again_at = 0.0
-        self.waits: dict[_Wait, None] = {}
+        self.waits: dict[_DelayedFetchBase, None] = {}
         self.has_active_connection = False
         """Whether who is at work calls `respond` when done: no task has to be woken before."""
 
-    def add(self, wait: _Wait) -> None:
+    def add(self, wait: _DelayedFetchBase) -> None:
         self.waits[wait] = None
 
-    def discard(self, wait: _Wait) -> None:
+    def discard(self, wait: _DelayedFetchBase) -> None:
         self.waits.pop(wait, None)
 
     def respond(self) -> None:
@@ -69,7 +69,7 @@ class DueFetches:
         while self.waits:
             wait = next(iter(self.waits))
             del self.waits[wait]
-            if tried < RESPONDED_AT_ONCE:
+            if tried < COMPLETED_AT_ONCE:
                 wait.respond()
                 tried += 1
                 is_any_responded |= wait.is_responded
@@ -85,17 +85,17 @@ class DueFetches:
             return
         let_others_run()
         ended = self._clock.monotonic()
-        if ended - began > PATIENCE_SECONDS:
+        if ended - began > YIELD_SECONDS:
             self._offered_again_at = ended + PAUSE * (ended - began)
 
 
-class _Wait:
+class _DelayedFetchBase:
     """Wakes once a partition watched changed hands, or by what `visible` of its kinds says."""
 
     def __init__(
         self,
-        due: DueFetches,
-        timers: Timers[_Wait],
+        due: CompletableFetches,
+        timers: Timers[_DelayedFetchBase],
         connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
@@ -135,7 +135,7 @@ class _Wait:
             self.resume()
 
     def respond(self) -> None:
-        """Answer, if that can be done at once; for `DueFetches`, and once in its life."""
+        """Answer, if that can be done at once; for `CompletableFetches`, and once in its life."""
         try:
             self.is_responded = self._respond_nowait()
         except Exception as failure:
@@ -151,7 +151,7 @@ class _Wait:
         for partition in partitions:
             partition.watch(self, end=end)
             self._watched.append(partition)
-            if partition.leading is not None:
+            if partition.leader_role is not None:
                 self._is_alone = False
 
     def unwatch(self) -> None:
@@ -173,20 +173,20 @@ class _Wait:
             raise self._failure
 
 
-def fetch_timers(clock: Clock) -> Timers[_Wait]:
+def fetch_timers(clock: Clock) -> Timers[_DelayedFetchBase]:
     """When waits give up; `run` must be running for that."""
-    return Timers(clock, _Wait.expire)
+    return Timers(clock, _DelayedFetchBase.expire)
 
 
-class FetchWait(_Wait):
+class DelayedFetch(_DelayedFetchBase):
     """Wakes once `missing_bytes` more became visible in the partitions watched. It counts what is
     appended, reading nothing."""
 
     def __init__(
         self,
         missing_bytes: int,
-        due: DueFetches,
-        timers: Timers[_Wait],
+        due: CompletableFetches,
+        timers: Timers[_DelayedFetchBase],
         connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
@@ -199,15 +199,15 @@ class FetchWait(_Wait):
             self._wake()
 
 
-class StableWait(_Wait):
+class DelayedReadCommittedFetch(_DelayedFetchBase):
     """Wakes once a last stable offset has moved, for readers of what is committed: how many bytes
     that brings is not known without a look."""
 
     def __init__(
         self,
         stable_offsets: Mapping[Partition, int],
-        due: DueFetches,
-        timers: Timers[_Wait],
+        due: CompletableFetches,
+        timers: Timers[_DelayedFetchBase],
         connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from odradek.broker.requests.context import RequestContext
 from odradek.replication.controller.image import BrokerImage
-from odradek.replication.partition.leader_role import Leading
+from odradek.replication.partition.leader_role import LeaderRole
 from odradek.replication.partition.partition import Partition
 from odradek.seams.values import value_class
 
@@ -39,28 +39,28 @@ def nearest_replica(
     partition: Partition, offset: int, rack: str, ctx: RequestContext
 ) -> int | None:
     """The follower that a consumer in `rack` should fetch `offset` from; None: this leader."""
-    leading = partition.leading
-    if leading is None:
+    leader_role = partition.leader_role
+    if leader_role is None:
         return None
     own = _reachable(ctx, partition.leader)
     return choose_read_replica(
-        rack, None if own is None else own.rack, _candidates(leading, offset, ctx)
+        rack, None if own is None else own.rack, _candidates(leader_role, offset, ctx)
     )
 
 
-def _candidates(leading: Leading, offset: int, ctx: RequestContext) -> Iterator[ReadReplica]:
+def _candidates(leader_role: LeaderRole, offset: int, ctx: RequestContext) -> Iterator[ReadReplica]:
     """The followers in sync that have the offset: one that lags might lag for ever, and its consumers
     with it."""
-    leader = leading.leader
+    leader = leader_role.state
     for follower, progress in leader.followers.items():
         broker = _reachable(ctx, follower)
         if (
             broker is not None
-            and follower in leader.in_sync.committed
+            and follower in leader.isr.committed
             and progress.start_offset <= offset <= progress.end_offset
         ):
             yield ReadReplica(
-                follower, broker.rack, progress.end_offset, leading.caught_up_ms_ago(follower)
+                follower, broker.rack, progress.end_offset, leader_role.caught_up_ms_ago(follower)
             )
 
 

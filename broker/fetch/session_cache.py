@@ -19,7 +19,7 @@ from odradek.protocol.fetch import FetchedPartition
 from odradek.seams.entropy import Entropy
 
 if TYPE_CHECKING:
-    from odradek.broker.fetch.unchanged_partitions import QuietPartitions
+    from odradek.broker.fetch.unchanged_partitions import UnchangedPartitions
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -43,7 +43,7 @@ PartitionKey = tuple[UUID | str | None, int]
 
 
 @dataclass(slots=True)
-class Wanted:
+class CachedPartition:
     """One partition that a client fetches, and what a session last told it."""
 
     topic: str | None
@@ -54,14 +54,14 @@ class Wanted:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
 
     @property
     def key(self) -> PartitionKey:
         return (self.topic_id or self.topic, self.index)
 
-    def renewed_by(self, newer: Wanted) -> None:
+    def update_from(self, newer: CachedPartition) -> None:
         """Take over what the client asks now, keeping what it was told."""
         self.offset = newer.offset
         self.max_bytes = newer.max_bytes
@@ -69,20 +69,20 @@ class Wanted:
         self.last_fetched_epoch = newer.last_fetched_epoch
         self.log_start_offset = newer.log_start_offset
 
-    def is_news(self, respond: FetchedPartition) -> bool:
+    def must_send(self, respond: FetchedPartition) -> bool:
         """Whether an incremental answer must carry this; notes what the client is told."""
         news = bool(respond.records) or (
             respond.error_code != ErrorCode.none
             or respond.diverging_epoch is not None
             or respond.preferred_read_replica != -1
-            or respond.high_watermark != self.told_high_watermark
-            or respond.log_start_offset != self.told_log_start_offset
+            or respond.high_watermark != self.sent_high_watermark
+            or respond.log_start_offset != self.sent_log_start_offset
         )
         failed = respond.error_code != ErrorCode.none or respond.diverging_epoch is not None
         # After an error the recovery is news even where no offset moved; of an answer that says where
         # the logs part, a follower takes nothing else.
-        self.told_high_watermark = -1 if failed else respond.high_watermark
-        self.told_log_start_offset = respond.log_start_offset
+        self.sent_high_watermark = -1 if failed else respond.high_watermark
+        self.sent_log_start_offset = respond.log_start_offset
         return news
 
 
@@ -91,36 +91,36 @@ class Session:
     session_id: int
     epoch: int
     uses_topic_ids: bool
-    partitions: dict[PartitionKey, Wanted]
+    partitions: dict[PartitionKey, CachedPartition]
     used_at: float
     is_follower: bool = False
-    quiet: QuietPartitions | None = None
+    unchanged: UnchangedPartitions | None = None
     """Of a follower, once it has one."""
 
     def end(self) -> None:
-        if self.quiet is not None:
-            self.quiet.close()
+        if self.unchanged is not None:
+            self.unchanged.close()
 
 
 @dataclass(slots=True)
-class FetchPlan:
+class FetchContext:
     """What one request fetches, and how its answer is to be cut."""
 
     session_id: int
-    wanted: Sequence[Wanted]
+    wanted: Sequence[CachedPartition]
     incremental: bool
     session: Session | None = None
 
     def select(
-        self, responses: Iterable[tuple[Wanted, FetchedPartition]]
-    ) -> list[tuple[Wanted, FetchedPartition]]:
+        self, responses: Iterable[tuple[CachedPartition, FetchedPartition]]
+    ) -> list[tuple[CachedPartition, FetchedPartition]]:
         """The answers that go out. Partitions that brought data go to the back of the session, so
         that none starves behind a busy one."""
         if self.session is None:
             return list(responses)
         chosen = []
         for wanted, respond in responses:
-            news = wanted.is_news(respond)
+            news = wanted.must_send(respond)
             if news or not self.incremental:
                 chosen.append((wanted, respond))
             if respond.records and self.session.partitions.pop(wanted.key, None) is not None:
@@ -128,7 +128,7 @@ class FetchPlan:
         return chosen
 
 
-class FetchSessions:
+class FetchSessionCache:
     def __init__(self, slots: int, entropy: Entropy) -> None:
         self._slots = slots
         self._entropy = entropy
@@ -141,13 +141,13 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[CachedPartition],
         forgotten: Iterable[PartitionKey],
         *,
         uses_topic_ids: bool,
         now: float,
         is_follower: bool = False,
-    ) -> FetchPlan:
+    ) -> FetchContext:
         """Begin, carry on or end a session. `now` is monotonic seconds. Of a partition that is named twice
         the last counts.
 
@@ -158,20 +158,20 @@ class FetchSessions:
             self._drop(session_id)
             named = {each.key: each for each in wanted}
             if epoch == FINAL_EPOCH or not named:
-                return FetchPlan(NO_SESSION, tuple(named.values()), incremental=False)
+                return FetchContext(NO_SESSION, tuple(named.values()), incremental=False)
             return self._begin(named, uses_topic_ids, now, is_follower)
         return self._carry_on(session_id, epoch, wanted, forgotten, uses_topic_ids, now)
 
     def _begin(
         self,
-        named: dict[PartitionKey, Wanted],
+        named: dict[PartitionKey, CachedPartition],
         uses_topic_ids: bool,
         now: float,
         is_follower: bool,
-    ) -> FetchPlan:
+    ) -> FetchContext:
         wanted = tuple(named.values())
         if len(self._sessions) >= self._slots and not self._evict(now, is_follower):
-            return FetchPlan(NO_SESSION, wanted, incremental=False)
+            return FetchContext(NO_SESSION, wanted, incremental=False)
         session = Session(
             self._fresh_id(),
             1,
@@ -181,17 +181,17 @@ class FetchSessions:
             is_follower,
         )
         self._sessions[session.session_id] = session
-        return FetchPlan(session.session_id, wanted, incremental=False, session=session)
+        return FetchContext(session.session_id, wanted, incremental=False, session=session)
 
     def _carry_on(
         self,
         session_id: int,
         epoch: int,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[CachedPartition],
         forgotten: Iterable[PartitionKey],
         uses_topic_ids: bool,
         now: float,
-    ) -> FetchPlan:
+    ) -> FetchContext:
         session = self._sessions.get(session_id)
         if session is None:
             raise SessionNotFound(f"no fetch session {session_id}")
@@ -204,17 +204,17 @@ class FetchSessions:
             if known is None:
                 session.partitions[each.key] = each
             else:
-                known.renewed_by(each)
+                known.update_from(each)
         for key in forgotten:
             session.partitions.pop(key, None)
         if not session.partitions:
             self._drop(session_id)
-            return FetchPlan(NO_SESSION, (), incremental=False)
+            return FetchContext(NO_SESSION, (), incremental=False)
         self._sessions.pop(session_id)
         session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
         session.used_at = now
         self._sessions[session_id] = session
-        return FetchPlan(session_id, tuple(session.partitions.values()), True, session)
+        return FetchContext(session_id, tuple(session.partitions.values()), True, session)
 
     def _evict(self, now: float, for_follower: bool) -> bool:
         """Whether there is room now."""

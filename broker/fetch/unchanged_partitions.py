@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from odradek.broker.fetch.log_reading import Read
-from odradek.broker.fetch.purgatory import FetchWait
-from odradek.broker.fetch.session_cache import PartitionKey, Wanted
+from odradek.broker.fetch.log_reading import LogReadResult
+from odradek.broker.fetch.purgatory import DelayedFetch
+from odradek.broker.fetch.session_cache import CachedPartition, PartitionKey
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.partition.partition import Partition
 
@@ -28,22 +28,22 @@ LAG_PARTS = 4
 """So many times, at the least, all are read in replica.lag.time.max.ms."""
 
 
-class QuietPartitions:
+class UnchangedPartitions:
     """Of one session. A watcher of what is appended to them; `_Moves` watches what becomes visible."""
 
     def __init__(self, *, lag_max_ms: int) -> None:
         self._all_seconds = min(ALL_SECONDS_MAX, lag_max_ms / 1000 / LAG_PARTS)
-        self._quiet: dict[PartitionKey, Read] = {}
-        self._stirred: dict[PartitionKey, Read] = {}
+        self._quiet: dict[PartitionKey, LogReadResult] = {}
+        self._changed: dict[PartitionKey, LogReadResult] = {}
         self._keys: dict[Partition, PartitionKey] = {}
         """Of those that are quiet."""
-        self._moved: dict[PartitionKey, None] = {}
+        self._high_watermark_moved: dict[PartitionKey, None] = {}
         """Quiet ones whose high watermark has moved: told with the next answer."""
         self._moves = _Moves(self)
         self._is_closed = False
         self._all_at = -inf
         self._broker_epoch = -1
-        self.waiting: FetchWait | None = None
+        self.waiting: DelayedFetch | None = None
         """The last fetch of this session that waits, if one does; it may have been answered just now."""
 
     def __len__(self) -> int:
@@ -51,47 +51,51 @@ class QuietPartitions:
 
     def take(
         self,
-        partitions: Mapping[PartitionKey, Wanted],
+        partitions: Mapping[PartitionKey, CachedPartition],
         changed: Iterable[PartitionKey],
         *,
         broker_epoch: int,
         now: float,
-    ) -> list[Wanted]:
+    ) -> list[CachedPartition]:
         """What a request is to read of the session's `partitions`; it names `changed` anew, or not to be
         fetched any more. `now` is monotonic seconds."""
         if now >= self._all_at or broker_epoch != self._broker_epoch:
             self.clear()
             self._all_at, self._broker_epoch = now + self._all_seconds, broker_epoch
             return list(partitions.values())
-        self._stirred.clear()
-        for key in (*self._moved, *changed):
+        self._changed.clear()
+        for key in (*self._high_watermark_moved, *changed):
             self._wake(key)
         return [each for key, each in partitions.items() if key not in self._quiet]
 
-    def settle(self, found: Iterable[Read]) -> None:
+    def settle(self, found: Iterable[LogReadResult]) -> None:
         """Leave alone what has no news in it, from here on."""
         if self._is_closed:
             return
         for read in found:
             partition = read.partition
-            if partition is not None and partition not in self._keys and _is_quiet(read, partition):
+            if (
+                partition is not None
+                and partition not in self._keys
+                and _is_unchanged(read, partition)
+            ):
                 self._quiet[read.wanted.key] = read
                 self._keys[partition] = read.wanted.key
                 partition.watch(self, end=True)
                 partition.watch(self._moves)
 
-    def is_quiet(self, read: Read) -> bool:
+    def is_unchanged(self, read: LogReadResult) -> bool:
         return read.partition in self._keys
 
     @property
-    def is_stirred(self) -> bool:
-        return bool(self._stirred)
+    def has_changed(self) -> bool:
+        return bool(self._changed)
 
-    def stirred(self) -> list[Read]:
+    def take_changed(self) -> list[LogReadResult]:
         """What was read before in those to which something was appended since, or that changed hands;
         they are not quiet any more."""
-        reads = list(self._stirred.values())
-        self._stirred.clear()
+        reads = list(self._changed.values())
+        self._changed.clear()
         return reads
 
     def clear(self) -> None:
@@ -101,16 +105,16 @@ class QuietPartitions:
             partition.unwatch(self._moves)
         self._keys.clear()
         self._quiet.clear()
-        self._stirred.clear()
-        self._moved.clear()
+        self._changed.clear()
+        self._high_watermark_moved.clear()
 
     def close(self) -> None:
         """The session has ended; a fetch of it may still be under way."""
         self._is_closed = True
         self.clear()
 
-    def _wake(self, key: PartitionKey) -> Read | None:
-        self._moved.pop(key, None)
+    def _wake(self, key: PartitionKey) -> LogReadResult | None:
+        self._high_watermark_moved.pop(key, None)
         read = self._quiet.pop(key, None)
         if read is not None:
             assert read.partition is not None
@@ -123,12 +127,12 @@ class QuietPartitions:
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
         """Something was appended."""
-        self._stir(partition)
+        self._mark_changed(partition)
         if self.waiting is not None:
             self.waiting.visible(partition, size_bytes)
 
     def interrupted(self, partition: Partition) -> None:
-        self._stir(partition)
+        self._mark_changed(partition)
         if self.waiting is not None:
             self.waiting.interrupted(partition)
 
@@ -136,19 +140,19 @@ class QuietPartitions:
         """The high watermark: news for the next answer, not worth one of its own."""
         key = self._keys.get(partition)
         if key is not None:
-            self._moved[key] = None
+            self._high_watermark_moved[key] = None
 
-    def _stir(self, partition: Partition) -> None:
+    def _mark_changed(self, partition: Partition) -> None:
         key = self._keys.get(partition)
         read = None if key is None else self._wake(key)
         if key is not None and read is not None:
-            self._stirred[key] = read
+            self._changed[key] = read
 
 
 class _Moves:
     """Watches what becomes visible in quiet partitions."""
 
-    def __init__(self, quiet: QuietPartitions) -> None:
+    def __init__(self, quiet: UnchangedPartitions) -> None:
         self._quiet = quiet
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -158,14 +162,14 @@ class _Moves:
         self._quiet.interrupted(partition)
 
 
-def _is_quiet(read: Read, partition: Partition) -> bool:
-    respond, leading = read.respond, partition.leading
+def _is_unchanged(read: LogReadResult, partition: Partition) -> bool:
+    respond, leader_role = read.respond, partition.leader_role
     return (
         respond.error_code == ErrorCode.none
         and respond.diverging_epoch is None
         and read.end_offset == read.wanted.offset
         and read.is_current()
-        and leading is not None
-        and read.limits.replica_id in leading.leader.in_sync.committed
-        and leading.leader.in_sync.proposal is None
+        and leader_role is not None
+        and read.limits.replica_id in leader_role.state.isr.committed
+        and leader_role.state.isr.proposal is None
     )

@@ -17,7 +17,7 @@ import trio
 from odradek.broker.lifecycle.broker_lifecycle import LifeState
 from odradek.broker.metrics.registry import Labels, Metrics, Numbers
 from odradek.replication.controller import image as images
-from odradek.replication.partition.partition import Traffic
+from odradek.replication.partition.partition import PartitionTraffic
 from odradek.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ def _filled_percent(which: PartitionLog) -> int:
     return which.size_bytes * 100 // limit if limit > 0 and not which.is_tiered else 0
 
 
-def _copy(past: Mapping[str, Traffic]) -> dict[str, Traffic]:
-    copied: dict[str, Traffic] = {}
+def _copy(past: Mapping[str, PartitionTraffic]) -> dict[str, PartitionTraffic]:
+    copied: dict[str, PartitionTraffic] = {}
     for topic, traffic in past.items():
-        copied[topic] = Traffic()
+        copied[topic] = PartitionTraffic()
         copied[topic].add(traffic)
     return copied
 
@@ -191,8 +191,8 @@ class _Replicas:
         self._table = table
         self._metadata = services.metadata
         self._counts: Counter[str] = Counter()
-        self._traffic: dict[str, Traffic] = {}
-        self._past = Traffic()
+        self._traffic: dict[str, PartitionTraffic] = {}
+        self._past = PartitionTraffic()
 
     def register(self, metrics: Metrics) -> None:
         metrics.before_looks(self._work_out)
@@ -219,11 +219,11 @@ class _Replicas:
     async def _work_out(self) -> None:
         """Of the partitions that are here as this begins, and of those that were before: what leaves meanwhile
         counts once. A topic's sums do not fall when some of its partitions leave."""
-        counts, by_topic = Counter[str](), dict[str, Traffic]()
-        past, past_by_topic = Traffic(), _copy(self._table.past_traffic)
+        counts, by_topic = Counter[str](), dict[str, PartitionTraffic]()
+        past, past_by_topic = PartitionTraffic(), _copy(self._table.past_traffic)
         for number, partition in enumerate(self._table, 1):
             if partition.traffic is not None:
-                by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
+                by_topic.setdefault(partition.topic, PartitionTraffic()).add(partition.traffic)
             counts["PartitionCount"] += 1
             producers = _looked(partition.log, lambda which: len(which.producers.active))
             counts["ProducerIdCount"] += producers or 0

@@ -60,7 +60,7 @@ class ClientConnection:
         self.endpoint = endpoint
         self._services = services
         self._selector = selector
-        self._due_fetches = services.due_fetches
+        self._due_fetches = services.completable_fetches
         self._find_route = find_controller_route if endpoint.of_controller else find_route
         self._buffer = ReceiveBuffer(services.config.get_int("socket.request.max.bytes"))
         self._rest: Awaitable[object] | None = None

@@ -19,7 +19,7 @@ import trio
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.partition.isr_state import Altered
+from odradek.replication.partition.isr_state import CommittedIsr
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -37,16 +37,16 @@ PARTITIONS_AT_ONCE = 30
 
 Replica = tuple[UUID, int]
 """(topic id, partition)"""
-Responded = Callable[[Altered | ErrorCode], None]
+OnAlterPartitionResponse = Callable[[CommittedIsr | ErrorCode], None]
 
 
 @value_class
 class _Proposed:
     action: AlterPartition
-    responded: Responded
+    responded: OnAlterPartitionResponse
 
 
-class InSyncChanges:
+class AlterPartitionManager:
     """See the module. `propose` is called on the loop; `run` is the task that asks."""
 
     def __init__(
@@ -67,7 +67,11 @@ class InSyncChanges:
         self._complaint: str | None = None
 
     def propose(
-        self, topic_id: UUID, index: int, action: AlterPartition, responded: Responded
+        self,
+        topic_id: UUID,
+        index: int,
+        action: AlterPartition,
+        responded: OnAlterPartitionResponse,
     ) -> None:
         """Ask the controller for it. `responded` is called once, on the loop, with what is committed
         or why it is not; never, if another proposal for the partition comes before this one was sent.
@@ -112,7 +116,7 @@ class InSyncChanges:
             if found is None:
                 self._waiting.setdefault(replica, proposed)
             elif found.error_code is ErrorCode.none:
-                now = Altered(frozenset(found.isr), found.leader_epoch, found.partition_epoch)
+                now = CommittedIsr(frozenset(found.isr), found.leader_epoch, found.partition_epoch)
                 proposed.responded(now)
                 continue
             else:
@@ -138,10 +142,9 @@ class InSyncChanges:
                     "partition_index": index,
                     "leader_epoch": action.proposal.leader_epoch,
                     "partition_epoch": action.proposal.partition_epoch,
-                    "new_isr": [member for member, _ in action.in_sync],
+                    "new_isr": [member for member, _ in action.isr],
                     "new_isr_with_epochs": [
-                        {"broker_id": member, "broker_epoch": epoch}
-                        for member, epoch in action.in_sync
+                        {"broker_id": member, "broker_epoch": epoch} for member, epoch in action.isr
                     ],
                     "leader_recovery_state": 0,
                 }

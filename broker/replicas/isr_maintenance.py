@@ -18,8 +18,8 @@ from odradek.replication.controller.image import BrokerImage
 from odradek.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
-    from odradek.broker.replicas.alter_partition_manager import InSyncChanges
-    from odradek.replication.partition.leader_role import Leading, Surroundings
+    from odradek.broker.replicas.alter_partition_manager import AlterPartitionManager
+    from odradek.replication.partition.leader_role import ClusterContext, LeaderRole
     from odradek.storage.errors import DiskFull
     from odradek.storage.log.partition_log import PartitionLog
 
@@ -27,14 +27,14 @@ PARTITIONS_A_TURN = 100
 """How many are looked at, about 5 µs each, before others have the loop."""
 
 
-class InSyncUpkeep:
+class IsrMaintenance:
     """`run` must be running. `changes` is asked once, when the first partition needs it."""
 
     def __init__(
         self,
         partitions: Callable[[], Iterable[Partition]],
         brokers: Callable[[int], BrokerImage | None],
-        changes: Callable[[], InSyncChanges],
+        changes: Callable[[], AlterPartitionManager],
         disk_full: Callable[[PartitionLog, DiskFull], None],
         *,
         lag_max_ms: int,
@@ -48,19 +48,19 @@ class InSyncUpkeep:
         self._brokers_changed = trio.Event()
 
     @cached_property
-    def _changes(self) -> InSyncChanges:
+    def _changes(self) -> AlterPartitionManager:
         return self._new_changes()
 
     @cached_property
-    def _surroundings(self) -> Surroundings:
-        from odradek.replication.partition.leader_role import Surroundings
+    def _surroundings(self) -> ClusterContext:
+        from odradek.replication.partition.leader_role import ClusterContext
 
         changes = self._changes
-        return Surroundings(
+        return ClusterContext(
             self._brokers, self._lag_max_ms, changes.propose, self._disk_full, changes.count
         )
 
-    def surroundings(self) -> Surroundings:
+    def surroundings(self) -> ClusterContext:
         """For a partition that this node leads with other replicas."""
         self._needed.set()
         return self._surroundings
@@ -80,20 +80,20 @@ class InSyncUpkeep:
     async def _tick(self) -> None:
         while True:
             await trio.sleep(self._lag_max_ms / 2000)
-            await self._each(lambda leading: leading.tick())
+            await self._each(lambda leader_role: leader_role.tick())
 
     async def _follow_brokers(self) -> None:
         while True:
             await self._brokers_changed.wait()
             self._brokers_changed = trio.Event()
-            await self._each(lambda leading: leading.brokers_changed())
+            await self._each(lambda leader_role: leader_role.brokers_changed())
 
-    async def _each(self, look_at: Callable[[Leading], None]) -> None:
+    async def _each(self, look_at: Callable[[LeaderRole], None]) -> None:
         """Every partition led here, a few at a time."""
         number = 0
         for partition in self._partitions():
-            if partition.leading is not None:
-                look_at(partition.leading)
+            if partition.leader_role is not None:
+                look_at(partition.leader_role)
                 number += 1
                 if number % PARTITIONS_A_TURN == 0:
                     await trio.lowlevel.checkpoint()

@@ -15,12 +15,12 @@ from odradek.storage.log_manager.log_manager import LogManager
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.environment import NodeEnvironment
-    from odradek.replication.fetching.replica_fetcher import FetchingSettings
-    from odradek.replication.fetching.replica_fetcher_manager import Followers
+    from odradek.replication.fetching.replica_fetcher import ReplicaFetcherConfig
+    from odradek.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
     from odradek.replication.partition.follower_role import RemoteTier
 
 
-class ReplicaFetching:
+class LazyReplicaFetchers:
     """`run` must be running. All else is synchronous, on the loop."""
 
     def __init__(
@@ -41,12 +41,12 @@ class ReplicaFetching:
         self._needed = trio.Event()
 
     @cached_property
-    def _followers(self) -> Followers:
-        from odradek.replication.fetching.replica_fetcher_manager import Followers
+    def _followers(self) -> ReplicaFetcherManager:
+        from odradek.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
         from odradek.replication.quota import ReplicationQuota
 
         environment, config = self._environment, self._environment.config
-        return Followers(
+        return ReplicaFetcherManager(
             environment.node_id,
             listener=config.inter_broker_listener,
             image=lambda: environment.metadata.image,
@@ -66,7 +66,7 @@ class ReplicaFetching:
 
     @property
     def is_catching_up(self) -> bool:
-        """As `Followers.is_catching_up`."""
+        """As `ReplicaFetcherManager.is_catching_up`."""
         return self._needed.is_set() and self._followers.is_catching_up
 
     def role_changed(self, partition: Partition) -> None:
@@ -96,13 +96,13 @@ class ReplicaFetching:
         await self._followers.run()
 
 
-def fetching_settings(config: ServerConfig) -> FetchingSettings:
+def replica_fetcher_config(config: ServerConfig) -> ReplicaFetcherConfig:
     """Worked out once for the values that hold: each fetch asks."""
-    from odradek.replication.fetching.replica_fetcher import FetchingSettings
+    from odradek.replication.fetching.replica_fetcher import ReplicaFetcherConfig
 
-    kept: FetchingSettings | None = config.derived.get(FetchingSettings)
+    kept: ReplicaFetcherConfig | None = config.derived.get(ReplicaFetcherConfig)
     if kept is None:
-        kept = config.derived[FetchingSettings] = FetchingSettings(
+        kept = config.derived[ReplicaFetcherConfig] = ReplicaFetcherConfig(
             fetchers=config.get_int("num.replica.fetchers"),
             fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
             response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),

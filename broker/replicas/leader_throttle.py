@@ -36,13 +36,13 @@ class LeaderThrottle:
             sample_seconds=config.get_int("replication.quota.window.size.seconds"),
         )
 
-    def holds_back(self, partition: Partition, follower: int) -> bool:
+    def is_held_back(self, partition: Partition, follower: int) -> bool:
         """Whether `follower` gets no records of `partition` now."""
-        leading = partition.leading
+        leader_role = partition.leader_role
         return (
-            leading is not None
+            leader_role is not None
             and self._quota.is_exceeded(self._clock.monotonic())
-            and follower not in leading.leader.in_sync.committed
+            and follower not in leader_role.state.isr.committed
             and self._is_throttled(partition)
         )
 

@@ -2,7 +2,7 @@
 
 Three things: that directories failed, and which are cordoned (what every heartbeat carries as
 OfflineLogDirs and CordonedLogDirs; news of it are not kept until the next one is due), and in which
-directory a replica is, where that is not what the image says (AssignReplicasToDirs). `Reports` keeps
+directory a replica is, where that is not what the image says (AssignReplicasToDirs). `PendingLogDirectoryReports` keeps
 what is yet to be told and decides what is told next:
 
 - failures first: the sooner the controller knows, the sooner others lead; then what is cordoned;
@@ -10,7 +10,7 @@ what is yet to be told and decides what is told next:
 - many replicas in one report, but not too many: it waits a moment for more, as Kafka's does;
 - a report that was refused as a whole is told again, after a pause that doubles.
 
-`DirectoryReports` is the task that does it. A replica in a directory that has failed is reported there
+`LogDirectoryReporter` is the task that does it. A replica in a directory that has failed is reported there
 too if the controller thinks that it is elsewhere: it loses its leader by that.
 """
 
@@ -49,7 +49,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 @value_class
-class Report:
+class LogDirectoryReport:
     """Told at once: one of the three."""
 
     failed: tuple[UUID, ...] = ()
@@ -58,7 +58,7 @@ class Report:
     assignments: tuple[tuple[Replica, UUID], ...] = ()
 
 
-class Reports:
+class PendingLogDirectoryReports:
     """What is yet to be told; see the module. Asks no clock, waits for nothing."""
 
     def __init__(self, node_id: int) -> None:
@@ -85,12 +85,12 @@ class Reports:
     def is_pending(self, replica: Replica) -> bool:
         return replica in self._places
 
-    def next(self, image: MetadataImage) -> Report | None:
+    def next(self, image: MetadataImage) -> LogDirectoryReport | None:
         """What to tell now; None if the image knows it all. What it knows is forgotten."""
         if self._failed:
-            return Report(failed=tuple(self._failed))
+            return LogDirectoryReport(failed=tuple(self._failed))
         if self._cordoned is not None:
-            return Report(cordoned=self._cordoned)
+            return LogDirectoryReport(cordoned=self._cordoned)
         chosen: list[tuple[Replica, UUID]] = []
         for replica, directory in tuple(self._places.items()):
             if len(chosen) == ASSIGNMENTS_MAX:
@@ -99,7 +99,7 @@ class Reports:
                 chosen.append((replica, directory))
             else:
                 del self._places[replica]
-        return Report(assignments=tuple(chosen)) if chosen else None
+        return LogDirectoryReport(assignments=tuple(chosen)) if chosen else None
 
     def _is_news(self, replica: Replica, image: MetadataImage) -> bool:
         topic_id, index = replica
@@ -109,7 +109,7 @@ class Reports:
             return False
         return partition.directory_of(self._node_id) != self._places[replica]
 
-    def told(self, report: Report) -> None:
+    def told(self, report: LogDirectoryReport) -> None:
         """The controller has taken it over, or knows of no such replica any more."""
         self._refusals = 0
         for directory in report.failed:
@@ -133,7 +133,7 @@ class Reports:
         return 0.0 if is_urgent or len(self._places) >= ASSIGNMENTS_MAX else PAUSE_SECONDS
 
 
-class DirectoryReports:
+class LogDirectoryReporter:
     """See the module. All but `run` and `assigned` is synchronous, called on the loop."""
 
     def __init__(
@@ -148,7 +148,7 @@ class DirectoryReports:
     ) -> None:
         """`heartbeat` sends one at once, or raises KafkaError; what it carries of directories is asked
         of `offline`. `timeout_ms` is log.dir.failure.timeout.ms."""
-        self.unheard = trio.Event()
+        self.not_reported_in_time = trio.Event()
         """Set when the controller could not be told in time of a directory with leaders in it."""
         self.failure: str | None = None
         self._image = image
@@ -157,7 +157,7 @@ class DirectoryReports:
         self._controller = controller
         self._heartbeat = heartbeat
         self._timeout_seconds = timeout_ms / 1000
-        self._reports = Reports(node_id)
+        self._reports = PendingLogDirectoryReports(node_id)
         self._offline: dict[UUID, None] = {}
         self._wanted = trio.Event()
         self._urgent = trio.Event()
@@ -233,7 +233,7 @@ class DirectoryReports:
         with trio.move_on_after(self._reports.pause_seconds):
             await self._urgent.wait()
 
-    async def _tell(self, report: Report) -> None:
+    async def _tell(self, report: LogDirectoryReport) -> None:
         deadline = min((self._deadlines.get(each, inf) for each in report.failed), default=inf)
         try:
             if report.assignments:
@@ -281,7 +281,7 @@ class DirectoryReports:
             f"the controller could not be told in log.dir.failure.timeout.ms that "
             f"{len(failed)} log directories failed"
         )
-        self.unheard.set()
+        self.not_reported_in_time.set()
 
 
 def _by_directory(assignments: Mapping[Replica, UUID]) -> list[dict[str, Any]]:

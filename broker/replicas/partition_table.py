@@ -27,7 +27,7 @@ from odradek.replication.controller.image import (
     TopicImage,
 )
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
-from odradek.replication.partition.partition import Partition, Traffic
+from odradek.replication.partition.partition import Partition, PartitionTraffic
 from odradek.replication.partition.replica_creation import decide_creation
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
@@ -36,7 +36,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from odradek.replication.partition.leader_role import Surroundings
+    from odradek.replication.partition.leader_role import ClusterContext
 
 log = logging.getLogger("odradek.partitions")
 
@@ -69,7 +69,7 @@ class PartitionTable:
         image: Callable[[], MetadataImage],
         node_id: int,
         *,
-        surroundings: Callable[[], Surroundings] | None = None,
+        surroundings: Callable[[], ClusterContext] | None = None,
         on_role: Callable[[Partition], None] = lambda partition: None,
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
         on_lost: Callable[[TopicImage, int], None] = lambda topic, index: None,
@@ -88,7 +88,7 @@ class PartitionTable:
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self.counts_traffic = False
         """Whether each partition opened from now on counts what goes in and out of it."""
-        self.past_traffic: dict[str, Traffic] = {}
+        self.past_traffic: dict[str, PartitionTraffic] = {}
         """Of partitions that are not here any more, by topic; under NO_TOPIC of topics that are gone."""
         self._at_start = {
             (topic.id, index)
@@ -195,8 +195,8 @@ class PartitionTable:
         self._on_gone(*key)
         self._leaves(_Leaving(key, partition.topic_id, partition))
 
-    def _count_as_past(self, topic: str, traffic: Traffic) -> None:
-        self.past_traffic.setdefault(topic, Traffic()).add(traffic)
+    def _count_as_past(self, topic: str, traffic: PartitionTraffic) -> None:
+        self.past_traffic.setdefault(topic, PartitionTraffic()).add(traffic)
 
     def _forget_unopened(self, topic: TopicImage, index: int) -> None:
         """Whoever is opening it looks whose it is in the end."""
@@ -353,7 +353,7 @@ class PartitionTable:
             surroundings=self._surroundings,
         )
         if self.counts_traffic:
-            partition.traffic = Traffic()
+            partition.traffic = PartitionTraffic()
         self._by_name[topic.name, index] = partition
         self._by_id[topic.id, index] = partition
         return partition

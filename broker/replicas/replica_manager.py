@@ -21,9 +21,9 @@ import trio
 from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.lifecycle import storage_settings
 from odradek.broker.lifecycle.errors import CannotStart
-from odradek.broker.replicas.isr_maintenance import InSyncUpkeep
-from odradek.broker.replicas.lazy_replica_fetchers import ReplicaFetching
-from odradek.broker.replicas.log_directory_reports import DirectoryReports
+from odradek.broker.replicas.isr_maintenance import IsrMaintenance
+from odradek.broker.replicas.lazy_replica_fetchers import LazyReplicaFetchers
+from odradek.broker.replicas.log_directory_reports import LogDirectoryReporter
 from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from odradek.broker.coordination.coordinators import Coordinators
     from odradek.broker.environment import NodeEnvironment
     from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
-    from odradek.broker.replicas.alter_partition_manager import InSyncChanges
+    from odradek.broker.replicas.alter_partition_manager import AlterPartitionManager
     from odradek.broker.replicas.leader_throttle import LeaderThrottle
     from odradek.broker.tiered.tiered_storage import TieredStorage
 
@@ -50,7 +50,7 @@ LOOK_SECONDS = 1.0
 """How often it is seen, at most, whether a full directory can be given up."""
 
 
-class Replicas:
+class ReplicaManager:
     """See the module. `load` comes first, `start` once the broker is registered."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Replicas:
         """Set before `start` if `remote.log.storage.system.enable` is true."""
         self.logs = self._new_log_manager()
         self.partitions: PartitionTable | None = None
-        self.directory_reports = DirectoryReports(
+        self.log_directory_reporter = LogDirectoryReporter(
             lambda: environment.metadata.image,
             environment.node_id,
             lambda: lifecycle.broker_epoch,
@@ -72,7 +72,7 @@ class Replicas:
             timeout_ms=environment.config.get_int("log.dir.failure.timeout.ms"),
         )
 
-        self._in_sync = InSyncUpkeep(
+        self._in_sync = IsrMaintenance(
             lambda: self.partitions or (),
             lambda node_id: environment.metadata.image.brokers.get(node_id),
             self._new_in_sync_changes,
@@ -80,7 +80,7 @@ class Replicas:
             lag_max_ms=environment.config.get_int("replica.lag.time.max.ms"),
         )
 
-        self._fetching = ReplicaFetching(
+        self._fetching = LazyReplicaFetchers(
             environment,
             self.logs,
             lambda: lifecycle.broker_epoch,
@@ -100,11 +100,11 @@ class Replicas:
             environment.seams.clock,
         )
 
-    def _new_in_sync_changes(self) -> InSyncChanges:
-        from odradek.broker.replicas.alter_partition_manager import InSyncChanges
+    def _new_in_sync_changes(self) -> AlterPartitionManager:
+        from odradek.broker.replicas.alter_partition_manager import AlterPartitionManager
 
         environment = self._environment
-        return InSyncChanges(
+        return AlterPartitionManager(
             environment.node_id,
             lambda: self._lifecycle.broker_epoch,
             environment.controller_channel,
@@ -183,7 +183,7 @@ class Replicas:
     async def start(self, house: trio.Nursery) -> None:
         """Open the partitions, and look after them in `house` from now on."""
         assert self.partitions is not None
-        await house.start(self.directory_reports.run)
+        await house.start(self.log_directory_reporter.run)
         await house.start(self._in_sync.run)
         await house.start(self._fetching.run)
         # Before: a log of a topic that is gone would be opened for the next one of that name.
@@ -220,7 +220,7 @@ class Replicas:
             self.logs.update_configs()
             self._fetching.settings_changed()
         if delta.changed_features or broker_configs:
-            self.directory_reports.cordoned(self.cordoned_ids())
+            self.log_directory_reporter.cordoned(self.cordoned_ids())
         if self.tiered_storage is not None:
             self.tiered_storage.topics_deleted(delta)
         topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
@@ -257,7 +257,7 @@ class Replicas:
         lost = self.partitions.logs_failed(logs)
         for failed in logs:
             self._gone(failed.topic, failed.partition)
-        self.directory_reports.directory_failed(directory.id, lost)
+        self.log_directory_reporter.directory_failed(directory.id, lost)
 
     def _log_failed(self, which: PartitionLog) -> None:
         """By itself, until the next start. The controller cannot know by the directory that it is not led
@@ -267,7 +267,7 @@ class Replicas:
         log.error("%s; other replicas are to lead it until the next start", which.offline().message)
         for partition in self.partitions.logs_failed([which]):
             self._gone(which.topic, which.partition)
-            self.directory_reports.lost(partition.topic_id, partition.index)
+            self.log_directory_reporter.lost(partition.topic_id, partition.index)
 
     def _disk_full(self, which: PartitionLog, error: DiskFull) -> None:
         """A leader cannot append. Kafka gives the directory up then, and itself with its last one; here
@@ -286,8 +286,8 @@ class Replicas:
             if not partition.is_leader or partition.log.failure is not None:
                 continue
             goes = is_the_end or self.logs.directory_of(partition.log) is directory
-            leading = partition.leading
-            if goes and (leading is None or not leading.is_dispensable()):
+            leader_role = partition.leader_role
+            if goes and (leader_role is None or not leader_role.is_dispensable()):
                 return
         log.error("%s is full: other replicas are to lead what is in it", directory.path)
         directory.fail(error)
@@ -298,7 +298,7 @@ class Replicas:
             self._coordinators.role_changed(partition)
             if self.tiered_storage is not None:
                 self.tiered_storage.role_changed(partition)
-            self.directory_reports.seen(partition, self.logs.directory_of(partition.log).id)
+            self.log_directory_reporter.seen(partition, self.logs.directory_of(partition.log).id)
 
     def _gone(self, topic: str, index: int) -> None:
         """The replica is not here any more, or its directory is offline."""
@@ -313,14 +313,14 @@ class Replicas:
         assigned = topic.partitions[index].directory_of(self._environment.node_id)
         live = (each.id for each in self._environment.directories.live)
         if assigned in (images.UNASSIGNED, images.MIGRATING, *live):
-            self.directory_reports.lost(topic.id, index)
+            self.log_directory_reporter.lost(topic.id, index)
 
     def _replica_moved(self, which: PartitionLog) -> None:
         """It is in another of our log directories now."""
         assert self.partitions is not None
         partition = self.partitions.opened(which.topic, which.partition)
         if partition is not None and partition.log is which:
-            self.directory_reports.seen(partition, self.logs.directory_of(which).id)
+            self.log_directory_reporter.seen(partition, self.logs.directory_of(which).id)
 
     def _is_elsewhere(self, name: TopicPartition, topic_id: UUID | None) -> bool:
         """Whether the cluster knows a replica of ours to be in a directory that is not here now."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.fetch.log_reading import READ_COMMITTED, Limits, Read, read_log
+from odradek.broker.fetch.log_reading import READ_COMMITTED, FetchParams, LogReadResult, read_log
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.fetch import FetchedPartition
 from odradek.storage.errors import InRemoteTier
@@ -24,7 +24,7 @@ from odradek.storage.tiered.remote_log_reader import ReadLimits, RemoteRead
 from odradek.storage.tiered.segment_range_cache import RemoteFetchQuotaExceeded
 
 if TYPE_CHECKING:
-    from odradek.broker.fetch.session_cache import Wanted
+    from odradek.broker.fetch.session_cache import CachedPartition
     from odradek.broker.requests.context import RequestContext
     from odradek.broker.tiered.remote_read_service import RemoteReadService
     from odradek.replication.partition.partition import Partition
@@ -39,7 +39,7 @@ FAILURE_SECONDS = 0.1
 _NO_FAILURE = (RemoteNotReady, RemoteFetchQuotaExceeded)
 
 
-class PendingRemoteRead(Read):
+class PendingRemoteRead(LogReadResult):
     """Found to be in the remote tier; `size` is what is set aside for it until it is read."""
 
     __slots__ = ("at_least_one", "failure", "is_known", "reserved_bytes")
@@ -47,7 +47,7 @@ class PendingRemoteRead(Read):
     is_remote = True
 
     def __init__(
-        self, wanted: Wanted, partition: Partition, limits: Limits, size_bytes: int
+        self, wanted: CachedPartition, partition: Partition, limits: FetchParams, size_bytes: int
     ) -> None:
         """`size_bytes` were found before."""
         log = partition.log
@@ -91,19 +91,23 @@ class PendingRemoteRead(Read):
 
 
 def defer_remote_read(
-    wanted: Wanted, partition: Partition, limits: Limits, size_bytes: int, reads: RemoteReadService
-) -> Read:
+    wanted: CachedPartition,
+    partition: Partition,
+    limits: FetchParams,
+    size_bytes: int,
+    reads: RemoteReadService,
+) -> LogReadResult:
     """For a partition whose offset is in the remote tier: `read_remote` is to read it. Where nothing may
     be read now (a quota), or nothing fits in, there is nothing."""
     pending = PendingRemoteRead(wanted, partition, limits, size_bytes)
     if not pending.reserved_bytes or reads.is_left_out():
         pending.reserved_bytes = 0
-        return Read(wanted, pending.respond, partition, limits)
+        return LogReadResult(wanted, pending.respond, partition, limits)
     limits.remote_bytes += pending.reserved_bytes
     return pending
 
 
-async def read_remote(found: Sequence[Read], ctx: RequestContext) -> None:
+async def read_remote(found: Sequence[LogReadResult], ctx: RequestContext) -> None:
     """Read what was left for later. It stays in `found`, pinned."""
     tiering = ctx.services.tiered_storage
     assert tiering is not None

@@ -20,10 +20,10 @@ from uuid import UUID
 from odradek.replication.partition.follower_state import Fetch
 from odradek.seams.values import value_class
 
-Key = tuple[UUID, int]
+TopicIdPartition = tuple[UUID, int]
 """A topic's id, and the partition."""
 
-TOLD_AT_ONCE = 500
+NEW_PARTITIONS_MAX = 500
 """New partitions in one request, at most, as long as there is a session."""
 
 _INITIAL_EPOCH = 0
@@ -31,79 +31,79 @@ _EPOCH_MAX = 2**31 - 1
 
 
 @value_class
-class FetchPlan:
+class FetchRequestData:
     """What one request says."""
 
     session_id: int
     session_epoch: int
-    wanted: Sequence[tuple[Key, Fetch]]
-    forgotten: Sequence[Key]
+    wanted: Sequence[tuple[TopicIdPartition, Fetch]]
+    forgotten: Sequence[TopicIdPartition]
     is_complete: bool
     """Whether the broker knows all that is wanted, then; else there is more to be told at once."""
 
 
-class FetchSession:
+class FetchSessionHandler:
     """See the module. One request at a time: `plan`, then `responded` or `lost`."""
 
     def __init__(self) -> None:
-        self._standing: dict[Key, Fetch] = {}
-        self._untold: dict[Key, None] = {}
-        self._changed: dict[Key, None] = {}
+        self._fetches: dict[TopicIdPartition, Fetch] = {}
+        self._unsent: dict[TopicIdPartition, None] = {}
+        self._changed: dict[TopicIdPartition, None] = {}
         """Told before, and not as it stands now."""
-        self._to_forget: dict[Key, None] = {}
+        self._to_forget: dict[TopicIdPartition, None] = {}
         """Told before, and wanted no longer."""
-        self._told: set[Key] = set()
+        self._sent: set[TopicIdPartition] = set()
         self._id = 0
         self._epoch = _INITIAL_EPOCH
         self._is_refused = False
         """The broker made no session of the last full request."""
 
     def __len__(self) -> int:
-        return len(self._standing)
+        return len(self._fetches)
 
-    def question(self, key: Key) -> Fetch | None:
+    def fetch_of(self, key: TopicIdPartition) -> Fetch | None:
         """The one that stands."""
-        return self._standing.get(key)
+        return self._fetches.get(key)
 
-    def want(self, key: Key, question: Fetch) -> None:
-        before = self._standing.pop(key, None)
-        self._standing[key] = question
-        if key not in self._told:
-            self._untold[key] = None
-        elif question != before:
+    def want(self, key: TopicIdPartition, fetch_of: Fetch) -> None:
+        before = self._fetches.pop(key, None)
+        self._fetches[key] = fetch_of
+        if key not in self._sent:
+            self._unsent[key] = None
+        elif fetch_of != before:
             self._changed[key] = None
         self._to_forget.pop(key, None)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicIdPartition) -> None:
         """Nothing is asked of it any more."""
-        if self._standing.pop(key, None) is None:
+        if self._fetches.pop(key, None) is None:
             return
-        self._untold.pop(key, None)
+        self._unsent.pop(key, None)
         self._changed.pop(key, None)
-        if key in self._told:
+        if key in self._sent:
             self._to_forget[key] = None
 
     # Requests and answers
 
-    def plan(self) -> FetchPlan:
+    def plan(self) -> FetchRequestData:
         """The next request."""
         if self._epoch == _INITIAL_EPOCH:
-            self._told.clear()
+            self._sent.clear()
             self._to_forget.clear()
             self._changed.clear()
-            self._untold = dict.fromkeys(self._standing)
-        limit = len(self._untold) if self._is_refused else TOLD_AT_ONCE
-        new = list(islice(self._untold, limit))
+            self._unsent = dict.fromkeys(self._fetches)
+        limit = len(self._unsent) if self._is_refused else NEW_PARTITIONS_MAX
+        new = list(islice(self._unsent, limit))
         keys = [*self._changed, *new]
         forgotten = tuple(self._to_forget)
         self._changed.clear()
         for key in new:
-            del self._untold[key]
+            del self._unsent[key]
         self._to_forget.clear()
-        self._told.difference_update(forgotten)
-        self._told.update(keys)
-        wanted = [(key, self._standing[key]) for key in keys]
-        return FetchPlan(self._id, self._epoch, wanted, forgotten, not self._untold)
+        self._sent.difference_update(forgotten)
+        self._sent.update(keys)
+        wanted = [(key, self._fetches[key]) for key in keys]
+        return FetchRequestData(self._id, self._epoch, wanted, forgotten, not self._unsent)
 
     def responded(self, session_id: int) -> None:
         """The last request has an answer, in this session; 0 if the broker keeps none."""

@@ -20,16 +20,16 @@ from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode, error_code
 from odradek.protocol.fetch_response import PartitionData
-from odradek.replication.fetching.fetch_session_handler import FetchSession, Key
-from odradek.replication.partition.follower_role import Following
+from odradek.replication.fetching.fetch_session_handler import FetchSessionHandler, TopicIdPartition
+from odradek.replication.partition.follower_role import FollowerRole
 from odradek.replication.partition.follower_state import (
-    AskEpochEnd,
-    AskOffset,
     Fetch,
-    Fetched,
-    Located,
+    FetchResult,
+    FollowerAction,
     LogChange,
-    Want,
+    OffsetResult,
+    QueryEpochEnd,
+    QueryOffset,
 )
 from odradek.replication.quota import ReplicationQuota, is_throttled
 from odradek.seams.clock import Clock
@@ -41,57 +41,57 @@ CHANGING_WAIT_MS = 20
 
 
 class LogChanges(Protocol):
-    def change(self, key: Key, following: Following, change: LogChange) -> None:
-        """Have it made in a task, and have `Questions.rouse` called then."""
+    def change(self, key: TopicIdPartition, following: FollowerRole, change: LogChange) -> None:
+        """Have it made in a task, and have `FetcherPartitions.recheck` called then."""
         ...
 
 
 @value_class
-class LostPlace:
+class LeaderOffsetQuery:
     """A partition that must know where the leader's log, or an epoch in it, begins or ends."""
 
-    key: Key
-    following: Following
-    question: AskOffset | AskEpochEnd
+    key: TopicIdPartition
+    following: FollowerRole
+    question: QueryOffset | QueryEpochEnd
 
 
-class Questions:
+class FetcherPartitions:
     """See the module."""
 
     def __init__(
         self, node_id: int, quota: ReplicationQuota, changes: LogChanges, clock: Clock
     ) -> None:
-        self.session = FetchSession()
+        self.session = FetchSessionHandler()
         self._node_id = node_id
         self._quota = quota
         self._changes = changes
         self._clock = clock
-        self._followings: dict[Key, Following] = {}
-        self._restless: dict[Key, None] = {}
-        self._lost: list[LostPlace] = []
-        self._changing: dict[Key, None] = {}
-        self._delayed: list[tuple[int, int, Key]] = []
+        self._followings: dict[TopicIdPartition, FollowerRole] = {}
+        self._to_check: dict[TopicIdPartition, None] = {}
+        self._offset_queries: list[LeaderOffsetQuery] = []
+        self._changing: dict[TopicIdPartition, None] = {}
+        self._delayed: list[tuple[int, int, TopicIdPartition]] = []
         """(when it is due, ms; a number; which): a heap."""
         self._numbers = itertools.count()
-        self._throttled: dict[Key, None] = {}
+        self._throttled: dict[TopicIdPartition, None] = {}
         """Of those in the session, the ones the quota is for."""
-        self._held_back: dict[Key, Fetch] = {}
+        self._held_back: dict[TopicIdPartition, Fetch] = {}
 
     def __len__(self) -> int:
         return len(self._followings)
 
-    def add(self, key: Key, following: Following) -> None:
+    def add(self, key: TopicIdPartition, following: FollowerRole) -> None:
         """Follow it; or it is followed already, and its leader is of another epoch now."""
         self._followings[key] = following
-        self.rouse(key)
+        self.recheck(key)
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: TopicIdPartition) -> None:
         self._followings.pop(key, None)
-        self.rouse(key)
+        self.recheck(key)
 
-    def rouse(self, key: Key) -> None:
+    def recheck(self, key: TopicIdPartition) -> None:
         """Ask it what it wants now."""
-        self._restless[key] = None
+        self._to_check[key] = None
 
     # What is wanted
 
@@ -99,54 +99,58 @@ class Questions:
         """Rouse those whose time has come."""
         now_ms = self._now_ms()
         while self._delayed and self._delayed[0][0] <= now_ms:
-            self.rouse(heapq.heappop(self._delayed)[2])
+            self.recheck(heapq.heappop(self._delayed)[2])
         if self._throttled or self._held_back:
             self._apply_quota()
 
-    def settle_next(self) -> int | None:
+    def check_next(self) -> int | None:
         """Ask the next one that is restless; None if none is. How many bytes of what was fetched
         before it has taken (it goes on being restless then)."""
-        key = next(iter(self._restless), None)
+        key = next(iter(self._to_check), None)
         if key is None:
             return None
-        del self._restless[key]
+        del self._to_check[key]
         self._changing.pop(key, None)
         following = self._followings.get(key)
         if following is None:
             self._forget(key)
             return 0
-        want = following.wants()
+        want = following.next_action()
         if isinstance(want, Fetch):
-            if following.has_response(want):
-                self.rouse(key)
-                return self._count(following, following.take_rest(want))
-            self._pose(key, following, want)
-        elif not self._stands(key, following):
+            if following.has_remaining(want):
+                self.recheck(key)
+                return self._count(following, following.append_remaining(want))
+            self._enqueue_fetch(key, following, want)
+        elif not self._is_awaiting_response(key, following):
             self._forget(key)
-            self._put_off(key, following, want)
+            self._schedule(key, following, want)
         return 0
 
-    def take_lost(self) -> Sequence[LostPlace]:
+    def take_offset_queries(self) -> Sequence[LeaderOffsetQuery]:
         """Those who are to be asked for by ListOffsets; `located` then."""
-        lost, self._lost = self._lost, []
+        lost, self._offset_queries = self._offset_queries, []
         return lost
 
-    def _stands(self, key: Key, following: Following) -> bool:
+    def _is_awaiting_response(self, key: TopicIdPartition, following: FollowerRole) -> bool:
         """Whether it waits for the answer to what was asked before."""
-        question = self.session.question(key) or self._held_back.get(key)
-        return question is not None and following.follower.awaits(question)
+        question = self.session.fetch_of(key) or self._held_back.get(key)
+        return question is not None and following.follower.is_awaiting(question)
 
-    def _put_off(self, key: Key, following: Following, want: Want | None) -> None:
+    def _schedule(
+        self, key: TopicIdPartition, following: FollowerRole, want: FollowerAction | None
+    ) -> None:
         """It does not fetch now."""
-        if isinstance(want, AskOffset | AskEpochEnd):
-            self._lost.append(LostPlace(key, following, want))
+        if isinstance(want, QueryOffset | QueryEpochEnd):
+            self._offset_queries.append(LeaderOffsetQuery(key, following, want))
         elif isinstance(want, LogChange):
             self._changing[key] = None
             self._changes.change(key, following, want)
         elif following.due_ms > self._now_ms():
             heapq.heappush(self._delayed, (following.due_ms, next(self._numbers), key))
 
-    def _pose(self, key: Key, following: Following, question: Fetch) -> None:
+    def _enqueue_fetch(
+        self, key: TopicIdPartition, following: FollowerRole, question: Fetch
+    ) -> None:
         self._throttled.pop(key, None)
         self._held_back.pop(key, None)
         if following.is_behind and self._is_throttled(following):
@@ -156,7 +160,7 @@ class Questions:
             self._throttled[key] = None
         self.session.want(key, question)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: TopicIdPartition) -> None:
         self._throttled.pop(key, None)
         self._held_back.pop(key, None)
         self.session.forget(key)
@@ -171,7 +175,7 @@ class Questions:
             times.append(math.ceil(seconds * 1000))
         return max(1, min(times)) if times else None
 
-    def patience_ms(self, at_most_ms: int) -> int:
+    def max_wait_ms(self, at_most_ms: int) -> int:
         """How long the leader may hold a fetch for lack of news."""
         if self._changing:
             at_most_ms = min(at_most_ms, CHANGING_WAIT_MS)
@@ -183,7 +187,7 @@ class Questions:
 
     # The quota
 
-    def _is_throttled(self, following: Following) -> bool:
+    def _is_throttled(self, following: FollowerRole) -> bool:
         partition = following.partition
         listed = partition.log.config.follower_replication_throttled_replicas
         return is_throttled(listed, partition.index, self._node_id)
@@ -191,57 +195,57 @@ class Questions:
     def _apply_quota(self) -> None:
         if self._quota.is_exceeded(self._clock.monotonic()):
             for key in tuple(self._throttled):
-                following, question = self._followings.get(key), self.session.question(key)
+                following, question = self._followings.get(key), self.session.fetch_of(key)
                 if following is not None and question is not None and following.is_behind:
                     self._hold_back(key, question)
             return
         held_back, self._held_back = self._held_back, {}
         for key, question in held_back.items():
             following = self._followings.get(key)
-            if following is not None and following.follower.awaits(question):
+            if following is not None and following.follower.is_awaiting(question):
                 self._throttled[key] = None
                 self.session.want(key, question)
 
-    def _hold_back(self, key: Key, question: Fetch) -> None:
+    def _hold_back(self, key: TopicIdPartition, question: Fetch) -> None:
         self._forget(key)
         self._held_back[key] = question
 
-    def _count(self, following: Following, size_bytes: int) -> int:
+    def _count(self, following: FollowerRole, size_bytes: int) -> int:
         if size_bytes and self._is_throttled(following):
             self._quota.record(size_bytes, self._clock.monotonic())
         return size_bytes
 
     # Answers
 
-    def heard(self, data: PartitionData) -> int:
+    def handle_partition_response(self, data: PartitionData) -> int:
         """A Fetch answer is about this; how many bytes were taken."""
         key = (data.topic_id, data.partition_index)
-        question, following = self.session.question(key), self._followings.get(key)
+        question, following = self.session.fetch_of(key), self._followings.get(key)
         if question is None or following is None:
             return 0
-        self.rouse(key)
+        self.recheck(key)
         if data.error_code:
-            following.refused(question, error_code(data.error_code))
+            following.failed_on_leader(question, error_code(data.error_code))
             return 0
         diverging = None if data.diverging_epoch is None else EpochEnd(*data.diverging_epoch)
-        respond = Fetched(data.high_watermark, data.log_start_offset, diverging)
+        respond = FetchResult(data.high_watermark, data.log_start_offset, diverging)
         return self._count(following, following.fetched(question, respond, data.records))
 
     def located(
         self,
-        place: LostPlace,
-        found: Mapping[tuple[str, int], Located | EpochEnd | ErrorCode],
+        place: LeaderOffsetQuery,
+        found: Mapping[tuple[str, int], OffsetResult | EpochEnd | ErrorCode],
     ) -> None:
         """What ListOffsets or OffsetForLeaderEpoch answered; about those it does not name, nothing is
         known."""
         partition, question = place.following.partition, place.question
         told = found.get((partition.topic, partition.index), ErrorCode.network_exception)
         if isinstance(told, ErrorCode):
-            place.following.refused(question, told)
-        elif isinstance(told, Located):
-            assert isinstance(question, AskOffset)
+            place.following.failed_on_leader(question, told)
+        elif isinstance(told, OffsetResult):
+            assert isinstance(question, QueryOffset)
             place.following.located(question, told)
         else:
-            assert isinstance(question, AskEpochEnd)
+            assert isinstance(question, QueryEpochEnd)
             place.following.epoch_ended(question, told)
-        self.rouse(place.key)
+        self.recheck(place.key)

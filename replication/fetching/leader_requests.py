@@ -13,14 +13,14 @@ from typing import Any
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, error_code
-from odradek.replication.fetching.fetch_session_handler import FetchPlan, Key
-from odradek.replication.partition.follower_state import AskEpochEnd, AskOffset, Located
+from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdPartition
+from odradek.replication.partition.follower_state import OffsetResult, QueryEpochEnd, QueryOffset
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochEnd
 
-Asked = tuple[str, int, AskOffset]
+OffsetQueryOf = tuple[str, int, QueryOffset]
 """A topic's name, the partition, and the question."""
-AskedEpoch = tuple[str, int, AskEpochEnd]
+EpochQueryOf = tuple[str, int, QueryEpochEnd]
 
 
 @value_class
@@ -34,7 +34,7 @@ class FetchLimits:
 
 
 def write_fetch(
-    version: int, plan: FetchPlan, limits: FetchLimits, *, node_id: int, broker_epoch: int
+    version: int, plan: FetchRequestData, limits: FetchLimits, *, node_id: int, broker_epoch: int
 ) -> bytes:
     """The body of the Fetch request."""
     values = {
@@ -59,7 +59,9 @@ def write_fetch(
     return messages.write_request(FETCH.key, version, values)
 
 
-def _wanted(plan: FetchPlan, limits: FetchLimits) -> Iterator[tuple[Key, dict[str, Any]]]:
+def _wanted(
+    plan: FetchRequestData, limits: FetchLimits
+) -> Iterator[tuple[TopicIdPartition, dict[str, Any]]]:
     for key, question in plan.wanted:
         yield (
             key,
@@ -81,7 +83,9 @@ def _by_topic(rows: Iterable[tuple[tuple[Any, int], Any]]) -> Iterable[tuple[Any
     return topics.items()
 
 
-def offsets_request(asked: Iterable[Asked], *, node_id: int, timeout_ms: int) -> Mapping[str, Any]:
+def offsets_request(
+    asked: Iterable[OffsetQueryOf], *, node_id: int, timeout_ms: int
+) -> Mapping[str, Any]:
     """The values of the ListOffsets request; a leader may ask its tier for `timeout_ms`."""
     rows = (
         (
@@ -102,7 +106,7 @@ def offsets_request(asked: Iterable[Asked], *, node_id: int, timeout_ms: int) ->
     }
 
 
-def epochs_request(asked: Iterable[AskedEpoch], *, node_id: int) -> Mapping[str, Any]:
+def epochs_request(asked: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[str, Any]:
     """The values of the OffsetForLeaderEpoch request."""
     rows = (
         (
@@ -133,9 +137,9 @@ def read_epoch_ends(respond: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]
     return found
 
 
-def read_offsets(respond: Any) -> dict[tuple[str, int], Located | ErrorCode]:
+def read_offsets(respond: Any) -> dict[tuple[str, int], OffsetResult | ErrorCode]:
     """What ListOffsets answered, by the topic's name and the partition."""
-    found: dict[tuple[str, int], Located | ErrorCode] = {}
+    found: dict[tuple[str, int], OffsetResult | ErrorCode] = {}
     for topic in respond.topics:
         for row in topic.partitions:
             code = error_code(row.error_code)
@@ -143,5 +147,5 @@ def read_offsets(respond: Any) -> dict[tuple[str, int], Located | ErrorCode]:
             if code is not ErrorCode.none:
                 found[place] = code
             else:
-                found[place] = Located(row.offset, messages.field(row, "leader_epoch", -1))
+                found[place] = OffsetResult(row.offset, messages.field(row, "leader_epoch", -1))
     return found

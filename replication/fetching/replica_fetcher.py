@@ -26,20 +26,24 @@ from odradek.client.incoming import MAX_RESPONSE_BYTES
 from odradek.protocol.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.fetch_response import OLDEST_VERSION, FetchResponse, read_fetch_response
-from odradek.replication.fetching.fetch_session_handler import FetchPlan, Key
-from odradek.replication.fetching.fetcher_partitions import LogChanges, LostPlace, Questions
+from odradek.replication.fetching.fetch_session_handler import FetchRequestData, TopicIdPartition
+from odradek.replication.fetching.fetcher_partitions import (
+    FetcherPartitions,
+    LeaderOffsetQuery,
+    LogChanges,
+)
 from odradek.replication.fetching.leader_requests import (
-    Asked,
-    AskedEpoch,
+    EpochQueryOf,
     FetchLimits,
+    OffsetQueryOf,
     epochs_request,
     offsets_request,
     read_epoch_ends,
     read_offsets,
     write_fetch,
 )
-from odradek.replication.partition.follower_role import Following
-from odradek.replication.partition.follower_state import AskOffset, Located
+from odradek.replication.partition.follower_role import FollowerRole
+from odradek.replication.partition.follower_state import OffsetResult, QueryOffset
 from odradek.replication.quota import ReplicationQuota
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address, Network
@@ -51,7 +55,7 @@ log = logging.getLogger("odradek.fetching")
 RESPONSE_BYTES_MAX = MAX_RESPONSE_BYTES // 2
 """Of records: so that what comes beside them leaves an answer one that the connection takes."""
 FIRST_RECONNECT_SECONDS = 0.05
-GIVE_UP_INTERVAL_SECONDS = 1.0
+CANCEL_INTERVAL_SECONDS = 1.0
 """How often a fetch that is held may be given up for a new leader's sake."""
 TURN_BYTES = 256 << 10
 TURN_PARTITIONS = 50
@@ -59,7 +63,7 @@ TURN_PARTITIONS = 50
 
 
 @value_class
-class FetchingSettings:
+class ReplicaFetcherConfig:
     """The names are Kafka's configs, so are the defaults; times in ms, sizes in bytes."""
 
     fetchers: int = 1
@@ -78,7 +82,7 @@ class FetchingSettings:
     """replica.socket.timeout.ms"""
 
 
-class Surroundings(LogChanges, Protocol):
+class FetcherContext(LogChanges, Protocol):
     """What a fetcher needs of its node."""
 
     @property
@@ -88,7 +92,7 @@ class Surroundings(LogChanges, Protocol):
     def broker_epoch(self) -> int: ...
 
     @property
-    def settings(self) -> FetchingSettings: ...
+    def settings(self) -> ReplicaFetcherConfig: ...
 
     @property
     def quota(self) -> ReplicationQuota: ...
@@ -104,23 +108,23 @@ class Surroundings(LogChanges, Protocol):
         ...
 
 
-class Fetcher:
+class ReplicaFetcher:
     """See the module. `run` until `stop`; all else is synchronous, on the loop."""
 
-    def __init__(self, leader_id: int, number: int, around: Surroundings) -> None:
+    def __init__(self, leader_id: int, number: int, around: FetcherContext) -> None:
         """`number` tells it from the other fetchers of the same leader's."""
         self.leader_id = leader_id
         self.name = f"broker-{around.node_id}-fetcher-{number}"
         self._around = around
         self._clock = around.clock
-        self._questions = Questions(around.node_id, around.quota, around, around.clock)
+        self._partitions = FetcherPartitions(around.node_id, around.quota, around, around.clock)
         self._woken = trio.Event()
         self._life = trio.CancelScope()
-        self._conversation: trio.CancelScope | None = None
+        self._connection_scope: trio.CancelScope | None = None
         self._connected_to: Address | None = None
-        self._holding: trio.CancelScope | None = None
+        self._fetch_scope: trio.CancelScope | None = None
         """Of a fetch that the leader may be holding."""
-        self._given_up_at = -GIVE_UP_INTERVAL_SECONDS
+        self._cancelled_at = -CANCEL_INTERVAL_SECONDS
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
         self._was_refused = False
         """The last fetch was answered with an error as a whole."""
@@ -131,31 +135,31 @@ class Fetcher:
     # Partitions
 
     def __len__(self) -> int:
-        return len(self._questions)
+        return len(self._partitions)
 
-    def add(self, key: Key, following: Following) -> None:
+    def add(self, key: TopicIdPartition, following: FollowerRole) -> None:
         """Follow it; or it is followed already, and its leader is of another epoch now."""
-        self._questions.add(key, following)
+        self._partitions.add(key, following)
         self._woken.set()
         now = self._clock.monotonic()
-        if self._holding is not None and now - self._given_up_at >= GIVE_UP_INTERVAL_SECONDS:
-            self._given_up_at = now
-            self._holding.cancel()
+        if self._fetch_scope is not None and now - self._cancelled_at >= CANCEL_INTERVAL_SECONDS:
+            self._cancelled_at = now
+            self._fetch_scope.cancel()
 
-    def remove(self, key: Key) -> None:
-        self._questions.remove(key)
+    def remove(self, key: TopicIdPartition) -> None:
+        self._partitions.remove(key)
         self._woken.set()
 
-    def rouse(self, key: Key) -> None:
+    def recheck(self, key: TopicIdPartition) -> None:
         """A change of its log has ended."""
-        self._questions.rouse(key)
+        self._partitions.recheck(key)
         self._woken.set()
 
     def brokers_changed(self) -> None:
         """The leader's broker may be elsewhere, or back."""
         is_elsewhere = self._around.address_of(self.leader_id) != self._connected_to
-        if self._conversation is not None and is_elsewhere:
-            self._conversation.cancel()
+        if self._connection_scope is not None and is_elsewhere:
+            self._connection_scope.cancel()
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
         self._woken.set()
 
@@ -172,11 +176,11 @@ class Fetcher:
                 if address is None:
                     await self._wait(None)
                     continue
-                with trio.CancelScope() as self._conversation:
+                with trio.CancelScope() as self._connection_scope:
                     self._connected_to = address
-                    await self._converse(address)
-                self._conversation = self._connected_to = None
-                self._questions.session.lost()
+                    await self._fetch_from(address)
+                self._connection_scope = self._connected_to = None
+                self._partitions.session.lost()
 
     async def _wait(self, seconds: float | None) -> None:
         """Until something happens, or for so long."""
@@ -184,7 +188,7 @@ class Fetcher:
             await self._woken.wait()
         self._woken = trio.Event()
 
-    async def _converse(self, address: Address) -> None:
+    async def _fetch_from(self, address: Address) -> None:
         """Connect, and fetch until that ends; after a failure, wait."""
         failure: ClientError | None = None
         async with trio.open_nursery() as nursery:
@@ -220,24 +224,24 @@ class Fetcher:
         version = connection.version_of(FETCH)
         if version < OLDEST_VERSION:
             raise Unsupported(f"version {version} of Fetch has no topic ids")
-        questions = self._questions
+        questions = self._partitions
         while True:
-            await self._settle()
-            lost = questions.take_lost()
+            await self._check_partitions()
+            lost = questions.take_offset_queries()
             if lost:
-                await self._locate(connection, lost)
+                await self._query_offsets(connection, lost)
             elif not len(questions.session):
                 next_ms = questions.ms_to_next()
                 await self._wait(None if next_ms is None else next_ms / 1000)
             elif not await self._fetch(connection, version):
                 return
 
-    async def _settle(self) -> None:
+    async def _check_partitions(self) -> None:
         """Until nobody wants anything else, with turns of others in between."""
-        questions = self._questions
+        questions = self._partitions
         questions.begin_round()
         for count in itertools.count(1):
-            size_bytes = questions.settle_next()
+            size_bytes = questions.check_next()
             if size_bytes is None:
                 return
             if size_bytes or count % TURN_PARTITIONS == 0:
@@ -247,7 +251,7 @@ class Fetcher:
 
     async def _fetch(self, connection: BrokerConnection, version: int) -> bool:
         """One request; False if it was given up. Raises ClientError."""
-        plan = self._questions.session.plan()
+        plan = self._partitions.session.plan()
         body = write_fetch(
             version,
             plan,
@@ -255,30 +259,30 @@ class Fetcher:
             node_id=self._around.node_id,
             broker_epoch=self._around.broker_epoch,
         )
-        with trio.CancelScope() as self._holding:
+        with trio.CancelScope() as self._fetch_scope:
             try:
                 respond = await connection.exchange(FETCH, version, body, timeout_s=self._timeout_s)
             finally:
-                self._holding = None
+                self._fetch_scope = None
             try:
-                await self._hear(read_fetch_response(respond))
+                await self._handle_response(read_fetch_response(respond))
             except InvalidFrame as garbage:
                 raise connection.garbled(FETCH, garbage) from garbage
             return True
         return False
 
-    def _limits(self, plan: FetchPlan) -> FetchLimits:
+    def _limits(self, plan: FetchRequestData) -> FetchLimits:
         settings = self._around.settings
-        patience_ms = self._questions.patience_ms(settings.wait_max_ms) if plan.is_complete else 0
+        max_wait_ms = self._partitions.max_wait_ms(settings.wait_max_ms) if plan.is_complete else 0
         return FetchLimits(
             max_bytes=min(settings.response_max_bytes, RESPONSE_BYTES_MAX),
             partition_max_bytes=settings.fetch_max_bytes,
             min_bytes=settings.min_bytes,
-            max_wait_ms=patience_ms,
+            max_wait_ms=max_wait_ms,
         )
 
-    async def _hear(self, respond: FetchResponse) -> None:
-        questions, code = self._questions, error_code(respond.error_code)
+    async def _handle_response(self, respond: FetchResponse) -> None:
+        questions, code = self._partitions, error_code(respond.error_code)
         if code is not ErrorCode.none:
             await self._refused(code)
             return
@@ -287,7 +291,7 @@ class Fetcher:
         questions.session.responded(respond.session_id)
         size_bytes = count = 0
         for data in respond.partitions:
-            size_bytes += questions.heard(data)
+            size_bytes += questions.handle_partition_response(data)
             count += 1
             if size_bytes >= TURN_BYTES or count >= TURN_PARTITIONS:
                 size_bytes = count = 0
@@ -296,22 +300,24 @@ class Fetcher:
     async def _refused(self, code: ErrorCode) -> None:
         """The session is over; twice in a row, something else is wrong."""
         log.info("broker %d refuses what %s asks: %s", self.leader_id, self.name, code.name)
-        self._questions.session.lost()
+        self._partitions.session.lost()
         if self._was_refused:
             await self._clock.sleep(self._around.settings.back_off_ms / 1000)
         self._was_refused = True
 
-    async def _locate(self, connection: BrokerConnection, lost: Sequence[LostPlace]) -> None:
+    async def _query_offsets(
+        self, connection: BrokerConnection, lost: Sequence[LeaderOffsetQuery]
+    ) -> None:
         """Raises ClientError, and then all of them know it."""
-        offsets: list[Asked] = []
-        epochs: list[AskedEpoch] = []
+        offsets: list[OffsetQueryOf] = []
+        epochs: list[EpochQueryOf] = []
         for each in lost:
             partition, question = each.following.partition, each.question
-            if isinstance(question, AskOffset):
+            if isinstance(question, QueryOffset):
                 offsets.append((partition.topic, partition.index, question))
             else:
                 epochs.append((partition.topic, partition.index, question))
-        found: dict[tuple[str, int], Located | EpochEnd | ErrorCode] = {}
+        found: dict[tuple[str, int], OffsetResult | EpochEnd | ErrorCode] = {}
         node_id, timeout_ms = self._around.node_id, self._around.settings.socket_timeout_ms
         try:
             if offsets:
@@ -326,4 +332,4 @@ class Fetcher:
                 found |= read_epoch_ends(respond)
         finally:
             for each in lost:
-                self._questions.located(each, found)
+                self._partitions.located(each, found)

@@ -13,10 +13,10 @@ from uuid import UUID
 import trio
 
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.fetching.fetch_session_handler import Key
-from odradek.replication.fetching.replica_fetcher import Fetcher, FetchingSettings
+from odradek.replication.fetching.fetch_session_handler import TopicIdPartition
+from odradek.replication.fetching.replica_fetcher import ReplicaFetcher, ReplicaFetcherConfig
 from odradek.replication.partition.follower_role import (
-    Following,
+    FollowerRole,
     LogChanger,
     NoRemoteTier,
     RemoteTier,
@@ -35,13 +35,13 @@ class _Followed:
 
     __slots__ = ("fetcher", "following", "key")
 
-    def __init__(self, key: Key, following: Following) -> None:
+    def __init__(self, key: TopicIdPartition, following: FollowerRole) -> None:
         self.key = key
         self.following = following
-        self.fetcher: Fetcher | None = None
+        self.fetcher: ReplicaFetcher | None = None
 
 
-class Followers:
+class ReplicaFetcherManager:
     """See the module. All but `run` is synchronous, on the loop."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Followers:
         listener: str,
         image: Callable[[], MetadataImage],
         broker_epoch: Callable[[], int],
-        settings: Callable[[], FetchingSettings],
+        settings: Callable[[], ReplicaFetcherConfig],
         quota: ReplicationQuota,
         logs: LogChanger,
         network: Network,
@@ -74,9 +74,9 @@ class Followers:
         self._tier = NoRemoteTier() if tier is None else tier
         self._on_role = on_role
         self._followed: dict[_Name, _Followed] = {}
-        self._by_key: dict[Key, _Followed] = {}
-        self._fetchers: dict[tuple[int, int], Fetcher] = {}
-        self._running: dict[tuple[int, int], Fetcher] = {}
+        self._by_key: dict[TopicIdPartition, _Followed] = {}
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._running: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
 
@@ -88,7 +88,7 @@ class Followers:
         """Whether any partition had more at its leader when that was last asked, or was not asked yet."""
         return any(followed.following.is_behind for followed in self._followed.values())
 
-    def following(self, topic: str, index: int) -> Following | None:
+    def following(self, topic: str, index: int) -> FollowerRole | None:
         followed = self._followed.get((topic, index))
         return None if followed is None else followed.following
 
@@ -106,7 +106,7 @@ class Followers:
         elif partition.leader < 0:
             if followed is not None:
                 followed.following.stop()
-                self._give(followed, None)
+                self._assign(followed, None)
         else:
             self._follow(followed or self._begin(name, partition))
 
@@ -116,7 +116,7 @@ class Followers:
         if followed is not None:
             del self._by_key[followed.key]
             followed.following.stop()
-            self._give(followed, None)
+            self._assign(followed, None)
 
     def brokers_changed(self) -> None:
         """Brokers have come, gone, or are elsewhere."""
@@ -130,7 +130,7 @@ class Followers:
                 self._follow(followed)
 
     def _begin(self, name: _Name, partition: Partition) -> _Followed:
-        following = Following(
+        following = FollowerRole(
             partition,
             self._logs,
             self._tier,
@@ -148,25 +148,25 @@ class Followers:
         is_same = fetcher is followed.fetcher and following.leader_epoch == partition.leader_epoch
         following.follow(partition.leader_epoch)
         if not is_same:
-            self._give(followed, fetcher)
+            self._assign(followed, fetcher)
 
-    def _give(self, followed: _Followed, fetcher: Fetcher | None) -> None:
+    def _assign(self, followed: _Followed, fetcher: ReplicaFetcher | None) -> None:
         before, followed.fetcher = followed.fetcher, fetcher
         if before is not None and before is not fetcher:
             before.remove(followed.key)
-            followed.following.follower.ask_anew()
+            followed.following.follower.forget_pending()
         if fetcher is not None:
             fetcher.add(followed.key, followed.following)
         self._changed.set()
 
     # The fetchers
 
-    def _fetcher_for(self, leader: int, key: Key) -> Fetcher:
+    def _fetcher_for(self, leader: int, key: TopicIdPartition) -> ReplicaFetcher:
         topic_id, index = key
         place = (leader, _spread(topic_id, index) % self.settings.fetchers)
         fetcher = self._fetchers.get(place)
         if fetcher is None:
-            fetcher = self._fetchers[place] = Fetcher(*place, self)
+            fetcher = self._fetchers[place] = ReplicaFetcher(*place, self)
         return fetcher
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -191,7 +191,7 @@ class Followers:
         return self._broker_epoch()
 
     @property
-    def settings(self) -> FetchingSettings:
+    def settings(self) -> ReplicaFetcherConfig:
         return self._settings()
 
     def address_of(self, broker_id: int) -> Address | None:
@@ -200,16 +200,18 @@ class Followers:
         endpoint = None if broker is None else broker.endpoint(self._listener)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
-    def change(self, key: Key, following: Following, change: LogChange) -> None:
+    def change(self, key: TopicIdPartition, following: FollowerRole, change: LogChange) -> None:
         """Make it, in a task; whoever fetches the partition by then goes on."""
         assert self._nursery is not None, "fetchers run in it"
         self._nursery.start_soon(self._make, key, following, change)
 
-    async def _make(self, key: Key, following: Following, change: LogChange) -> None:
+    async def _make(
+        self, key: TopicIdPartition, following: FollowerRole, change: LogChange
+    ) -> None:
         await following.make(change)
         followed = self._by_key.get(key)
         if followed is not None and followed.fetcher is not None:
-            followed.fetcher.rouse(key)
+            followed.fetcher.recheck(key)
 
 
 def _spread(topic_id: UUID, index: int) -> int:

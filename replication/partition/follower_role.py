@@ -1,4 +1,4 @@
-"""A partition that this node follows: its `Follower` at work on the log.
+"""A partition that this node follows: its `FollowerState` at work on the log.
 
 The fetcher of the leader's broker (`replication/fetching`) asks what is wanted and brings what came of
 it; here it is done. What changes the log at its end, or is quick, happens on the loop, in the same step
@@ -22,19 +22,19 @@ from typing import Protocol
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
 from odradek.replication.partition.follower_state import (
-    AskEpochEnd,
-    AskOffset,
-    BuildRemoteAux,
+    AppendFetched,
+    BuildRemoteLogAuxState,
     Fetch,
-    Fetched,
+    FetchResult,
     FlushTo,
-    Follower,
-    Located,
+    FollowerAction,
+    FollowerState,
     LogChange,
-    StartAnewAt,
-    Take,
+    OffsetResult,
+    QueryEpochEnd,
+    QueryOffset,
+    TruncateFullyAndStartAt,
     TruncateTo,
-    Want,
 )
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Epochs
@@ -49,8 +49,8 @@ from odradek.storage.tiered.errors import RemoteNotReady
 log = logging.getLogger("odradek.following")
 
 FIRST_BACK_OFF_MS = 20
-PIECE_BYTES = 256 << 10
-PIECE_BATCHES = 100
+CHUNK_BYTES = 256 << 10
+CHUNK_BATCHES = 100
 """What is appended between two turns of others: half a millisecond or so."""
 
 _OFFSET_AND_LENGTH = Struct(">qi")
@@ -78,8 +78,8 @@ class LogChanger(Protocol):
 class RemoteTier(Protocol):
     """Where the leader's log is that it does not have on its own disks any more (KIP-405)."""
 
-    async def beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
-        """How a log begins that goes on where the tier ends; see `BuildRemoteAux`. Nothing is done to
+    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> Beginning:
+        """How a log begins that goes on where the tier ends; see `BuildRemoteLogAuxState`. Nothing is done to
         the log. KafkaError: it is tried again after a while."""
         ...
 
@@ -87,7 +87,7 @@ class RemoteTier(Protocol):
 class NoRemoteTier:
     """Nothing can be read from a tier here: the follower starts where the leader's disks do."""
 
-    async def beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
+    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> Beginning:
         return Beginning.at(change.local_start_offset)
 
 
@@ -118,22 +118,22 @@ class _FollowedLog:
         return self._log.epochs
 
 
-class _Outlived(Exception):
+class _Superseded(Exception):
     """There was another leader, or none, since the change was decided."""
 
 
 @value_class
-class _Rest:
+class _RemainingResponse:
     """What is left of an answer."""
 
     leader_epoch: int
     offset: int
     """The first that it holds."""
-    respond: Fetched
+    respond: FetchResult
     records: memoryview
 
 
-class Following:
+class FollowerRole:
     """See the module. All but `make` is synchronous, on the loop."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Following:
     ) -> None:
         """`on_role` hears of a role that was put off until a change of the log was done."""
         self.partition = partition
-        self.follower = Follower(
+        self.follower = FollowerState(
             _FollowedLog(partition.log),
             back_off_ms=back_off_ms,
             first_back_off_ms=FIRST_BACK_OFF_MS,
@@ -159,7 +159,7 @@ class Following:
         self._tier = tier
         self._clock = clock
         self._on_role = on_role
-        self._rest: _Rest | None = None
+        self._remaining: _RemainingResponse | None = None
         self._has_begun = False
         """Whether the log is being changed."""
 
@@ -183,31 +183,31 @@ class Following:
     def stop(self) -> None:
         """There is no leader, or it is this node, or the replica is gone."""
         self.follower.stop()
-        self._rest = None
+        self._remaining = None
 
     # Asking
 
-    def wants(self) -> Want | None:
-        """As `Follower.wants`; no log is asked that is offline."""
+    def next_action(self) -> FollowerAction | None:
+        """As `FollowerState.next_action`; no log is asked that is offline."""
         if self.partition.log.failure is not None:
             self.stop()
             return None
-        return self.follower.wants(self._now_ms())
+        return self.follower.next_action(self._now_ms())
 
-    def has_response(self, question: Fetch) -> bool:
-        """Whether the rest of an earlier answer answers this; `take_rest` then."""
-        rest, self._rest = self._rest, None
+    def has_remaining(self, question: Fetch) -> bool:
+        """Whether the rest of an earlier answer answers this; `append_remaining` then."""
+        rest, self._remaining = self._remaining, None
         if rest is None or (rest.leader_epoch, rest.offset) != (
             question.leader_epoch,
             question.offset,
         ):
             return False
-        self._rest = rest
+        self._remaining = rest
         return True
 
     # Answers
 
-    def fetched(self, question: Fetch, respond: Fetched, records: memoryview) -> int:
+    def fetched(self, question: Fetch, respond: FetchResult, records: memoryview) -> int:
         """Take the records, or the first of them; how many bytes. The follower wants something else
         then, or the same again later."""
         take = self.follower.fetched(question, respond)
@@ -223,21 +223,21 @@ class Following:
             self.stop()
         return 0
 
-    def take_rest(self, question: Fetch) -> int:
-        """`has_response` said so."""
-        rest, self._rest = self._rest, None
+    def append_remaining(self, question: Fetch) -> int:
+        """`has_remaining` said so."""
+        rest, self._remaining = self._remaining, None
         assert rest is not None
         return self.fetched(question, rest.respond, rest.records)
 
-    def epoch_ended(self, question: AskEpochEnd, respond: EpochEnd) -> None:
+    def epoch_ended(self, question: QueryEpochEnd, respond: EpochEnd) -> None:
         """Where an epoch ended on the leader."""
         self.follower.epoch_ended(question, respond)
 
-    def located(self, question: AskOffset, respond: Located) -> None:
+    def located(self, question: QueryOffset, respond: OffsetResult) -> None:
         """Where the leader's log begins or ends."""
         self.follower.located(question, respond, self._now_ms())
 
-    def refused(self, question: Want, code: ErrorCode) -> None:
+    def failed_on_leader(self, question: FollowerAction, code: ErrorCode) -> None:
         """The leader answered with an error, or nobody did."""
         if code is ErrorCode.kafka_storage_error:
             code = (
@@ -245,8 +245,8 @@ class Following:
             )  # the leader's disk: it may get another, or a leader
         self.follower.failed(question, code, self._now_ms())
 
-    def _take(self, take: Take, respond: Fetched, records: memoryview) -> int:
-        size_bytes, last_offset = first_piece(records)
+    def _take(self, take: AppendFetched, respond: FetchResult, records: memoryview) -> int:
+        size_bytes, last_offset = first_chunk(records)
         which = self.partition.log
         try:
             appended = which.append_as_follower(
@@ -256,18 +256,22 @@ class Following:
             is_empty = which.log_start_offset == which.end_offset
             if not is_empty or error.last_offset < which.end_offset:
                 raise StorageError(ErrorCode.corrupt_message, str(error)) from error
-            self._rest = _Rest(take.leader_epoch, error.first_offset, respond, records)
-            self.follower.begin_before(take, error.first_offset)
+            self._remaining = _RemainingResponse(
+                take.leader_epoch, error.first_offset, respond, records
+            )
+            self.follower.start_before(take, error.first_offset)
             return 0
         high_watermark, start = self.follower.limits(take)
         self.partition.replicated(high_watermark, size_bytes)
         which.advance_log_start(start, "the leader's log does")
-        self.follower.taken(take)
+        self.follower.appended(take)
         end = which.end_offset
         self.is_behind = respond.high_watermark > end
         if last_offset >= 0 and appended.last_offset == last_offset:
             # And not fewer: they may be of a later epoch.
-            self._rest = _Rest(take.leader_epoch, end, respond, records[size_bytes:])
+            self._remaining = _RemainingResponse(
+                take.leader_epoch, end, respond, records[size_bytes:]
+            )
         return size_bytes
 
     # Changes of the log
@@ -275,13 +279,13 @@ class Following:
     async def make(self, change: LogChange) -> None:
         """Do it, unless it is outlived by then, and go on; what goes wrong is this partition's affair."""
         beginning: Beginning | None = None
-        if isinstance(change, BuildRemoteAux):
+        if isinstance(change, BuildRemoteLogAuxState):
             beginning = await self._read_tier(change)
             if beginning is None:
                 return
         try:
-            await self._change(change, beginning)
-        except _Outlived:
+            await self._pending_change(change, beginning)
+        except _Superseded:
             log.info("%r stays as it is: another leader wanted it changed", self.partition)
             self.follower.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
         except KafkaError as error:
@@ -302,12 +306,12 @@ class Following:
 
     def _begin(self, change: LogChange) -> None:
         """From here on this node does not become the leader."""
-        if self.follower.is_outlived(change):
-            raise _Outlived
+        if self.follower.is_superseded(change):
+            raise _Superseded
         self.partition.begin_change()
         self._has_begun = True
 
-    async def _read_tier(self, change: BuildRemoteAux) -> Beginning | None:
+    async def _read_tier(self, change: BuildRemoteLogAuxState) -> Beginning | None:
         """What the tier knows, however long it takes: this node may become the leader meanwhile. None:
         it failed; the follower knows."""
         try:
@@ -325,7 +329,7 @@ class Following:
         log.log(level, "%r could not be changed: %s", self.partition, error)
         self.follower.failed(change, _code_of(error), self._now_ms())
 
-    async def _change(self, change: LogChange, beginning: Beginning | None) -> None:
+    async def _pending_change(self, change: LogChange, beginning: Beginning | None) -> None:
         which, begin = self.partition.log, partial(self._begin, change)
         if isinstance(change, FlushTo):
             await self._logs.flush(which, change.offset)
@@ -333,7 +337,7 @@ class Following:
             if change.offset < which.end_offset:
                 log.info("%r is cut at %d, where its leader's parts", self.partition, change.offset)
             await self._logs.truncate(which, change.offset, begin=begin)
-        elif isinstance(change, StartAnewAt):
+        elif isinstance(change, TruncateFullyAndStartAt):
             log.info("%r starts anew at %d", self.partition, change.offset)
             await self._logs.start_anew(which, Beginning.at(change.offset), begin=begin)
         else:
@@ -352,12 +356,12 @@ def _code_of(error: KafkaError) -> ErrorCode:
     return error.code
 
 
-def first_piece(records: memoryview) -> tuple[int, int]:
+def first_chunk(records: memoryview) -> tuple[int, int]:
     """The size of the first so many whole batches, and their last offset; all, and -1, if there is
     nothing to be left for later."""
     size = len(records)
     position = last = count = 0
-    while position < PIECE_BYTES and count < PIECE_BATCHES:
+    while position < CHUNK_BYTES and count < CHUNK_BATCHES:
         if size - position < HEADER_SIZE:
             return size, -1
         length: int = _OFFSET_AND_LENGTH.unpack_from(records, position)[1]

@@ -1,6 +1,6 @@
 """A partition's follower, as a state machine without I/O: what it asks its leader, and what it does.
 
-It wants one thing at a time: `wants` is the question to put to the leader (a driver puts those of many
+It wants one thing at a time: `next_action` is the question to put to the leader (a driver puts those of many
 followers into one request), or the change of its log that is to be made, or nothing. What came of it
 goes in, and whatever comes for something that is not wanted any more is ignored: a new leader, or a
 truncation, makes all that was asked before worth nothing.
@@ -48,7 +48,7 @@ from odradek.seams.values import value_class
 from odradek.storage.log.epochs import NO_EPOCH, EpochEnd
 
 
-class State(enum.Enum):
+class ReplicaFetchState(enum.Enum):
     FETCHING = "fetching"
     TRUNCATING = "truncating"
     LOCATING_END = "locating the leader's end"
@@ -94,7 +94,7 @@ class Fetch:
 
 
 @value_class
-class AskEpochEnd:
+class QueryEpochEnd:
     """OffsetForLeaderEpoch: where does `epoch` end?"""
 
     leader_epoch: int
@@ -102,7 +102,7 @@ class AskEpochEnd:
 
 
 @value_class
-class AskOffset:
+class QueryOffset:
     """ListOffsets by one of the special timestamps below."""
 
     leader_epoch: int
@@ -111,7 +111,7 @@ class AskOffset:
 
 LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
 
-# What it does to its log; `Follower.changed` wants to hear when it is done
+# What it does to its log; `FollowerState.changed` wants to hear when it is done
 
 
 @value_class
@@ -120,14 +120,14 @@ class TruncateTo:
 
 
 @value_class
-class StartAnewAt:
+class TruncateFullyAndStartAt:
     """Delete everything; the log is empty at `offset` and starts there."""
 
     offset: int
 
 
 @value_class
-class BuildRemoteAux:
+class BuildRemoteLogAuxState:
     """What lies below `local_start_offset`, the first that the leader has on its disks, is in the tier:
     take the history of leaders and the producers' state from there, and start the log anew where the
     tier's segment with the record before it ends, with `start_offset` as its start. That record is of
@@ -148,10 +148,10 @@ class FlushTo:
 
 
 @value_class
-class Take:
+class AppendFetched:
     """Append the records of the Fetch answer (but those of an epoch later than `leader_epoch`:
-    KAFKA-18723), then advance high watermark and log start as far as `Follower.limits` says; then
-    `Follower.taken`, or `failed`."""
+    KAFKA-18723), then advance high watermark and log start as far as `FollowerState.limits` says; then
+    `FollowerState.appended`, or `failed`."""
 
     leader_epoch: int
     offset: int
@@ -163,7 +163,7 @@ class Take:
 
 
 @value_class
-class Fetched:
+class FetchResult:
     """A Fetch answer without its records."""
 
     high_watermark: int
@@ -172,28 +172,30 @@ class Fetched:
 
 
 @value_class
-class Located:
+class OffsetResult:
     """ListOffsets' answer."""
 
     offset: int
     epoch: int = NO_EPOCH
 
 
-Question = Fetch | AskEpochEnd | AskOffset
-LogChange = TruncateTo | StartAnewAt | BuildRemoteAux | FlushTo
-Want = Question | LogChange
+LeaderQuery = Fetch | QueryEpochEnd | QueryOffset
+LogChange = TruncateTo | TruncateFullyAndStartAt | BuildRemoteLogAuxState | FlushTo
+FollowerAction = LeaderQuery | LogChange
 
 _ASKED_BY = {
-    State.LOCATING_END: LATEST,
-    State.LOCATING_START: EARLIEST,
-    State.LOCATING_TIER: EARLIEST,
-    State.LOCATING_LOCAL: EARLIEST_LOCAL,
+    ReplicaFetchState.LOCATING_END: LATEST,
+    ReplicaFetchState.LOCATING_START: EARLIEST,
+    ReplicaFetchState.LOCATING_TIER: EARLIEST,
+    ReplicaFetchState.LOCATING_LOCAL: EARLIEST_LOCAL,
 }
-_GIVEN_UP_BY_ERROR = frozenset({*_ASKED_BY, State.LOCATING_EPOCH, State.BUILDING_REMOTE_AUX})
+_GIVEN_UP_BY_ERROR = frozenset(
+    {*_ASKED_BY, ReplicaFetchState.LOCATING_EPOCH, ReplicaFetchState.BUILDING_REMOTE_AUX}
+)
 _STOPS = frozenset({ErrorCode.kafka_storage_error, ErrorCode.fenced_leader_epoch})
 
 
-class Follower:
+class FollowerState:
     """See the module. Times are monotonic, in ms."""
 
     def __init__(
@@ -208,17 +210,17 @@ class Follower:
         )
         self._next_back_off_ms = self._first_back_off_ms
         self.leader_epoch = NO_EPOCH
-        self.state = State.STOPPED
+        self.state = ReplicaFetchState.STOPPED
         self.due_ms = 0
         """Nothing is wanted before."""
         self._compares = True
-        self._change: LogChange | None = None
-        self._under_way: Want | None = None
-        self._outlived = False
+        self._pending_change: LogChange | None = None
+        self._pending: FollowerAction | None = None
+        self._superseded = False
         """The change under way was wanted before the last `follow` or `stop`."""
         self._tier_start = 0
-        self._local_start = Located(0)
-        self._lost_place = False
+        self._local_start = OffsetResult(0)
+        self._was_out_of_range = False
         """Out of range before, and nothing has been fetched since."""
 
     def follow(self, leader_epoch: int, *, compares: bool = True) -> None:
@@ -232,159 +234,165 @@ class Follower:
         self.leader_epoch = leader_epoch
         self.due_ms = 0
         self._compares = compares
-        self._lost_place = False
+        self._was_out_of_range = False
         self._next_back_off_ms = self._first_back_off_ms
-        self._let_go()
+        self._drop_pending()
         self._begin()
 
     def stop(self) -> None:
         """There is no leader, or it is this node itself; `follow` goes on in a later epoch."""
-        self.state = State.STOPPED
-        self._let_go()
+        self.state = ReplicaFetchState.STOPPED
+        self._drop_pending()
 
     @property
     def is_changing(self) -> bool:
         """A change of the log is under way: this node must not lead before it is done."""
-        return isinstance(self._under_way, LogChange)
+        return isinstance(self._pending, LogChange)
 
-    def is_outlived(self, change: LogChange) -> bool:
+    def is_superseded(self, change: LogChange) -> bool:
         """Whether there was another leader, or none, since `change` was wanted."""
-        return self._outlived or change is not self._under_way
+        return self._superseded or change is not self._pending
 
-    def _let_go(self) -> None:
-        self._change = None
+    def _drop_pending(self) -> None:
+        self._pending_change = None
         if self.is_changing:
-            self._outlived = True
+            self._superseded = True
         else:
-            self._under_way = None
+            self._pending = None
 
     def _begin(self) -> None:
         log = self._log
         has_epochs = log.epochs.latest is not None
-        self.state = State.TRUNCATING if has_epochs and not self._compares else State.FETCHING
+        self.state = (
+            ReplicaFetchState.TRUNCATING
+            if has_epochs and not self._compares
+            else ReplicaFetchState.FETCHING
+        )
         if not has_epochs and log.end_offset > log.high_watermark:
             self._truncate(log.high_watermark)
 
     # What it wants
 
-    def wants(self, now_ms: int) -> Want | None:
+    def next_action(self, now_ms: int) -> FollowerAction | None:
         """What is to be asked or done now; None: nothing, or it is under way, or delayed.
 
         Whoever is told it sees to it: it is under way from now on, until what came of it is told.
         """
-        if self._under_way is not None or now_ms < self.due_ms:
+        if self._pending is not None or now_ms < self.due_ms:
             return None
-        self._under_way = self._change or self._flush() or self._question()
-        return self._under_way
+        self._pending = self._pending_change or self._flush() or self._question()
+        return self._pending
 
-    def ask_anew(self) -> None:
+    def forget_pending(self) -> None:
         """Nobody has its question any more: it is to be put to the leader again."""
         if not self.is_changing:
-            self._under_way = None
+            self._pending = None
 
-    def awaits(self, question: Want) -> bool:
+    def is_awaiting(self, question: FollowerAction) -> bool:
         """Whether it is this one that is under way, and not another, or none."""
-        return question is self._under_way
+        return question is self._pending
 
     def _flush(self) -> FlushTo | None:
         end = self._log.end_offset
-        is_due = self.state is State.FETCHING and self._log.counted_end < end
+        is_due = self.state is ReplicaFetchState.FETCHING and self._log.counted_end < end
         return FlushTo(end) if is_due else None
 
-    def _question(self) -> Question | None:
-        if self.state is State.STOPPED:
+    def _question(self) -> LeaderQuery | None:
+        if self.state is ReplicaFetchState.STOPPED:
             return None
         latest = self._log.epochs.latest
         epoch = NO_EPOCH if latest is None else latest
-        if self.state is State.FETCHING:
+        if self.state is ReplicaFetchState.FETCHING:
             end, start = self._log.end_offset, self._log.start_offset
             return Fetch(self.leader_epoch, end, epoch if self._compares else NO_EPOCH, start)
-        if self.state is State.TRUNCATING:
-            return AskEpochEnd(self.leader_epoch, epoch)
-        if self.state is State.LOCATING_EPOCH:
-            return AskEpochEnd(self.leader_epoch, self._local_start.epoch - 1)
-        return AskOffset(self.leader_epoch, _ASKED_BY[self.state])
+        if self.state is ReplicaFetchState.TRUNCATING:
+            return QueryEpochEnd(self.leader_epoch, epoch)
+        if self.state is ReplicaFetchState.LOCATING_EPOCH:
+            return QueryEpochEnd(self.leader_epoch, self._local_start.epoch - 1)
+        return QueryOffset(self.leader_epoch, _ASKED_BY[self.state])
 
     # What it is told by its leader
 
-    def fetched(self, question: Fetch, respond: Fetched) -> Take | None:
+    def fetched(self, question: Fetch, respond: FetchResult) -> AppendFetched | None:
         """None if there is nothing to take: see what is wanted now."""
-        if not self._is_responded(question):
+        if not self._resolve(question):
             return None
         if respond.diverging is not None:
-            self._part(respond.diverging)
+            self._diverge(respond.diverging)
             return None
-        self._under_way = question  # until the records are taken
-        return Take(
+        self._pending = question  # until the records are taken
+        return AppendFetched(
             question.leader_epoch, question.offset, respond.high_watermark, respond.start_offset
         )
 
-    def limits(self, take: Take) -> tuple[int, int]:
+    def limits(self, take: AppendFetched) -> tuple[int, int]:
         """The high watermark and the log start that `take` allows, once its records are appended."""
         high_watermark = min(take.high_watermark, self._log.end_offset)
         return high_watermark, min(take.start_offset, max(high_watermark, self._log.high_watermark))
 
-    def taken(self, take: Take) -> None:
+    def appended(self, take: AppendFetched) -> None:
         """It is in the log: the next records are wanted."""
         if self._is_under_way_for(take):
-            self._under_way = None
-            self._lost_place = False
+            self._pending = None
+            self._was_out_of_range = False
             self._next_back_off_ms = self._first_back_off_ms
 
-    def begin_before(self, take: Take, first_offset: int) -> None:
+    def start_before(self, take: AppendFetched, first_offset: int) -> None:
         """The records begin at `first_offset`, below the end of a log that is empty: the leader's log
         starts within their first batch. What was fetched is taken in answer to the next Fetch."""
         if self._is_under_way_for(take):
-            self._under_way = None
-            self._change = StartAnewAt(first_offset)
+            self._pending = None
+            self._pending_change = TruncateFullyAndStartAt(first_offset)
 
-    def epoch_ended(self, question: AskEpochEnd, respond: EpochEnd) -> None:
+    def epoch_ended(self, question: QueryEpochEnd, respond: EpochEnd) -> None:
         """OffsetForLeaderEpoch's answer; (-1, -1) if the leader knows no such epoch."""
-        if not self._is_responded(question):
+        if not self._resolve(question):
             return
-        if self.state is State.LOCATING_EPOCH:
+        if self.state is ReplicaFetchState.LOCATING_EPOCH:
             self._epoch_located(respond)
         else:
-            self._part(respond)
+            self._diverge(respond)
 
-    def located(self, question: AskOffset, respond: Located, now_ms: int) -> None:
+    def located(self, question: QueryOffset, respond: OffsetResult, now_ms: int) -> None:
         """ListOffsets' answer."""
-        if self._is_responded(question):
+        if self._resolve(question):
             _LOCATED[self.state](self, respond, now_ms)
 
-    def failed(self, question: Want | Take, error: ErrorCode, now_ms: int) -> None:
+    def failed(
+        self, question: FollowerAction | AppendFetched, error: ErrorCode, now_ms: int
+    ) -> None:
         """The leader answered with an error, or not at all; or what was wanted could not be done.
 
         CORRUPT_MESSAGE and what a connection says back off, KAFKA_STORAGE_ERROR (of the own log)
         stops.
         """
-        if isinstance(question, Take):
+        if isinstance(question, AppendFetched):
             if not self._is_under_way_for(question):
                 return
-            self._under_way = None
-        elif not self._is_responded(question):
+            self._pending = None
+        elif not self._resolve(question):
             return
-        outlived, self._outlived = self._outlived, False
+        outlived, self._superseded = self._superseded, False
         if error in _STOPS:
-            self.state = State.STOPPED
-            self._change = None
+            self.state = ReplicaFetchState.STOPPED
+            self._pending_change = None
         elif outlived:
             self._restart_partition()
         elif isinstance(question, Fetch) and error is ErrorCode.offset_out_of_range:
-            self._lose_place(now_ms)
+            self._handle_out_of_range(now_ms)
         elif isinstance(question, Fetch) and error is ErrorCode.offset_moved_to_tiered_storage:
-            self.state = State.LOCATING_TIER
+            self.state = ReplicaFetchState.LOCATING_TIER
         else:
             self._back_off(now_ms)
 
-    def _is_responded(self, question: Want) -> bool:
-        if question is not self._under_way:
+    def _resolve(self, question: FollowerAction) -> bool:
+        if question is not self._pending:
             return False
-        self._under_way = None
+        self._pending = None
         return True
 
-    def _is_under_way_for(self, take: Take) -> bool:
-        asked = self._under_way
+    def _is_under_way_for(self, take: AppendFetched) -> bool:
+        asked = self._pending
         return (
             isinstance(asked, Fetch)
             and asked.leader_epoch == take.leader_epoch
@@ -395,12 +403,12 @@ class Follower:
         self.due_ms = now_ms + self._next_back_off_ms
         self._next_back_off_ms = min(2 * self._next_back_off_ms, self._back_off_ms)
         if self.state in _GIVEN_UP_BY_ERROR:
-            self.state = State.FETCHING
-            self._change = None
+            self.state = ReplicaFetchState.FETCHING
+            self._pending_change = None
 
     # Where the logs part
 
-    def _part(self, leader: EpochEnd) -> None:
+    def _diverge(self, leader: EpochEnd) -> None:
         log = self._log
         decided = decide_truncation(
             log.epochs,
@@ -408,45 +416,49 @@ class Follower:
             high_watermark=log.high_watermark,
             leader=leader,
         )
-        self.state = State.FETCHING if self._compares or decided.done else State.TRUNCATING
+        self.state = (
+            ReplicaFetchState.FETCHING
+            if self._compares or decided.done
+            else ReplicaFetchState.TRUNCATING
+        )
         self._truncate(decided.offset)
 
     def _truncate(self, offset: int) -> None:
         """Even if that is the end: an epoch that began there and wrote nothing is to be forgotten."""
-        self._change = TruncateTo(offset)
+        self._pending_change = TruncateTo(offset)
 
     # The leader's log is elsewhere
 
-    def _lose_place(self, now_ms: int) -> None:
+    def _handle_out_of_range(self, now_ms: int) -> None:
         """Twice in a row, with nothing fetched between, the answers do not help: not at once again."""
-        if self._lost_place:
+        if self._was_out_of_range:
             self.due_ms = now_ms + self._back_off_ms
-        self._lost_place = True
-        self.state = State.LOCATING_END
+        self._was_out_of_range = True
+        self.state = ReplicaFetchState.LOCATING_END
 
-    def _end_located(self, respond: Located, now_ms: int) -> None:
+    def _end_located(self, respond: OffsetResult, now_ms: int) -> None:
         if respond.offset < self._log.end_offset:
-            self.state = State.FETCHING
+            self.state = ReplicaFetchState.FETCHING
             self._truncate(respond.offset)
         else:
-            self.state = State.LOCATING_START
+            self.state = ReplicaFetchState.LOCATING_START
 
-    def _start_located(self, respond: Located, now_ms: int) -> None:
-        self.state = State.FETCHING
+    def _start_located(self, respond: OffsetResult, now_ms: int) -> None:
+        self.state = ReplicaFetchState.FETCHING
         if respond.offset > self._log.end_offset:
-            self._change = StartAnewAt(respond.offset)
+            self._pending_change = TruncateFullyAndStartAt(respond.offset)
 
-    def _tier_located(self, respond: Located, now_ms: int) -> None:
+    def _tier_located(self, respond: OffsetResult, now_ms: int) -> None:
         self._tier_start = respond.offset
-        self.state = State.LOCATING_LOCAL
+        self.state = ReplicaFetchState.LOCATING_LOCAL
 
-    def _local_located(self, respond: Located, now_ms: int) -> None:
+    def _local_located(self, respond: OffsetResult, now_ms: int) -> None:
         if respond.offset <= self._tier_start:
-            self.state = State.FETCHING
-            self._change = StartAnewAt(respond.offset)
+            self.state = ReplicaFetchState.FETCHING
+            self._pending_change = TruncateFullyAndStartAt(respond.offset)
         elif respond.epoch > 0:
             self._local_start = respond
-            self.state = State.LOCATING_EPOCH
+            self.state = ReplicaFetchState.LOCATING_EPOCH
         else:
             self._build(respond, respond.epoch)
 
@@ -455,32 +467,34 @@ class Follower:
         local = self._local_start
         self._build(local, respond.epoch if respond.end_offset >= local.offset else local.epoch)
 
-    def _build(self, local: Located, epoch: int) -> None:
-        self.state = State.BUILDING_REMOTE_AUX
-        self._change = BuildRemoteAux(self.leader_epoch, local.offset, epoch, self._tier_start)
+    def _build(self, local: OffsetResult, epoch: int) -> None:
+        self.state = ReplicaFetchState.BUILDING_REMOTE_AUX
+        self._pending_change = BuildRemoteLogAuxState(
+            self.leader_epoch, local.offset, epoch, self._tier_start
+        )
 
     # What it did to its log
 
     def changed(self, change: LogChange) -> None:
         """It is done: the log is as it says."""
-        if not self._is_responded(change):
+        if not self._resolve(change):
             return
-        self._change = None
-        outlived, self._outlived = self._outlived, False
+        self._pending_change = None
+        outlived, self._superseded = self._superseded, False
         if outlived:
             self._restart_partition()
-        elif self.state is State.BUILDING_REMOTE_AUX:
-            self.state = State.FETCHING
+        elif self.state is ReplicaFetchState.BUILDING_REMOTE_AUX:
+            self.state = ReplicaFetchState.FETCHING
 
     def _restart_partition(self) -> None:
-        if self.state is not State.STOPPED:
+        if self.state is not ReplicaFetchState.STOPPED:
             self._begin()
 
 
-_Located = Callable[[Follower, Located, int], None]
-_LOCATED: dict[State, _Located] = {
-    State.LOCATING_END: Follower._end_located,
-    State.LOCATING_START: Follower._start_located,
-    State.LOCATING_TIER: Follower._tier_located,
-    State.LOCATING_LOCAL: Follower._local_located,
+_Located = Callable[[FollowerState, OffsetResult, int], None]
+_LOCATED: dict[ReplicaFetchState, _Located] = {
+    ReplicaFetchState.LOCATING_END: FollowerState._end_located,
+    ReplicaFetchState.LOCATING_START: FollowerState._start_located,
+    ReplicaFetchState.LOCATING_TIER: FollowerState._tier_located,
+    ReplicaFetchState.LOCATING_LOCAL: FollowerState._local_located,
 }

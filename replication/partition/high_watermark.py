@@ -23,7 +23,7 @@ def decide_high_watermark(
     return max(current, min(known))
 
 
-class Unseen:
+class UncommittedBytes:
     def __init__(self, high_watermark: int, end_offset: int) -> None:
         """The log ends at `end_offset` so far."""
         self._plenty_to = end_offset if end_offset > high_watermark else UNKNOWN

@@ -28,7 +28,7 @@ import enum
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.values import value_class
 
-Replicas = frozenset[int]
+ReplicaIds = frozenset[int]
 
 _REFUSED = frozenset({ErrorCode.operation_not_attempted, ErrorCode.ineligible_replica})
 _UNKNOWN = frozenset(
@@ -43,7 +43,7 @@ _UNKNOWN = frozenset(
 )
 
 
-class Outcome(enum.Enum):
+class ProposalOutcome(enum.Enum):
     """What an answer has made of a proposal."""
 
     COMMITTED = "committed"
@@ -54,47 +54,47 @@ class Outcome(enum.Enum):
 
 
 @value_class
-class Proposal:
+class IsrProposal:
     """An in-sync set that the controller is asked for, in place of the one of `partition_epoch`."""
 
-    in_sync: Replicas
+    isr: ReplicaIds
     leader_epoch: int
     partition_epoch: int
 
 
 @value_class
-class Altered:
+class CommittedIsr:
     """AlterPartition's answer: what is committed now."""
 
-    in_sync: Replicas
+    isr: ReplicaIds
     leader_epoch: int
     partition_epoch: int
 
 
-class InSyncSet:
+class IsrState:
     """See the module. Of one leader in all its epochs, as `adopt` tells them."""
 
-    def __init__(self, committed: Replicas, leader_epoch: int, partition_epoch: int) -> None:
+    def __init__(self, committed: ReplicaIds, leader_epoch: int, partition_epoch: int) -> None:
         self.committed = committed
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
-        self.proposal: Proposal | None = None
+        self.proposal: IsrProposal | None = None
         """Under way, or waiting for the image that tells what became of it."""
 
     @property
-    def maximal(self) -> Replicas:
+    def maximal(self) -> ReplicaIds:
         if self.proposal is None:
             return self.committed
-        return self.committed | self.proposal.in_sync
+        return self.committed | self.proposal.isr
 
-    def propose(self, in_sync: Replicas) -> Proposal:
+    def propose(self, in_sync: ReplicaIds) -> IsrProposal:
         """ValueError while another proposal is under way."""
         if self.proposal is not None:
             raise ValueError(f"{self.proposal} is under way")
-        self.proposal = Proposal(in_sync, self.leader_epoch, self.partition_epoch)
+        self.proposal = IsrProposal(in_sync, self.leader_epoch, self.partition_epoch)
         return self.proposal
 
-    def adopt(self, committed: Replicas, leader_epoch: int, partition_epoch: int) -> bool:
+    def adopt(self, committed: ReplicaIds, leader_epoch: int, partition_epoch: int) -> bool:
         """An image says so. False if it is behind what is known, and nothing changed.
 
         An image of the same epochs leaves a proposal alone: it was made when the image was already
@@ -109,23 +109,25 @@ class InSyncSet:
         self.partition_epoch = partition_epoch
         return True
 
-    def responded(self, proposal: Proposal, respond: Altered | ErrorCode) -> Outcome:
+    def responded(
+        self, proposal: IsrProposal, respond: CommittedIsr | ErrorCode
+    ) -> ProposalOutcome:
         """See the table. STALE: `proposal` is not the one under way any more."""
         if proposal is not self.proposal:
-            return Outcome.STALE
-        if isinstance(respond, Altered):
+            return ProposalOutcome.STALE
+        if isinstance(respond, CommittedIsr):
             return self._altered(respond)
         if respond in _REFUSED:
             self.proposal = None
-            return Outcome.DROPPED
-        return Outcome.WAITS if respond in _UNKNOWN else Outcome.AGAIN
+            return ProposalOutcome.DROPPED
+        return ProposalOutcome.WAITS if respond in _UNKNOWN else ProposalOutcome.AGAIN
 
-    def _altered(self, respond: Altered) -> Outcome:
+    def _altered(self, respond: CommittedIsr) -> ProposalOutcome:
         if respond.leader_epoch != self.leader_epoch:
-            return Outcome.WAITS
+            return ProposalOutcome.WAITS
         if respond.partition_epoch < self.partition_epoch:
-            return Outcome.WAITS
+            return ProposalOutcome.WAITS
         self.proposal = None
-        self.committed = respond.in_sync
+        self.committed = respond.isr
         self.partition_epoch = respond.partition_epoch
-        return Outcome.COMMITTED
+        return ProposalOutcome.COMMITTED

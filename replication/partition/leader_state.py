@@ -31,10 +31,16 @@ from odradek.replication.errors import (
     UnknownLeaderEpoch,
 )
 from odradek.replication.partition.high_watermark import decide_high_watermark
-from odradek.replication.partition.isr_state import Altered, InSyncSet, Outcome, Proposal, Replicas
+from odradek.replication.partition.isr_state import (
+    CommittedIsr,
+    IsrProposal,
+    IsrState,
+    ProposalOutcome,
+    ReplicaIds,
+)
 from odradek.seams.values import value_class
 
-UNTOLD = -1
+NO_BROKER_EPOCH = -1
 """A broker epoch that the controller does not check."""
 
 
@@ -44,7 +50,7 @@ NEVER = -(1 << 62)
 
 
 @value_class
-class Progress:
+class FollowerProgress:
     """Offsets are -1 and times NEVER until the first fetch. A broker epoch is None until then, and -1 of
     a follower that does not tell it (before KIP-903)."""
 
@@ -58,14 +64,14 @@ class Progress:
 
     def after_fetch(
         self, offset: int, start_offset: int, broker_epoch: int, leader_end_offset: int, now_ms: int
-    ) -> Progress:
+    ) -> FollowerProgress:
         """The follower asked for what is at `offset`: it has all that is below."""
         caught_up_ms = self.caught_up_ms if offset >= self.end_offset else NEVER
         if offset >= leader_end_offset:
             caught_up_ms = max(caught_up_ms, now_ms)
         elif offset >= self.leader_end_offset:
             caught_up_ms = max(caught_up_ms, self.fetched_ms)
-        return Progress(
+        return FollowerProgress(
             end_offset=offset,
             start_offset=start_offset,
             leader_end_offset=max(leader_end_offset, self.leader_end_offset),
@@ -74,11 +80,13 @@ class Progress:
             broker_epoch=broker_epoch,
         )
 
-    def after_election(self, leader_end_offset: int, now_ms: int, *, in_sync: bool) -> Progress:
+    def after_election(
+        self, leader_end_offset: int, now_ms: int, *, in_sync: bool
+    ) -> FollowerProgress:
         """The leader was elected again: who is in sync gets its time anew, who is not has to fetch
         before it can be. What it has is known from before."""
         since_ms = now_ms if in_sync else NEVER
-        return Progress(
+        return FollowerProgress(
             end_offset=self.end_offset,
             start_offset=self.start_offset,
             leader_end_offset=leader_end_offset,
@@ -127,20 +135,20 @@ class AdvanceHighWatermark:
 
 @value_class
 class AlterPartition:
-    """Ask the controller; `Leader.altered` wants the answer, with this `proposal`.
+    """Ask the controller; `LeaderState.altered` wants the answer, with this `proposal`.
 
     `in_sync`: (broker, its epoch, or -1) by broker id.
     """
 
-    proposal: Proposal
-    in_sync: tuple[tuple[int, int], ...]
+    proposal: IsrProposal
+    isr: tuple[tuple[int, int], ...]
 
 
-Action = BeginEpoch | AdvanceHighWatermark | AlterPartition
-NOTHING: Sequence[Action] = ()
+LeaderAction = BeginEpoch | AdvanceHighWatermark | AlterPartition
+NOTHING: Sequence[LeaderAction] = ()
 
 
-class Leader:
+class LeaderState:
     """See the module. Times are monotonic, in ms. The actions of one call are to be done before the
     next one: the log's end and high watermark are read anew in each."""
 
@@ -156,35 +164,35 @@ class Leader:
         self._log = log
         self._brokers = brokers
         self._lag_max_ms = lag_max_ms
-        self._followers: dict[int, Progress] = {}
+        self._followers: dict[int, FollowerProgress] = {}
         self.start_offset = 0
         """Where the epoch begins."""
-        self.in_sync = InSyncSet(frozenset(), leader_epoch=-1, partition_epoch=-1)
-        self._asked: AlterPartition | None = None
+        self.isr = IsrState(frozenset(), leader_epoch=-1, partition_epoch=-1)
+        self._last_request: AlterPartition | None = None
         """What the newest proposal was made by. It is sent again as it was: a broker that restarted since
         may have lost what it was proposed for, and only its epoch of then tells the controller."""
 
     @property
     def leader_epoch(self) -> int:
-        return self.in_sync.leader_epoch
+        return self.isr.leader_epoch
 
     @property
-    def followers(self) -> dict[int, Progress]:
+    def followers(self) -> dict[int, FollowerProgress]:
         return dict(self._followers)
 
     # What the cluster decided
 
-    def adopt(self, image: PartitionImage, now_ms: int) -> Sequence[Action]:
+    def adopt(self, image: PartitionImage, now_ms: int) -> Sequence[LeaderAction]:
         """This node leads by `image`: elected, elected again, or something else has changed."""
         elected = image.leader_epoch > self.leader_epoch
         committed = frozenset(image.isr)
-        if not self.in_sync.adopt(committed, image.leader_epoch, image.partition_epoch):
+        if not self.isr.adopt(committed, image.leader_epoch, image.partition_epoch):
             return NOTHING
         followers = [each for each in image.replicas if each != self._node_id]
         known, end = self._followers, self._log.end_offset
-        self._followers = {each: known.get(each, Progress()) for each in followers}
+        self._followers = {each: known.get(each, FollowerProgress()) for each in followers}
         if not elected:
-            return self._progress(now_ms)
+            return self._advance_high_watermark(now_ms)
         self.start_offset = end
         self._followers = {
             each: progress.after_election(
@@ -192,22 +200,22 @@ class Leader:
             )
             for each, progress in self._followers.items()
         }
-        return [BeginEpoch(image.leader_epoch, end), *self._progress(now_ms)]
+        return [BeginEpoch(image.leader_epoch, end), *self._advance_high_watermark(now_ms)]
 
-    def brokers_changed(self, now_ms: int) -> Sequence[Action]:
+    def brokers_changed(self, now_ms: int) -> Sequence[LeaderAction]:
         """One was fenced, began to shut down, is back: who holds the high watermark may be another."""
-        return self._progress(now_ms)
+        return self._advance_high_watermark(now_ms)
 
     # What is appended and fetched
 
     def check_append(self) -> None:
         """Before an append with acks=all. Raises NotEnoughReplicas."""
-        in_sync, required = len(self.in_sync.committed), self._required
+        in_sync, required = len(self.isr.committed), self._required
         if in_sync < required:
             raise NotEnoughReplicas(f"{in_sync} of {required} required replicas are in sync")
 
-    def appended(self, now_ms: int) -> Sequence[Action]:
-        return self._progress(now_ms)
+    def appended(self, now_ms: int) -> Sequence[LeaderAction]:
+        return self._advance_high_watermark(now_ms)
 
     def check_fetch(self, follower: int, broker_epoch: int) -> None:
         """Before a follower's fetch is read for; its leader epoch is checked already.
@@ -223,7 +231,7 @@ class Leader:
 
     def fetched(
         self, follower: int, *, offset: int, start_offset: int, broker_epoch: int, now_ms: int
-    ) -> Sequence[Action]:
+    ) -> Sequence[LeaderAction]:
         """A follower's fetch was read for, and its log did not part from this one.
 
         `offset`: what it wants next, so it has all below. Raises as `check_fetch`.
@@ -232,44 +240,44 @@ class Leader:
         self._followers[follower] = self._followers[follower].after_fetch(
             offset, start_offset, broker_epoch, self._log.end_offset, now_ms
         )
-        return [*self._expand(follower), *self._progress(now_ms)]
+        return [*self._expand_isr(follower), *self._advance_high_watermark(now_ms)]
 
     # The in-sync set
 
-    def tick(self, now_ms: int) -> Sequence[Action]:
+    def tick(self, now_ms: int) -> Sequence[LeaderAction]:
         """Due every half replica.lag.time.max.ms: who lags leaves, who was waited for is not any more."""
-        return [*self._shrink(now_ms), *self._progress(now_ms)]
+        return [*self._shrink_isr(now_ms), *self._advance_high_watermark(now_ms)]
 
     def altered(
-        self, proposal: Proposal, respond: Altered | ErrorCode, now_ms: int
-    ) -> Sequence[Action]:
+        self, proposal: IsrProposal, respond: CommittedIsr | ErrorCode, now_ms: int
+    ) -> Sequence[LeaderAction]:
         """What came of an AlterPartition; a connection that broke is REQUEST_TIMED_OUT.
 
         One that is to be sent again is among the actions: the driver waits its back-off before.
         """
-        outcome = self.in_sync.responded(proposal, respond)
-        if outcome is Outcome.AGAIN:
-            assert self._asked is not None
-            return [self._asked]
-        return self._progress(now_ms)
+        outcome = self.isr.responded(proposal, respond)
+        if outcome is ProposalOutcome.AGAIN:
+            assert self._last_request is not None
+            return [self._last_request]
+        return self._advance_high_watermark(now_ms)
 
-    def out_of_sync(self, now_ms: int) -> Replicas:
+    def out_of_sync(self, now_ms: int) -> ReplicaIds:
         end = self._log.end_offset
         return frozenset(
             each
-            for each in self.in_sync.committed
+            for each in self.isr.committed
             if each != self._node_id
             and not self.progress_of(each).is_caught_up(end, now_ms, self._lag_max_ms)
         )
 
-    def _shrink(self, now_ms: int) -> Sequence[Action]:
-        if self.in_sync.proposal is not None:
+    def _shrink_isr(self, now_ms: int) -> Sequence[LeaderAction]:
+        if self.isr.proposal is not None:
             return NOTHING
         lagging = self.out_of_sync(now_ms)
-        return self._propose(self.in_sync.committed - lagging) if lagging else NOTHING
+        return self._propose_isr(self.isr.committed - lagging) if lagging else NOTHING
 
-    def _expand(self, follower: int) -> Sequence[Action]:
-        known = self.in_sync
+    def _expand_isr(self, follower: int) -> Sequence[LeaderAction]:
+        known = self.isr
         if known.proposal is not None or follower in known.committed:
             return NOTHING
         end = self.progress_of(follower).end_offset
@@ -277,15 +285,15 @@ class Leader:
             follower
         ):
             return NOTHING
-        return self._propose(known.committed | {follower})
+        return self._propose_isr(known.committed | {follower})
 
-    def _propose(self, in_sync: Replicas) -> Sequence[Action]:
-        proposal = self.in_sync.propose(in_sync)
-        claimed = tuple((each, self._claimed(each)) for each in sorted(in_sync))
-        self._asked = AlterPartition(proposal, claimed)
-        return [self._asked]
+    def _propose_isr(self, in_sync: ReplicaIds) -> Sequence[LeaderAction]:
+        proposal = self.isr.propose(in_sync)
+        claimed = tuple((each, self._broker_epoch_of(each)) for each in sorted(in_sync))
+        self._last_request = AlterPartition(proposal, claimed)
+        return [self._last_request]
 
-    def _claimed(self, member: int) -> int:
+    def _broker_epoch_of(self, member: int) -> int:
         """The broker epoch that the controller is to check `member` by.
 
         A member that has not fetched yet is there already: if it restarted, the controller has taken
@@ -293,23 +301,23 @@ class Leader:
         """
         if member == self._node_id:
             broker = self._brokers(member)
-            return UNTOLD if broker is None else broker.epoch
+            return NO_BROKER_EPOCH if broker is None else broker.epoch
         epoch = self.progress_of(member).broker_epoch
-        return UNTOLD if epoch is None else epoch
+        return NO_BROKER_EPOCH if epoch is None else epoch
 
     def _is_eligible(self, follower: int) -> bool:
         broker, epoch = self._brokers(follower), self.progress_of(follower).broker_epoch
-        return broker is not None and broker.active and epoch in (UNTOLD, broker.epoch)
+        return broker is not None and broker.active and epoch in (NO_BROKER_EPOCH, broker.epoch)
 
     def _is_current(self, follower: int, broker_epoch: int) -> bool:
         broker = self._brokers(follower)
-        if broker_epoch == UNTOLD or broker is None or broker.fenced:
+        if broker_epoch == NO_BROKER_EPOCH or broker is None or broker.fenced:
             return True
         return broker_epoch >= broker.epoch
 
-    def progress_of(self, replica: int) -> Progress:
+    def progress_of(self, replica: int) -> FollowerProgress:
         """Of one that has not fetched, or is no replica, nothing is known."""
-        return self._followers.get(replica) or Progress()
+        return self._followers.get(replica) or FollowerProgress()
 
     # What is replicated
 
@@ -320,7 +328,7 @@ class Leader:
 
     @property
     def is_under_min_isr(self) -> bool:
-        return len(self.in_sync.committed) < self._required
+        return len(self.isr.committed) < self._required
 
     def is_replicated(self, offset: int) -> bool:
         """Whether all below `offset` is, for an append with acks=all that waits.
@@ -329,7 +337,7 @@ class Leader:
         """
         if self._log.high_watermark < offset:
             return False
-        in_sync, required = len(self.in_sync.maximal), self._required
+        in_sync, required = len(self.isr.maximal), self._required
         if in_sync < required:
             raise NotEnoughReplicasAfterAppend(
                 f"{in_sync} of {required} required replicas are in sync, since it was appended"
@@ -346,11 +354,11 @@ class Leader:
         ]
         return min([self._log.start_offset, *starts])
 
-    def _progress(self, now_ms: int) -> Sequence[Action]:
-        offset = self._replicated(now_ms)
+    def _advance_high_watermark(self, now_ms: int) -> Sequence[LeaderAction]:
+        offset = self._high_watermark_candidate(now_ms)
         return [AdvanceHighWatermark(offset)] if offset > self._log.high_watermark else NOTHING
 
-    def _replicated(self, now_ms: int) -> int:
+    def _high_watermark_candidate(self, now_ms: int) -> int:
         current = self._log.high_watermark
         if self.is_under_min_isr:
             return current
@@ -361,13 +369,15 @@ class Leader:
             if progress.end_offset >= 0
         }
         ends[self._node_id] = counted
-        return decide_high_watermark(current, self._node_id, ends, self._counted(end, now_ms))
+        return decide_high_watermark(
+            current, self._node_id, ends, self._high_watermark_replicas(end, now_ms)
+        )
 
-    def _counted(self, end: int, now_ms: int) -> Replicas:
+    def _high_watermark_replicas(self, end: int, now_ms: int) -> ReplicaIds:
         """Whose logs the high watermark waits for."""
         joining = {
             each
             for each, progress in self._followers.items()
             if progress.is_caught_up(end, now_ms, self._lag_max_ms) and self._is_eligible(each)
         }
-        return self.in_sync.maximal | joining
+        return self.isr.maximal | joining

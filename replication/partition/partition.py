@@ -7,7 +7,7 @@ is ended by a timer that an append could end. Where the high watermark comes fro
 | this node | the high watermark | |
 |---|---|---|
 | has the only replica | is the log's end, as far as that counts | `PartitionLog.counted_end` |
-| leads others | follows from what these have fetched | `leading.py`, `leader.py` |
+| leads others | follows from what these have fetched | `leader_role.py`, `leader.py` |
 | follows | is what the leader says | `replicated`, which whoever fetches calls |
 
 While a follower's change of its log runs in a thread (`begin_change`), this node does not become the
@@ -32,15 +32,15 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.high_watermark import PLENTY_BYTES, Unseen
+from odradek.replication.partition.high_watermark import PLENTY_BYTES, UncommittedBytes
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
 from odradek.storage.log.read import Tip
 from odradek.storage.log.verifications import Guard
 
 if TYPE_CHECKING:
-    from odradek.replication.partition.leader_role import Leading, Surroundings
-    from odradek.replication.partition.refused_batches import Refusals
+    from odradek.replication.partition.leader_role import ClusterContext, LeaderRole
+    from odradek.replication.partition.refused_batches import RefusedBatches
 
 ACKS_ALL = -1
 NEWEST_BYTES_MAX = 4096
@@ -62,7 +62,7 @@ COUNTED = (
 )
 
 
-class Traffic:
+class PartitionTraffic:
     """Of one partition since it was opened, or of many.
 
     Bytes are those of batches. `produces` and `fetches` count partitions, not requests, as Kafka has
@@ -95,7 +95,7 @@ class Traffic:
         self.failed_produces += 1
         self.bytes_rejected += rejected_bytes
 
-    def add(self, other: Traffic) -> None:
+    def add(self, other: PartitionTraffic) -> None:
         """Count what `other` has counted, too."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -158,14 +158,14 @@ class Partition:
         topic_id: UUID,
         node_id: int,
         image: PartitionImage,
-        surroundings: Callable[[], Surroundings] | None = None,
+        surroundings: Callable[[], ClusterContext] | None = None,
     ) -> None:
         """`surroundings` is asked for when this node leads other replicas; without it none of these
         is ever known to have anything."""
         self.log = log
-        self.traffic: Traffic | None = None
+        self.traffic: PartitionTraffic | None = None
         """None where nobody is told of it."""
-        self._refusals: Refusals | None = None
+        self._refusals: RefusedBatches | None = None
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id
@@ -175,13 +175,13 @@ class Partition:
         self._end_watchers: dict[Watcher, None] = {}
         self._unannounced_bytes = 0
         self._newest: _Newest | None = None
-        self._unseen: Unseen | None = None
+        self._uncommitted_bytes: UncommittedBytes | None = None
         """Of a follower."""
         self._gone: KafkaError | None = None
         self._unchanged: trio.Event | None = None
         """Set when the change that is under way has ended."""
         self._put_off: PartitionImage | None = None
-        self.leading: Leading | None = None
+        self.leader_role: LeaderRole | None = None
         """None where this node does not lead, or has the only replica."""
         self.leader_epoch = -1
         self.leading_since = -1
@@ -200,7 +200,7 @@ class Partition:
         if self._gone is not None and image.leader == self._node_id:
             return
         self._put_off = None
-        if self.leading is not None and self.leading.is_ahead_of(image):
+        if self.leader_role is not None and self.leader_role.is_ahead_of(image):
             return
         if self._unchanged is not None and image.leader == self._node_id != self.leader:
             self._put_off = image
@@ -226,21 +226,21 @@ class Partition:
         self.assigned_directory = image.directory_of(self._node_id)
         """Where the cluster thinks that the log is (KIP-858)."""
         is_the_same = leads and self.leading_since == before
-        if self.leading is not None and (self._is_alone or not is_the_same):
-            self.leading.end()
-            self.leading = None
+        if self.leader_role is not None and (self._is_alone or not is_the_same):
+            self.leader_role.end()
+            self.leader_role = None
 
     def _lead(self, image: PartitionImage) -> None:
         """Begin the epoch, if this node leads it, and see what is replicated by that."""
         if image.leader != self._node_id:
             return
-        self._unseen = None
+        self._uncommitted_bytes = None
         self.log.ask_for_flush()
         try:
             if not self._is_alone and self._surroundings is not None:
-                if self.leading is None:
-                    self.leading = self._begin_leading(self._surroundings())
-                self.leading.adopt(image)
+                if self.leader_role is None:
+                    self.leader_role = self._begin_leading(self._surroundings())
+                self.leader_role.adopt(image)
                 return
             if self.log.epochs.latest != image.leader_epoch:
                 self.log.assign_epoch(image.leader_epoch, self.log.end_offset)
@@ -250,10 +250,10 @@ class Partition:
             self._unannounced_bytes = PLENTY_BYTES  # others were waited for; how much, they knew
         self._advance()
 
-    def _begin_leading(self, surroundings: Surroundings) -> Leading:
-        from odradek.replication.partition.leader_role import Leading
+    def _begin_leading(self, surroundings: ClusterContext) -> LeaderRole:
+        from odradek.replication.partition.leader_role import LeaderRole
 
-        return Leading(self.log, self._node_id, self.topic_id, surroundings, self._announce)
+        return LeaderRole(self.log, self._node_id, self.topic_id, surroundings, self._announce)
 
     @property
     def is_leader(self) -> bool:
@@ -307,10 +307,10 @@ class Partition:
         """
         if self._gone is not None or self.leader != self._node_id:
             self.check_leader()
-        leading = self.leading
-        if leading is not None and acks == ACKS_ALL:
+        leader_role = self.leader_role
+        if leader_role is not None and acks == ACKS_ALL:
             try:
-                leading.leader.check_append()
+                leader_role.state.check_append()
             except NotEnoughReplicas:
                 # One that is committed is no append. (Kafka refuses it too; its producer then takes it for one
                 # that was never written, and what follows it for out of order.)
@@ -330,13 +330,13 @@ class Partition:
                 at_once=at_once,
             )
         except DiskFull as error:
-            if leading is not None:
-                leading.disk_full(error)
+            if leader_role is not None:
+                leader_role.disk_full(error)
             raise
         if self.traffic is not None:  # what came in, as Kafka counts it
             self.traffic.appended(appended.last_offset - appended.first_offset + 1, len(records))
         size_bytes = appended.size_bytes  # what there is to be read of it
-        if leading is None:
+        if leader_role is None:
             if self._watchers and origin is Origin.CLIENT:
                 self._keep_newest(appended)
             if not appended.duplicate:
@@ -345,16 +345,16 @@ class Partition:
         elif not appended.duplicate:
             for watcher in tuple(self._end_watchers):
                 watcher.visible(self, size_bytes)
-            leading.appended(size_bytes)
+            leader_role.appended(size_bytes)
         return appended
 
     def told(self, records: memoryview, error: KafkaError) -> KafkaError:
         """What the client that sent `records` is told where `append` raised `error`: that, or why a batch
         was refused that they come behind (see `refusals`)."""
         if self._refusals is None:
-            from odradek.replication.partition.refused_batches import Refusals
+            from odradek.replication.partition.refused_batches import RefusedBatches
 
-            self._refusals = Refusals()
+            self._refusals = RefusedBatches()
         return self._refusals.told(records, error)
 
     def _keep_newest(self, appended: Appended) -> None:
@@ -383,20 +383,20 @@ class Partition:
         and NotEnoughReplicasAfterAppend if it is replicated to fewer than min.insync.replicas.
         """
         self.check_led_since(epoch)
-        if self.leading is None:
+        if self.leader_role is None:
             return self.log.high_watermark > offset
-        return self.leading.leader.is_replicated(offset + 1)
+        return self.leader_role.state.is_replicated(offset + 1)
 
     # Being fetched from by followers
 
     def check_follower(self, follower: int, broker_epoch: int, *, tells_epoch: bool = True) -> None:
-        """Before a follower's fetch is read for, after `check_leader`; see `Leader.check_fetch`.
+        """Before a follower's fetch is read for, after `check_leader`; see `LeaderState.check_fetch`.
 
         One that does not tell the leader epoch it knows (before KIP-320) is told NotLeader in place of
         UnknownLeaderEpoch.
         """
-        if self.leading is not None and (tells_epoch or follower in self.replicas):
-            self.leading.leader.check_fetch(follower, broker_epoch)
+        if self.leader_role is not None and (tells_epoch or follower in self.replicas):
+            self.leader_role.state.check_fetch(follower, broker_epoch)
             return
         unknown = UnknownLeaderEpoch if tells_epoch else NotLeader
         raise unknown(f"broker {follower} has no replica of {self!r} yet")
@@ -404,25 +404,25 @@ class Partition:
     def fetched(self, follower: int, *, offset: int, start_offset: int, broker_epoch: int) -> None:
         """A follower's fetch was read for, and its log does not part from this one."""
         self.check_leader()
-        if self.leading is None:
+        if self.leader_role is None:
             raise NotLeader(f"{self!r} has no other replica now")
-        self.leading.fetched(
+        self.leader_role.fetched(
             follower, offset=offset, start_offset=start_offset, broker_epoch=broker_epoch
         )
 
     @property
     def is_behind_its_epoch(self) -> bool:
         """Whether the high watermark is still that of the time before this leader epoch."""
-        if self.leading is not None:
-            return self.leading.leader.start_offset > self.log.high_watermark
+        if self.leader_role is not None:
+            return self.leader_role.state.start_offset > self.log.high_watermark
         epochs = self.log.epochs.entries
         return self.is_leader and bool(epochs) and epochs[-1].start_offset > self.log.high_watermark
 
     def low_watermark(self) -> int:
-        """Where the logs of all replicas that are up start at the least; see `Leader`."""
-        if self.leading is None:
+        """Where the logs of all replicas that are up start at the least; see `LeaderState`."""
+        if self.leader_role is None:
             return self.log.log_start_offset
-        return self.leading.leader.low_watermark()
+        return self.leader_role.state.low_watermark()
 
     def delete_before(self, offset: int, reason: str) -> None:
         """Move the log's start up; followers are told with their next answers."""
@@ -441,8 +441,8 @@ class Partition:
     def _flushed(self) -> None:
         if self._gone is not None or not self.is_leader:
             return
-        if self.leading is not None:
-            self.leading.flushed()
+        if self.leader_role is not None:
+            self.leader_role.flushed()
         else:
             self._advance()
 
@@ -478,18 +478,18 @@ class Partition:
         log = self.log
         if self.traffic is not None:
             self.traffic.replicated_bytes_in += size_bytes
-        if self._unseen is None:
-            self._unseen = Unseen(log.high_watermark, log.end_offset)
+        if self._uncommitted_bytes is None:
+            self._uncommitted_bytes = UncommittedBytes(log.high_watermark, log.end_offset)
         elif size_bytes:
-            self._unseen.appended(log.end_offset, size_bytes)
+            self._uncommitted_bytes.appended(log.end_offset, size_bytes)
         if log.advance_high_watermark(high_watermark):
-            self._announce(self._unseen.seen_to(log.high_watermark))
+            self._announce(self._uncommitted_bytes.seen_to(log.high_watermark))
 
     # Waiting
 
     def watch(self, watcher: Watcher, *, end: bool = False) -> None:
         """Tell `watcher` of what becomes visible; with `end`, of what the leader appends."""
-        if end and self.leading is not None:
+        if end and self.leader_role is not None:
             self._end_watchers[watcher] = None
         else:
             self._watchers[watcher] = None
@@ -516,9 +516,9 @@ class Partition:
         """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""
         self._gone = reason
         self._put_off = None
-        if self.leading is not None:
-            self.leading.end()
-            self.leading = None
+        if self.leader_role is not None:
+            self.leader_role.end()
+            self.leader_role = None
         self._interrupt()
 
     def _interrupt(self) -> None:

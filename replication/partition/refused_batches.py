@@ -40,7 +40,7 @@ class _Refused:
     """How many more the producer may have sent before it knew."""
 
 
-class Refusals:
+class RefusedBatches:
     """Of one partition."""
 
     def __init__(self) -> None:

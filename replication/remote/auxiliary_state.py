@@ -18,7 +18,7 @@ from itertools import pairwise
 import trio
 
 from odradek.protocol.errors import KafkaError
-from odradek.replication.partition.follower_state import BuildRemoteAux
+from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
 from odradek.seams.files import Buffer
 from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
@@ -61,7 +61,9 @@ class AuxiliaryState:
         self._offload = offload
         self._on_built = on_built
 
-    async def beginning(self, partition_log: PartitionLog, change: BuildRemoteAux) -> Beginning:
+    async def beginning(
+        self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
+    ) -> Beginning:
         """As `RemoteTier.beginning`. Raises RemoteStorageError."""
         try:
             found = await self._beginning(partition_log, change)
@@ -71,7 +73,9 @@ class AuxiliaryState:
         self._on_built(partition_log.topic, False)
         return found
 
-    async def _beginning(self, partition_log: PartitionLog, change: BuildRemoteAux) -> Beginning:
+    async def _beginning(
+        self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
+    ) -> Beginning:
         segment = await self._segment_before(partition_log, change)
         epochs = await self._fetch(segment, IndexType.LEADER_EPOCH)
         producers = await self._fetch(segment, IndexType.PRODUCER_SNAPSHOT)
@@ -84,7 +88,7 @@ class AuxiliaryState:
         )
 
     async def _segment_before(
-        self, partition_log: PartitionLog, change: BuildRemoteAux
+        self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
     ) -> RemoteLogSegmentMetadata:
         """The one with the record before the leader's local start."""
         name, offset = (

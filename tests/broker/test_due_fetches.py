@@ -13,7 +13,7 @@ import trio.testing
 from odradek.broker.apis.fetch import Response, fetch
 from odradek.broker.fetch import purgatory as fetch_wait
 from odradek.broker.fetch.log_reading import PARTITIONS_A_TURN
-from odradek.broker.fetch.purgatory import RESPONDED_AT_ONCE, DueFetches
+from odradek.broker.fetch.purgatory import COMPLETED_AT_ONCE, CompletableFetches
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages
@@ -33,7 +33,7 @@ from odradek.testing import Broker
 VERSION = 12
 OTHER, EPOCH = 2, 3
 """A follower, and the leader epoch."""
-PATIENCE_SECONDS = 20
+YIELD_SECONDS = 20
 
 
 def batch(size: int = 100) -> bytes:
@@ -70,7 +70,7 @@ class Fetches:
         self, min_bytes: int = 1, indexes: Sequence[int] = (0,), max_bytes: int = 2**20
     ) -> None:
         request = FetchRequest()
-        request.max_wait_ms = PATIENCE_SECONDS * 2000
+        request.max_wait_ms = YIELD_SECONDS * 2000
         request.min_bytes, request.max_bytes = min_bytes, max_bytes
         request.isolation_level = self.isolation_level
         partitions = [FetchPartition(index, -1, 0, -1, -1, 2**20) for index in indexes]
@@ -83,7 +83,7 @@ class Fetches:
         request = FetchRequest()
         request.replica_id = OTHER
         request.session_id, request.session_epoch = session_id, session_epoch
-        request.max_wait_ms = PATIENCE_SECONDS * 2000 if session_id else 0
+        request.max_wait_ms = YIELD_SECONDS * 2000 if session_id else 0
         request.min_bytes, request.max_bytes, request.topics = 1, 2**20, topics
         return await fetch(request, self._context())
 
@@ -118,12 +118,12 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
         append(partition, batch())
-        assert fetches.node.services.due_fetches.waits
-        fetches.node.services.due_fetches.respond()
+        assert fetches.node.services.completable_fetches.waits
+        fetches.node.services.completable_fetches.respond()
         (respond,) = fetches.at_once
         assert len(records_of(respond)) == len(batch())
         assert partition.log.tip.segment.file.pins == 0
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(YIELD_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
         assert fetches.by_tasks == [None], "answered twice"
@@ -140,7 +140,7 @@ async def test_what_was_just_appended_is_not_looked_up(
         await trio.testing.wait_all_tasks_blocked()
         monkeypatch.delattr(LogReads, "read")
         append(partition, batch())
-        fetches.node.services.due_fetches.respond()
+        fetches.node.services.completable_fetches.respond()
         ((_, told),) = fetches.at_once[0].chosen
         assert told.aborted_transactions == ([] if isolation_level else None)
         assert len(records_of(fetches.at_once[0])) == len(batch())
@@ -158,7 +158,7 @@ async def test_what_was_just_appended_counts_against_the_bytes_of_the_request(ro
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
             append(partition, batch())
-        fetches.node.services.due_fetches.respond()
+        fetches.node.services.completable_fetches.respond()
         (respond,) = fetches.at_once
         found = [sum(map(len, told.records)) for _, told in respond.chosen]  # type: ignore[arg-type]
         assert found == [size, size if room else 0]
@@ -171,7 +171,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
     answered, it goes on at once."""
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
-        due = fetches.node.services.due_fetches
+        due = fetches.node.services.completable_fetches
         partition = await fetches.partition()
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
@@ -188,7 +188,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
         if asks_on == "after":
             assert not fetches.by_tasks
             fetches.asks_on.set()
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(YIELD_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
         assert fetches.by_tasks == [None]
@@ -203,7 +203,7 @@ async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(2):
             append(partition, batch())
-            fetches.node.services.due_fetches.respond()
+            fetches.node.services.completable_fetches.respond()
         with trio.fail_after(PATIENCE_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
@@ -224,9 +224,9 @@ async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to
         nursery.start_soon(fetches.ask_as_follower, first.session_id, 1, [])
         await trio.testing.wait_all_tasks_blocked()
         for partition in both:
-            node.services.due_fetches.has_active_connection = True
+            node.services.completable_fetches.has_active_connection = True
             append(partition, batch())
-            node.services.due_fetches.respond()
+            node.services.completable_fetches.respond()
         assert len(fetches.at_once) == 1
         fetches.asks_on.set()
 
@@ -235,7 +235,7 @@ async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to
 async def test_those_too_many_for_one_step_are_answered_by_their_tasks(
     has_active_connection: bool,
 ) -> None:
-    count = RESPONDED_AT_ONCE + 3
+    count = COMPLETED_AT_ONCE + 3
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -243,11 +243,11 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks(
             for _ in range(count):
                 nursery.start_soon(fetches.fetch)
             await trio.testing.wait_all_tasks_blocked()
-            fetches.node.services.due_fetches.has_active_connection = has_active_connection
+            fetches.node.services.completable_fetches.has_active_connection = has_active_connection
             append(partition, batch())
-            fetches.node.services.due_fetches.respond()
+            fetches.node.services.completable_fetches.respond()
             assert len(fetches.at_once) == RESPONDED_AT_ONCE
-            assert not fetches.node.services.due_fetches.waits
+            assert not fetches.node.services.completable_fetches.waits
         assert fetches.by_tasks.count(None) == RESPONDED_AT_ONCE
         assert len(fetches.by_tasks) == count
 
@@ -264,7 +264,7 @@ async def test_nobody_is_due_once_their_tasks_have_run() -> None:
         assert not fetches.at_once
         (respond,) = fetches.by_tasks
         assert respond is not None
-        assert not fetches.node.services.due_fetches.waits
+        assert not fetches.node.services.completable_fetches.waits
 
 
 async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
@@ -281,7 +281,7 @@ async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
             nursery.start_soon(fail)
             await trio.testing.wait_all_tasks_blocked()
             append(partition, batch())
-            fetches.node.services.due_fetches.respond()
+            fetches.node.services.completable_fetches.respond()
 
 
 @pytest.mark.parametrize("has_active_connection", [False, True])
@@ -295,14 +295,14 @@ async def test_what_takes_more_is_left_to_the_task(what: str, has_active_connect
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetches.fetch, min_bytes)
             await trio.testing.wait_all_tasks_blocked()
-            fetches.node.services.due_fetches.has_active_connection = has_active_connection
+            fetches.node.services.completable_fetches.has_active_connection = has_active_connection
             append(partition, batch(200_000) if what == "too much" else small)
             if what == "changed hands":
                 partition.retire(NotLeader("it went to another node"))
             elif what == "too little after all":
                 append(partition, small)
                 partition.log.advance_log_start(1, "a test")
-            fetches.node.services.due_fetches.respond()
+            fetches.node.services.completable_fetches.respond()
             assert not fetches.at_once
         (respond,) = fetches.by_tasks
         assert respond is not None
@@ -328,7 +328,7 @@ async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
         partition = await fetches.partition()
         await fetches.node.partitions.get("t", None, 1)
         indexes = [0] * (PARTITIONS_A_TURN - 1) + [1] * (PARTITIONS_A_TURN + 1)  # three turns
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(YIELD_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fetches.fetch, 1, indexes)
                 await trio.lowlevel.checkpoint()
@@ -436,14 +436,14 @@ async def test_a_fetch_that_is_woken_while_earlier_answers_are_sent_is_answered_
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(YIELD_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
                 )
                 await trio.testing.wait_all_tasks_blocked()
                 append(partition, batch())
-                node.services.due_fetches.respond()
+                node.services.completable_fetches.respond()
                 connection.drained.set()
     size = int.from_bytes(connection.sent[:4], "big")
     assert connection.sent[4:8] == (6).to_bytes(4, "big")
@@ -461,7 +461,7 @@ def fetch_of_t(offset: int = 0) -> bytes:
         apis.FETCH.key,
         VERSION,
         {
-            "max_wait": PATIENCE_SECONDS * 2000,
+            "max_wait": YIELD_SECONDS * 2000,
             "min_bytes": 1,
             "max_bytes": 2**20,
             "topics": [{"topic": "t", "partitions": [partition]}],
@@ -479,9 +479,9 @@ async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
         await trio.testing.wait_all_tasks_blocked()
         now = node.seams.clock.monotonic()
         assert client.idle_seconds(now + 60) == 0, "it waits for us"
-        node.services.due_fetches.has_active_connection = True
+        node.services.completable_fetches.has_active_connection = True
         append(partition, batch())
-        node.services.due_fetches.respond()
+        node.services.completable_fetches.respond()
         assert connection.sent
         assert client.idle_seconds(now + 60) > 50
         connection.interrupt()
@@ -496,15 +496,15 @@ async def test_what_the_socket_does_not_take_follows(
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
-        with trio.fail_after(PATIENCE_SECONDS):
+        with trio.fail_after(YIELD_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
                 )
                 await trio.testing.wait_all_tasks_blocked()
-                node.services.due_fetches.has_active_connection = has_active_connection
+                node.services.completable_fetches.has_active_connection = has_active_connection
                 append(partition, batch())
-                node.services.due_fetches.respond()
+                node.services.completable_fetches.respond()
                 assert bool(connection.sent) == bool(room)
                 connection.interrupt()
     if not room:
@@ -550,7 +550,7 @@ def test_clients_that_were_sent_something_are_offered_the_processor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processor = Processor(monkeypatch)
-    due = DueFetches(processor)  # type: ignore[arg-type]
+    due = CompletableFetches(processor)  # type: ignore[arg-type]
     due.respond()
     due.add(Responded(can_be=False))  # type: ignore[arg-type]
     due.respond()
@@ -567,7 +567,7 @@ def test_a_processor_that_is_taken_for_long_is_offered_seldom(
 ) -> None:
     """One hundredth of the time, at the most, is waited for who computes."""
     processor = Processor(monkeypatch)
-    due = DueFetches(processor)  # type: ignore[arg-type]
+    due = CompletableFetches(processor)  # type: ignore[arg-type]
     processor.seconds = 0.003
     began = processor.now
     for _ in range(10_000):

@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 
 from odradek.broker.fetch.session_cache import (
-    FetchPlan,
-    FetchSessions,
+    CachedPartition,
+    FetchContext,
+    FetchSessionCache,
     InvalidSessionEpoch,
     SessionNotFound,
     SessionTopicIds,
-    Wanted,
 )
 from odradek.protocol.fetch import FetchedPartition
 from odradek.seams.entropy import SeededEntropy
@@ -21,8 +21,8 @@ from odradek.seams.entropy import SeededEntropy
 TOPIC = UUID(int=7)
 
 
-def wanted(index: int, offset: int = 0) -> Wanted:
-    return Wanted(None, TOPIC, index, offset, 1024)
+def wanted(index: int, offset: int = 0) -> CachedPartition:
+    return CachedPartition(None, TOPIC, index, offset, 1024)
 
 
 def respond(
@@ -42,12 +42,12 @@ class Client:
     """Sends what a client would, and looks at what it gets."""
 
     def __init__(self, slots: int = 2) -> None:
-        self.sessions = FetchSessions(slots, SeededEntropy(random.Random(1)))
+        self.sessions = FetchSessionCache(slots, SeededEntropy(random.Random(1)))
         self.now = 0.0
 
     def fetch(
-        self, session_id: int, epoch: int, *parts: Wanted, forget: tuple[int, ...] = ()
-    ) -> FetchPlan:
+        self, session_id: int, epoch: int, *parts: CachedPartition, forget: tuple[int, ...] = ()
+    ) -> FetchContext:
         return self.sessions.plan(
             session_id,
             epoch,
@@ -58,7 +58,7 @@ class Client:
         )
 
 
-def indexes(plan: FetchPlan) -> list[int]:
+def indexes(plan: FetchContext) -> list[int]:
     return [each.index for each in plan.wanted]
 
 

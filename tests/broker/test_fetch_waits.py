@@ -15,7 +15,7 @@ from odradek.broker.apis.fetch import fetch
 from odradek.broker.fetch.log_reading import (
     PARTITIONS_A_TURN,
     WARMED_AT_ONCE_BYTES,
-    read_through,
+    read_into_page_cache,
 )
 from odradek.broker.requests.context import RequestContext
 from odradek.protocol import apis, messages
@@ -144,7 +144,7 @@ def test_old_data_is_brought_to_memory_piece_by_piece(tmp_path: Path) -> None:
     file.append_v([bytes(size)])
     tracemalloc.start()
     try:
-        read_through(FileSlice(file, 3, size - 3))
+        read_into_page_cache(FileSlice(file, 3, size - 3))
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

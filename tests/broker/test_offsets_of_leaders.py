@@ -142,8 +142,8 @@ async def test_records_are_deleted_once_the_replicas_have_done_so() -> None:
             await trio.sleep(0.05)
             assert on.partition.log.log_start_offset == 1
             assert responses == []
-            assert on.partition.leading is not None
-            on.partition.leading.fetched(OTHER, offset=2, start_offset=1, broker_epoch=-1)
+            assert on.partition.leader_role is not None
+            on.partition.leader_role.fetched(OTHER, offset=2, start_offset=1, broker_epoch=-1)
         assert responses == [{"partition_index": 0, "low_watermark": 1, "error_code": 0}]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import trio
 
 from odradek.broker.fetch.session_cache import Session
-from odradek.broker.fetch.unchanged_partitions import ALL_SECONDS_MAX, QuietPartitions
+from odradek.broker.fetch.unchanged_partitions import ALL_SECONDS_MAX, UnchangedPartitions
 from odradek.protocol.fetch import FetchedPartition
 from tests.broker.test_follower_fetches import size, waits_for
 from tests.broker.two_replicas import EPOCH, OTHER, SIZE, Stage, stage
@@ -38,9 +38,9 @@ class FollowerSession:
         return self.on.node.services.fetch_sessions._sessions[self.id]
 
     @property
-    def quiet(self) -> QuietPartitions:
-        assert self.session.quiet is not None
-        return self.session.quiet
+    def quiet(self) -> UnchangedPartitions:
+        assert self.session.unchanged is not None
+        return self.session.unchanged
 
 
 async def begun(on: Stage) -> FollowerSession:
@@ -48,7 +48,7 @@ async def begun(on: Stage) -> FollowerSession:
     session = FollowerSession(on)
     await session.fetch(0)
     assert await session.fetch() == []
-    assert len(session.quiet) == 1
+    assert len(session.unchanged) == 1
     return session
 
 
@@ -57,10 +57,10 @@ async def test_a_quiet_partition_wakes_its_follower() -> None:
         session = await begun(on)
         (found,) = await waits_for(lambda: session.fetch(max_wait_ms=PATIENT_MS), on.append)
         assert size(found) == SIZE
-        assert len(session.quiet) == 0
+        assert len(session.unchanged) == 0
         (found,) = await session.fetch(1)
         assert (size(found), found.high_watermark) == (0, 1)
-        assert len(session.quiet) == 1
+        assert len(session.unchanged) == 1
         on.append()
         (found,) = await session.fetch(max_wait_ms=PATIENT_MS)
         assert size(found) == SIZE
@@ -86,7 +86,7 @@ async def test_who_is_not_in_sync_is_looked_at_each_time() -> None:
         on.partition.update(replace(on.image, isr=(on.me,), partition_epoch=6))
         session = FollowerSession(on)
         await session.fetch(0)
-        assert len(session.quiet) == 0
+        assert len(session.unchanged) == 0
 
 
 async def test_a_change_of_hands_is_told_at_once() -> None:
@@ -106,7 +106,7 @@ async def test_where_the_log_starts_is_told_with_the_next_answer() -> None:
         on.append()
         await session.fetch()
         await session.fetch(1)
-        assert len(session.quiet) == 1
+        assert len(session.unchanged) == 1
         on.partition.delete_before(1, "a test")
         (found,) = await session.fetch(max_wait_ms=1)
         assert (size(found), found.log_start_offset) == (0, 1)
@@ -120,7 +120,7 @@ async def test_all_are_read_once_in_a_while() -> None:
         await session.fetch(1)
         on.partition.log.advance_log_start(1, "a test")
         assert await session.fetch() == []
-        partitions, quiet = session.session.partitions, session.quiet
+        partitions, quiet = session.session.partitions, session.unchanged
         soon = on.node.seams.clock.monotonic()
         assert quiet.take(partitions, (), broker_epoch=-1, now=soon) == []
         late = soon + ALL_SECONDS_MAX
@@ -133,14 +133,14 @@ async def test_another_life_of_the_follower_is_read_for_anew() -> None:
         session = await begun(on)
         partitions = session.session.partitions
         now = on.node.seams.clock.monotonic()
-        assert len(session.quiet.take(partitions, (), broker_epoch=5, now=now)) == 1
+        assert len(session.unchanged.take(partitions, (), broker_epoch=5, now=now)) == 1
 
 
 async def test_a_session_that_has_ended_is_told_nothing() -> None:
     async with stage() as on:
         session = await begun(on)
         assert on.partition._end_watchers
-        quiet = session.quiet
+        quiet = session.unchanged
         session.epoch = 0
         await session.fetch(0)
         assert quiet not in on.partition._end_watchers

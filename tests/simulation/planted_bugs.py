@@ -10,12 +10,12 @@ import pytest
 
 from odradek.broker.fetch import log_reading as fetch_reading
 from odradek.broker.replicas.partition_table import PartitionTable
-from odradek.broker.replicas.replica_manager import Replicas
+from odradek.broker.replicas.replica_manager import ReplicaManager
 from odradek.replication.controller.image import PartitionImage, TopicImage
 from odradek.replication.controller.partition_change_builder import _Target
 from odradek.replication.partition import follower_state as follower
 from odradek.replication.partition import leader_state as leader
-from odradek.replication.partition.leader_state import Leader
+from odradek.replication.partition.leader_state import LeaderState
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Truncation
 from odradek.replication.raft import inbound_requests as responding
@@ -69,9 +69,9 @@ def acknowledge_what_the_leader_has(patch: pytest.MonkeyPatch) -> None:
 
 def count_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
     """A follower is taken to have a record more than it asks behind."""
-    honest = Leader._replicated
+    honest = LeaderState._high_watermark_candidate
 
-    def replicated(self: Leader, now_ms: int) -> int:
+    def replicated(self: LeaderState, now_ms: int) -> int:
         known, end = self._followers, self._log.end_offset
         self._followers = {
             each: replace(progress, end_offset=min(progress.end_offset + 1, end))
@@ -82,7 +82,7 @@ def count_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._followers = known
 
-    patch.setattr(Leader, "_replicated", replicated)
+    patch.setattr(LeaderState, "_high_watermark_candidate", replicated)
 
 
 # Recovery
@@ -156,12 +156,12 @@ def know_logs_by_their_names(patch: pytest.MonkeyPatch) -> None:
     async def log_of(self: PartitionTable, topic: TopicImage, index: int) -> PartitionLog | None:
         return self._logs.get(topic.name, index)
 
-    async def set_aside(self: Replicas) -> None:
+    async def set_aside(self: ReplicaManager) -> None:
         names = self._broker.metadata.image.topics_by_name
         await self.logs.set_aside_strays(lambda name, topic_id: name.topic not in names)
 
     patch.setattr(PartitionTable, "_log_of", log_of)
-    patch.setattr(Replicas, "_set_aside_strays", set_aside)
+    patch.setattr(ReplicaManager, "_set_aside_strays", set_aside)
 
 
 PLANTED = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.replicas.replica_manager import Replicas
+from odradek.broker.replicas.replica_manager import ReplicaManager
 from odradek.broker.transactions.marker_channel_manager import (
     NO_LEADER,
     TransactionMarkerChannelManager,
@@ -105,7 +105,7 @@ def test_what_another_topic_had_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_left_under_a_partitions_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica was moved away while its node was down."""
 
-    async def set_nothing_aside(self: Replicas) -> None:
+    async def set_nothing_aside(self: ReplicaManager) -> None:
         pass
 
     faults = (
@@ -113,5 +113,5 @@ def test_what_is_left_under_a_partitions_name_is_found(monkeypatch: pytest.Monke
         Fault(1.0, Kind.REASSIGNMENT, 2, 1, seconds=0.1, amount=0.5),
     )
     assert run_of(*faults).is_sound
-    monkeypatch.setattr(Replicas, "_set_aside_strays", set_nothing_aside)
+    monkeypatch.setattr(ReplicaManager, "_set_aside_strays", set_nothing_aside)
     assert {each.kind for each in run_of(*faults).anomalies} == {"other directories"}

@@ -54,7 +54,7 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
     mend(cluster)
 
 
-class Replicas:
+class ReplicaManager:
     """Of a topic with a replica of each partition on each broker, some in each directory."""
 
     def __init__(self, cluster: Cluster, topic: str, directory: Path) -> None:
@@ -99,7 +99,7 @@ class Replicas:
                 check(0.1)
 
 
-def leading_in_bad(*topics: Replicas) -> int:
+def leading_in_bad(*topics: ReplicaManager) -> int:
     """A broker that leads something of each in its second directory."""
     for broker in topics[0].cluster.brokers:
         if all(each.led_in_bad(broker) for each in topics):
@@ -150,8 +150,8 @@ class OneByOne:
 
 def test_scenario_22_the_leaders_directory(whole: Cluster, tmp_path: Path) -> None:
     """A storage error, or that it does not lead; then another one does, and all goes on."""
-    replicas = Replicas(whole, "led", tmp_path)
-    written = Replicas(whole, "led-too", tmp_path)
+    replicas = ReplicaManager(whole, "led", tmp_path)
+    written = ReplicaManager(whole, "led-too", tmp_path)
     broker = leading_in_bad(replicas, written)
     directory = Path(whole.log_directories(broker)[BAD])
     (index, *_) = written.led_in_bad(broker)
@@ -181,8 +181,8 @@ def test_scenario_22_the_leaders_directory(whole: Cluster, tmp_path: Path) -> No
 def test_scenario_22_a_followers_directory(whole: Cluster, tmp_path: Path, kind: str) -> None:
     """No producer notices; the broker goes on to follow what is in its other directory. (Apache Kafka may
     let a record wait for its time-out.)"""
-    replicas = Replicas(whole, "followed", tmp_path)
-    written = Replicas(whole, "followed-too", tmp_path)
+    replicas = ReplicaManager(whole, "followed", tmp_path)
+    written = ReplicaManager(whole, "followed-too", tmp_path)
     broker, index = next(
         (broker, index)
         for broker, bad in written.bad.items()
@@ -216,7 +216,7 @@ def test_scenario_22_without_a_controller_to_be_told(
     """After log.dir.failure.timeout.ms the broker ends: nobody would take its leadership otherwise."""
     if kind == "kafka":
         pytest.skip("it asks for five minutes to be let go, by the controller that is not there")
-    replicas = Replicas(whole, "unheard", tmp_path)
+    replicas = ReplicaManager(whole, "unheard", tmp_path)
     broker = leading_in_bad(replicas)
     directory = whole.log_directories(broker)[BAD]
     with Pair(whole, replicas.topic, PARTITIONS) as pair:

@@ -6,15 +6,18 @@ import pytest
 import trio
 
 from odradek.broker.metrics.registry import Metrics
-from odradek.broker.replicas.alter_partition_manager import PARTITIONS_AT_ONCE, InSyncChanges
+from odradek.broker.replicas.alter_partition_manager import (
+    PARTITIONS_AT_ONCE,
+    AlterPartitionManager,
+)
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
-from odradek.replication.partition.isr_state import Altered, Proposal
+from odradek.replication.partition.isr_state import CommittedIsr, IsrProposal
 from odradek.replication.partition.leader_state import AlterPartition
 from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
 from tests.replication.controller.clusters import cluster, create, partition
 
-Responses = dict[int, list[Altered | ErrorCode]]
+Responses = dict[int, list[CommittedIsr | ErrorCode]]
 
 
 class Leader:
@@ -29,7 +32,7 @@ class Leader:
         self.topic_id = image.topics_by_name["t"].id
         self.epoch = image.brokers[1].epoch
         self.metrics = Metrics()
-        self.changes = InSyncChanges(1, lambda: self.epoch, self.channel, self.metrics)
+        self.changes = AlterPartitionManager(1, lambda: self.epoch, self.channel, self.metrics)
         self.responses: Responses = {}
 
     def propose(
@@ -38,7 +41,7 @@ class Leader:
         """`claimed` is the epoch that the members are said to have fetched with, if not theirs."""
         brokers = self.metadata.image.brokers
         action = AlterPartition(
-            Proposal(frozenset(members), 0, partition_epoch),
+            IsrProposal(frozenset(members), 0, partition_epoch),
             tuple((each, brokers[each].epoch if claimed is None else claimed) for each in members),
         )
         responses = self.responses.setdefault(index, [])
@@ -60,7 +63,7 @@ async def test_what_is_proposed_together_is_asked_together(
     await trio.sleep(1)
     assert leader.channel.asked == ["AlterPartition"]
     assert [leader.isr(index) for index in range(3)] == [(1, 2)] * 3
-    assert leader.responses == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(3)}
+    assert leader.responses == {n: [CommittedIsr(frozenset({1, 2}), 0, 1)] for n in range(3)}
 
 
 async def test_very_many_are_asked_for_some_at_a_time(
@@ -73,7 +76,7 @@ async def test_very_many_are_asked_for_some_at_a_time(
         leader.propose(index, 1, 2)
     await trio.sleep(1)
     assert leader.channel.asked == ["AlterPartition"] * 3
-    assert leader.responses == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(many)}
+    assert leader.responses == {n: [CommittedIsr(frozenset({1, 2}), 0, 1)] for n in range(many)}
 
 
 async def test_who_restarted_since_it_fetched_is_refused(
@@ -85,7 +88,7 @@ async def test_who_restarted_since_it_fetched_is_refused(
     leader.propose(1, 1, 3)
     await trio.sleep(1)
     assert leader.responses[0] == [ErrorCode.ineligible_replica]
-    assert leader.responses[1] == [Altered(frozenset({1, 3}), 0, 1)]
+    assert leader.responses[1] == [CommittedIsr(frozenset({1, 3}), 0, 1)]
     assert leader.isr(0) == (1, 2, 3)
 
 
@@ -110,8 +113,8 @@ async def test_without_an_answer_it_is_asked_again_with_the_newest_of_each_parti
     leader.propose(1, 1, 3)  # of the same partition, while the first is on its way
     leader.channel.is_cut = False
     await trio.sleep(31)
-    assert leader.responses[0] == [Altered(frozenset({1, 2}), 0, 1)]
-    assert leader.responses[1] == [Altered(frozenset({1, 3}), 0, 1)]
+    assert leader.responses[0] == [CommittedIsr(frozenset({1, 2}), 0, 1)]
+    assert leader.responses[1] == [CommittedIsr(frozenset({1, 3}), 0, 1)]
     assert leader.channel.asked == ["AlterPartition"] * 2
 
 
@@ -131,7 +134,7 @@ async def test_a_stale_broker_epoch_is_no_answer_to_any_partition(
     assert len(caplog.records) == 1, "said once"
     leader.epoch = now
     await trio.sleep(1)
-    assert leader.responses[0] == [Altered(frozenset({1, 2}), 0, 1)]
+    assert leader.responses[0] == [CommittedIsr(frozenset({1, 2}), 0, 1)]
 
 
 async def test_whoever_hands_a_refused_one_straight_back_does_not_make_it_spin(
@@ -140,9 +143,9 @@ async def test_whoever_hands_a_refused_one_straight_back_does_not_make_it_spin(
     leader = Leader(1)
     await nursery.start(leader.changes.run)
     members = tuple((each, leader.metadata.image.brokers[each].epoch) for each in (1, 2))
-    action = AlterPartition(Proposal(frozenset({1, 2}), 5, 0), members)
+    action = AlterPartition(IsrProposal(frozenset({1, 2}), 5, 0), members)
 
-    def again(respond: Altered | ErrorCode) -> None:
+    def again(respond: CommittedIsr | ErrorCode) -> None:
         assert respond is ErrorCode.not_controller, "an epoch from the future"
         leader.changes.propose(leader.topic_id, 0, action, again)
 

@@ -14,9 +14,9 @@ from odradek.broker.replicas.log_directory_reports import (
     ASSIGNMENTS_MAX,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
-    DirectoryReports,
-    Report,
-    Reports,
+    LogDirectoryReport,
+    LogDirectoryReporter,
+    PendingLogDirectoryReports,
 )
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -39,48 +39,48 @@ def image_of(partitions: int = 3) -> tuple[MetadataImage, UUID]:
 
 def test_failures_come_first_then_places() -> None:
     image, t = image_of()
-    reports = Reports(1)
+    reports = PendingLogDirectoryReports(1)
     assert not reports
     reports.placed((t, 0), FIRST)
     reports.failed(SECOND)
     assert reports.pause_seconds == 0
-    assert reports.next(image) == Report(failed=(SECOND,))
-    reports.told(Report(failed=(SECOND,)))
-    assert reports.next(image) == Report(assignments=(((t, 0), FIRST),))
+    assert reports.next(image) == LogDirectoryReport(failed=(SECOND,))
+    reports.told(LogDirectoryReport(failed=(SECOND,)))
+    assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), FIRST),))
 
 
 def test_what_is_cordoned_is_told_as_it_is_by_then() -> None:
     image, t = image_of()
-    reports = Reports(1)
+    reports = PendingLogDirectoryReports(1)
     reports.placed((t, 0), FIRST)
     reports.cordoned([FIRST])
     assert reports.pause_seconds == 0
     first = reports.next(image)
-    assert first == Report(cordoned=frozenset({FIRST}))
+    assert first == LogDirectoryReport(cordoned=frozenset({FIRST}))
     reports.cordoned([])  # while that was under way
     reports.told(first)
-    assert reports.next(image) == Report(cordoned=frozenset())
+    assert reports.next(image) == LogDirectoryReport(cordoned=frozenset())
     reports.failed(SECOND)
-    assert reports.next(image) == Report(failed=(SECOND,))
-    reports.told(Report(failed=(SECOND,)))
-    reports.told(Report(cordoned=frozenset()))
-    assert reports.next(image) == Report(assignments=(((t, 0), FIRST),))
+    assert reports.next(image) == LogDirectoryReport(failed=(SECOND,))
+    reports.told(LogDirectoryReport(failed=(SECOND,)))
+    reports.told(LogDirectoryReport(cordoned=frozenset()))
+    assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), FIRST),))
 
 
 def test_only_where_a_replica_is_now_is_told() -> None:
     image, t = image_of()
-    reports = Reports(1)
+    reports = PendingLogDirectoryReports(1)
     reports.placed((t, 0), FIRST)
     first = reports.next(image)
     assert first is not None
     reports.placed((t, 0), SECOND)  # it moved on while that was under way
     reports.told(first)
-    assert reports.next(image) == Report(assignments=(((t, 0), SECOND),))
+    assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), SECOND),))
 
 
 def test_what_the_image_knows_or_does_not_have_is_no_news() -> None:
     image, t = image_of()
-    reports = Reports(1)
+    reports = PendingLogDirectoryReports(1)
     for replica in ((t, 9), (UUID(int=7), 0)):
         reports.placed(replica, FIRST)
     assert reports.next(image) is None
@@ -92,7 +92,7 @@ def test_what_the_image_knows_or_does_not_have_is_no_news() -> None:
 
 def test_many_are_told_at_once_but_not_without_limit() -> None:
     image, t = image_of(ASSIGNMENTS_MAX + 10)
-    reports = Reports(1)
+    reports = PendingLogDirectoryReports(1)
     for index in range(ASSIGNMENTS_MAX + 10):
         assert reports.pause_seconds == (PAUSE_SECONDS if index < ASSIGNMENTS_MAX else 0)
         reports.placed((t, index), FIRST)
@@ -106,7 +106,7 @@ def test_many_are_told_at_once_but_not_without_limit() -> None:
 
 
 def test_refusals_make_the_pause_longer_up_to_a_limit() -> None:
-    reports = Reports(1)
+    reports = PendingLogDirectoryReports(1)
     reports.failed(FIRST)
     pauses = []
     for _ in range(10):
@@ -114,7 +114,7 @@ def test_refusals_make_the_pause_longer_up_to_a_limit() -> None:
         pauses.append(reports.pause_seconds)
     assert pauses[:2] == [2 * PAUSE_SECONDS, 4 * PAUSE_SECONDS]
     assert pauses[-1] == PAUSE_SECONDS_MAX
-    reports.told(Report())
+    reports.told(LogDirectoryReport())
     assert reports.pause_seconds == 0
 
 
@@ -128,7 +128,7 @@ class Controller:
         self.metadata = FakeMetadata(image)
         self.channel = Channel(ControllerNode(self.metadata))
         self.refuses = False
-        self.reports: DirectoryReports | None = None
+        self.reports: LogDirectoryReporter | None = None
 
     @property
     def image(self) -> MetadataImage:
@@ -158,9 +158,9 @@ class Controller:
         assert respond.error_code is ErrorCode.none
 
 
-def reporter(controller: Controller, timeout_ms: int = 30_000) -> DirectoryReports:
+def reporter(controller: Controller, timeout_ms: int = 30_000) -> LogDirectoryReporter:
     epoch = controller.image.brokers[1].epoch
-    controller.reports = DirectoryReports(
+    controller.reports = LogDirectoryReporter(
         lambda: controller.image,
         1,
         lambda: epoch,
@@ -252,7 +252,7 @@ async def test_a_controller_that_cannot_be_told_in_time_ends_the_node(
     began = trio.current_time()
     reports.directory_failed(SECOND, [replica(t, 0, SECOND, is_leader=leads)])
     with trio.move_on_after(60) as waiting:
-        await reports.unheard.wait()
+        await reports.not_reported_in_time.wait()
     assert waiting.cancelled_caught == (not leads)
     if leads:
         assert 3 <= trio.current_time() - began < 3 + 2 * 3

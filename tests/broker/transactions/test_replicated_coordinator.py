@@ -25,7 +25,7 @@ from odradek.broker.transactions.markers import TransactionMarker
 from odradek.broker.transactions.messages import MarkerResult, ProducerIdAndEpoch, ProducerResponse
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage, TopicImage
-from odradek.replication.partition.leader_role import Surroundings
+from odradek.replication.partition.leader_role import ClusterContext
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
@@ -63,7 +63,7 @@ class Stand:
             controller.partition, leader=ME, isr=(ME, FOLLOWER), leader_epoch=5, partition_epoch=10
         )
         self.world = World(clock=clock, config=replace(FOREVER, min_insync_replicas=min_isr))
-        surroundings = Surroundings(
+        surroundings = ClusterContext(
             dict(controller.brokers).get,
             lag_max_ms=30_000,
             propose=lambda *proposal: None,
@@ -105,8 +105,8 @@ class Stand:
 
     def fetched(self, offset: int) -> None:
         """The follower has all below it."""
-        assert self.partition.leading is not None
-        self.partition.leading.fetched(FOLLOWER, offset=offset, start_offset=0, broker_epoch=1)
+        assert self.partition.leader_role is not None
+        self.partition.leader_role.fetched(FOLLOWER, offset=offset, start_offset=0, broker_epoch=1)
 
     def led_by(self, leader: int, leader_epoch: int, isr: tuple[int, ...] = (ME, FOLLOWER)) -> None:
         """The cluster decided so; as a node tells its coordinators."""

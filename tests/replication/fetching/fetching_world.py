@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.apis import fetch as fetch_api
-from odradek.broker.fetch.session_cache import FetchSessions, Wanted
+from odradek.broker.fetch.session_cache import CachedPartition, FetchSessionCache
 from odradek.protocol import messages
 from odradek.protocol.apis import (
     API_VERSIONS,
@@ -35,8 +35,8 @@ from odradek.replication.controller.image import (
     PartitionImage,
 )
 from odradek.replication.errors import FencedLeaderEpoch, UnknownLeaderEpoch, UnknownTopicId
-from odradek.replication.fetching.replica_fetcher import FetchingSettings
-from odradek.replication.fetching.replica_fetcher_manager import Followers
+from odradek.replication.fetching.replica_fetcher import ReplicaFetcherConfig
+from odradek.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
 from odradek.replication.partition.follower_role import RemoteTier
 from odradek.replication.partition.follower_state import EARLIEST, EARLIEST_LOCAL, LATEST
 from odradek.replication.partition.partition import Partition
@@ -56,7 +56,7 @@ FOLLOWER = 9
 PORT = 9092
 LISTENER = "PLAINTEXT"
 SMALL = LogConfig(retention_ms=-1, internal_segment_bytes=4000, index_interval_bytes=500)
-Key = tuple[UUID, int]
+TopicIdPartition = tuple[UUID, int]
 
 
 class Led:
@@ -93,7 +93,7 @@ class Led:
         if epoch > self.leader_epoch:
             raise UnknownLeaderEpoch
 
-    def read(self, wanted: Wanted) -> FetchedPartition:
+    def read(self, wanted: CachedPartition) -> FetchedPartition:
         log = self.log
         self.check_epoch(wanted.current_leader_epoch)
         if self.error is not None:
@@ -138,17 +138,19 @@ class LeadingBroker:
         self.id = broker_id
         self.node = world.node(f"broker-{broker_id}")
         self.port = PORT
-        self.led: dict[Key, Led] = {}
+        self.led: dict[TopicIdPartition, Led] = {}
         self.requests: list[FetchRequest] = []
         self.asked_for: list[str] = []
         """The titles of all requests but ApiVersions."""
         self.connections = 0
         self.refuses_session: ErrorCode | None = None
         self.versions: dict[Api, tuple[int, int]] = {}
-        self.sessions = FetchSessions(10, self.node.seams.entropy)
+        self.sessions = FetchSessionCache(10, self.node.seams.entropy)
         self._listening: trio.CancelScope | None = None
 
-    def lead(self, key: Key, epoch: int, *, config: LogConfig = SMALL, had: bytes = b"") -> Led:
+    def lead(
+        self, key: TopicIdPartition, epoch: int, *, config: LogConfig = SMALL, had: bytes = b""
+    ) -> Led:
         """Begin with a log of these batches, which it has had before."""
         topic_id, index = key
         log = PartitionLog.open(
@@ -245,7 +247,7 @@ class LeadingBroker:
         ]
         return _joined(write_fetch_response(version, session_id=plan.session_id, topics=topics))
 
-    def _read(self, wanted: Wanted) -> FetchedPartition:
+    def _read(self, wanted: CachedPartition) -> FetchedPartition:
         assert wanted.topic_id is not None
         led = self.led.get((wanted.topic_id, wanted.index))
         try:
@@ -328,10 +330,10 @@ class Stand:
         self.world = VirtualWorld(seed, fragment=fragment)
         self.clock = self.world.clock
         self.config = config
-        self.settings = FetchingSettings(back_off_ms=200)
+        self.settings = ReplicaFetcherConfig(back_off_ms=200)
         self.rate = float("inf")
         self.brokers: dict[int, LeadingBroker] = {}
-        self.partitions: dict[Key, Partition] = {}
+        self.partitions: dict[TopicIdPartition, Partition] = {}
         self.roles: list[Partition] = []
         self.node = self.world.node("follower")
         self.image = MetadataImage()
@@ -384,7 +386,7 @@ class Stand:
             config_for=lambda topic: self.config,
         )
         await self.logs.load()
-        self.followers = Followers(
+        self.followers = ReplicaFetcherManager(
             FOLLOWER,
             listener=LISTENER,
             image=lambda: self.image,
@@ -405,11 +407,11 @@ class Stand:
         await self.logs.close()
         directories.close()
 
-    async def replica(self, key: Key) -> PartitionLog:
+    async def replica(self, key: TopicIdPartition) -> PartitionLog:
         topic_id, index = key
         return await self.logs.create(f"t{topic_id.int}", index, topic_id)
 
-    async def follow(self, key: Key, leader: int, epoch: int) -> PartitionLog:
+    async def follow(self, key: TopicIdPartition, leader: int, epoch: int) -> PartitionLog:
         """The cluster has decided so."""
         partition = self.partitions.get(key)
         if partition is not None:
@@ -423,7 +425,7 @@ class Stand:
         self.followers.role_changed(partition)
         return log
 
-    def decide(self, key: Key, leader: int, epoch: int) -> None:
+    def decide(self, key: TopicIdPartition, leader: int, epoch: int) -> None:
         """As `follow`, of a replica that is here."""
         partition = self.partitions[key]
         partition.update(self._led_by(leader, epoch))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from odradek.replication.fetching.fetch_session_handler import TOLD_AT_ONCE, FetchSession, Key
+from odradek.replication.fetching.fetch_session_handler import (
+    NEW_PARTITIONS_MAX,
+    FetchSessionHandler,
+    TopicIdPartition,
+)
 from odradek.replication.partition.follower_state import Fetch
 
 A, B, C = ((UUID(int=number), 0) for number in (1, 2, 3))
@@ -14,14 +18,16 @@ def at(offset: int, epoch: int = 0) -> Fetch:
     return Fetch(epoch, offset, epoch, 0)
 
 
-def told(session: FetchSession) -> tuple[int, int, dict[Key, int], list[Key]]:
+def told(
+    session: FetchSessionHandler,
+) -> tuple[int, int, dict[TopicIdPartition, int], list[TopicIdPartition]]:
     plan = session.plan()
     offsets = {key: question.offset for key, question in plan.wanted}
     return plan.session_id, plan.session_epoch, offsets, list(plan.forgotten)
 
 
-def begun(*keys: Key) -> FetchSession:
-    session = FetchSession()
+def begun(*keys: TopicIdPartition) -> FetchSessionHandler:
+    session = FetchSessionHandler()
     for key in keys:
         session.want(key, at(5))
     session.plan()
@@ -30,7 +36,7 @@ def begun(*keys: Key) -> FetchSession:
 
 
 def test_it_begins_with_all_and_goes_on_with_what_changed() -> None:
-    session = FetchSession()
+    session = FetchSessionHandler()
     session.want(A, at(1))
     session.want(B, at(2))
     assert told(session) == (0, 0, {A: 1, B: 2}, [])
@@ -47,7 +53,7 @@ def test_the_same_question_is_told_once() -> None:
     session = begun(A)
     again = at(5)
     session.want(A, again)
-    assert session.question(A) is again
+    assert session.fetch_of(A) is again
     assert told(session) == (77, 1, {}, [])
 
 
@@ -64,7 +70,7 @@ def test_what_was_never_told_need_not_be_forgotten() -> None:
     session.forget(B)
     session.forget(C)
     assert told(session) == (77, 1, {}, [])
-    assert session.question(B) is None
+    assert session.fetch_of(B) is None
 
 
 def test_after_a_failure_all_that_stands_is_told_anew_and_the_old_session_named() -> None:
@@ -79,8 +85,8 @@ def test_after_a_failure_all_that_stands_is_told_anew_and_the_old_session_named(
 
 
 def test_without_a_session_every_request_is_full() -> None:
-    session = FetchSession()
-    keys = [(UUID(int=9), number) for number in range(TOLD_AT_ONCE + 1)]
+    session = FetchSessionHandler()
+    keys = [(UUID(int=9), number) for number in range(NEW_PARTITIONS_MAX + 1)]
     for key in keys:
         session.want(key, at(1))
     session.plan()
@@ -94,8 +100,8 @@ def test_without_a_session_every_request_is_full() -> None:
 
 
 def test_many_partitions_are_told_in_several_requests() -> None:
-    session = FetchSession()
-    for number in range(2 * TOLD_AT_ONCE + 1):
+    session = FetchSessionHandler()
+    for number in range(2 * NEW_PARTITIONS_MAX + 1):
         session.want((UUID(int=9), number), at(1))
     sizes = []
     complete = []
@@ -104,7 +110,7 @@ def test_many_partitions_are_told_in_several_requests() -> None:
         sizes.append(len(plan.wanted))
         complete.append(plan.is_complete)
         session.responded(5)
-    assert sizes == [TOLD_AT_ONCE, TOLD_AT_ONCE, 1]
+    assert sizes == [NEW_PARTITIONS_MAX, NEW_PARTITIONS_MAX, 1]
     assert complete == [False, False, True]
 
 
@@ -118,16 +124,16 @@ def test_epochs_begin_again_at_one() -> None:
 
 def test_what_changed_does_not_wait_for_what_was_never_told() -> None:
     """Else the leader reads it again where it was before."""
-    session = FetchSession()
-    for number in range(3 * TOLD_AT_ONCE):
+    session = FetchSessionHandler()
+    for number in range(3 * NEW_PARTITIONS_MAX):
         session.want((UUID(int=9), number), at(5))
     first, *_ = (key for key, _ in session.plan().wanted)
     session.responded(77)
     session.want(first, at(8))
     _, _, offsets, _ = told(session)
     assert offsets.pop(first) == 8
-    assert len(offsets) == TOLD_AT_ONCE
+    assert len(offsets) == NEW_PARTITIONS_MAX
     session.responded(77)
-    assert len(told(session)[2]) == TOLD_AT_ONCE
+    assert len(told(session)[2]) == NEW_PARTITIONS_MAX
     session.responded(77)
     assert told(session)[2] == {}

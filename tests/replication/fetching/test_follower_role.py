@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.fetch.session_cache import Wanted
+from odradek.broker.fetch.session_cache import CachedPartition
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch import FetchedPartition
-from odradek.replication.partition.follower_role import PIECE_BATCHES, first_piece
-from odradek.replication.partition.follower_state import State
+from odradek.replication.partition.follower_role import CHUNK_BATCHES, first_chunk
+from odradek.replication.partition.follower_state import ReplicaFetchState
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
@@ -62,7 +62,7 @@ def test_many_small_batches_come_in_pieces() -> None:
     led = stand.broker(1).lead(A, 0, config=replace(SMALL, internal_segment_bytes=1 << 20))
 
     async def test() -> None:
-        led.append(times=5 * PIECE_BATCHES + 7)
+        led.append(times=5 * CHUNK_BATCHES + 7)
         log = await stand.follow(A, 1, 0)
         ends = []
         taken = log.append_as_follower
@@ -77,7 +77,7 @@ def test_many_small_batches_come_in_pieces() -> None:
         fetches = [offset for offset in led.asked if offset < led.log.end_offset]
         assert len(ends) > len(fetches)
         steps = [after - before for before, after in zip([0, *ends], ends, strict=False)]
-        assert max(steps) <= PIECE_BATCHES
+        assert max(steps) <= CHUNK_BATCHES
 
     stand.run(test)
 
@@ -93,7 +93,7 @@ def test_a_fetch_tells_of_nothing_that_is_to_be_on_the_disk_first(flush_messages
         lost: list[int] = []  # if the power went at a fetch
         read = led.read
 
-        def spied(wanted: Wanted) -> FetchedPartition:
+        def spied(wanted: CachedPartition) -> FetchedPartition:
             lost.append(wanted.offset - log.recovery_point)
             return read(wanted)
 
@@ -334,7 +334,7 @@ def test_a_log_that_failed_is_let_be() -> None:
         assert len(stand.brokers[1].requests) == asked
         following = stand.followers.following("t1", 0)
         assert following is not None
-        assert following.follower.state is State.STOPPED
+        assert following.follower.state is ReplicaFetchState.STOPPED
 
     stand.run(test)
 
@@ -383,8 +383,8 @@ def test_a_batch_that_its_leader_took_when_segments_were_larger_is_taken() -> No
 
 def test_a_first_piece_is_whole_batches() -> None:
     one = bytes(batch(3))
-    assert first_piece(memoryview(b"")) == (0, -1)
-    assert first_piece(memoryview(one)) == (len(one), -1)
-    assert first_piece(memoryview(one * 5 + one[:70])) == (5 * len(one) + 70, -1)
-    assert first_piece(memoryview(one * (PIECE_BATCHES + 1))) == (PIECE_BATCHES * len(one), 2)
-    assert first_piece(memoryview(b"\0" * 500)) == (500, -1)
+    assert first_chunk(memoryview(b"")) == (0, -1)
+    assert first_chunk(memoryview(one)) == (len(one), -1)
+    assert first_chunk(memoryview(one * 5 + one[:70])) == (5 * len(one) + 70, -1)
+    assert first_chunk(memoryview(one * (CHUNK_BATCHES + 1))) == (CHUNK_BATCHES * len(one), 2)
+    assert first_chunk(memoryview(b"\0" * 500)) == (500, -1)

@@ -12,14 +12,19 @@ from odradek.protocol.apis import FETCH, LIST_OFFSETS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request import read_fetch
 from odradek.protocol.fetch_response import OLDEST_VERSION
-from odradek.replication.fetching.fetch_session_handler import FetchPlan
+from odradek.replication.fetching.fetch_session_handler import FetchRequestData
 from odradek.replication.fetching.leader_requests import (
     FetchLimits,
     offsets_request,
     read_offsets,
     write_fetch,
 )
-from odradek.replication.partition.follower_state import EARLIEST_LOCAL, AskOffset, Fetch, Located
+from odradek.replication.partition.follower_state import (
+    EARLIEST_LOCAL,
+    Fetch,
+    OffsetResult,
+    QueryOffset,
+)
 
 TOPIC, OTHER = UUID(int=5), UUID(int=6)
 LIMITS = FetchLimits(max_bytes=1000, partition_max_bytes=100, min_bytes=1, max_wait_ms=500)
@@ -27,7 +32,7 @@ LIMITS = FetchLimits(max_bytes=1000, partition_max_bytes=100, min_bytes=1, max_w
 
 @pytest.mark.parametrize("version", range(OLDEST_VERSION, FETCH.max_version + 1))
 def test_a_fetch_says_what_the_plan_does(version: int) -> None:
-    plan = FetchPlan(
+    plan = FetchRequestData(
         7,
         3,
         [
@@ -53,7 +58,7 @@ def test_a_fetch_says_what_the_plan_does(version: int) -> None:
 
 
 def test_places_are_asked_for_by_name() -> None:
-    asked = [("t", 0, AskOffset(3, -1)), ("t", 1, AskOffset(4, EARLIEST_LOCAL))]
+    asked = [("t", 0, QueryOffset(3, -1)), ("t", 1, QueryOffset(4, EARLIEST_LOCAL))]
     values = offsets_request(asked, node_id=2, timeout_ms=1000)
     version = LIST_OFFSETS.max_version
     body = memoryview(messages.write_request(LIST_OFFSETS.key, version, values))
@@ -74,6 +79,6 @@ def test_places_are_told_or_refused() -> None:
     ]
     respond = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=rows)])
     assert read_offsets(respond) == {
-        ("t", 0): Located(30, 2),
+        ("t", 0): OffsetResult(30, 2),
         ("t", 1): ErrorCode.not_leader_or_follower,
     }

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import BrokerImage, PartitionImage
-from odradek.replication.partition.isr_state import Altered
+from odradek.replication.partition.isr_state import CommittedIsr
 from odradek.replication.partition.leader_state import AlterPartition
 from odradek.seams.values import value_class
 
@@ -46,7 +46,7 @@ class Controller:
         leader = f"{now.leader} leads {now.leader_epoch}" if now.leader > 0 else "nobody leads"
         return f"{leader}, ISR {isr}, partition epoch {now.partition_epoch}"
 
-    def alter(self, node: int, asked: AlterPartition) -> Altered | ErrorCode:
+    def alter(self, node: int, asked: AlterPartition) -> CommittedIsr | ErrorCode:
         now, proposal = self.partition, asked.proposal
         if proposal.leader_epoch != now.leader_epoch:
             return ErrorCode.fenced_leader_epoch
@@ -54,13 +54,13 @@ class Controller:
             return ErrorCode.invalid_request
         if proposal.partition_epoch != now.partition_epoch:
             return ErrorCode.invalid_update_version
-        for member, epoch in asked.in_sync:
+        for member, epoch in asked.isr:
             broker = self.brokers[member]
             if not broker.active or epoch not in (-1, broker.epoch):
                 return ErrorCode.ineligible_replica
-        self._set(isr=tuple(member for member, _ in asked.in_sync))
+        self._set(isr=tuple(member for member, _ in asked.isr))
         now = self.partition
-        return Altered(frozenset(now.isr), now.leader_epoch, now.partition_epoch)
+        return CommittedIsr(frozenset(now.isr), now.leader_epoch, now.partition_epoch)
 
     def fence(self, node: int) -> None:
         """It leaves the ISR, unless it is the last in there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from odradek.replication.partition.follower_state import BuildRemoteAux
+from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
 from odradek.replication.remote.auxiliary_state import history
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
@@ -24,7 +24,7 @@ PARTITION = TopicIdPartition(UUID(int=5), "t", 0)
 
 
 @value_class
-class State:
+class ReplicaFetchState:
     """What a follower takes from the tier: it goes on at `offset`."""
 
     offset: int
@@ -85,7 +85,7 @@ class MemoryTier:
             return None
         return self._records[found.id.id][offset - found.start_offset]
 
-    def state_before(self, change: BuildRemoteAux) -> State | None:
+    def state_before(self, change: BuildRemoteLogAuxState) -> ReplicaFetchState | None:
         """As `AuxiliaryState`; None: there is no such segment."""
         offset = change.local_start_offset - 1
         found = self.metadata.segment_for(PARTITION, change.epoch, offset)
@@ -93,4 +93,6 @@ class MemoryTier:
             return None
         end = found.end_offset + 1
         start = min(change.start_offset, end)
-        return State(end, start, history(self._histories[found.id.id], start, end, found))
+        return ReplicaFetchState(
+            end, start, history(self._histories[found.id.id], start, end, found)
+        )

@@ -4,52 +4,54 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.replication.partition.follower_state import Follower
-from odradek.replication.partition.isr_state import InSyncSet, Replicas
-from odradek.replication.partition.leader_state import UNTOLD, Leader
+from odradek.replication.partition.follower_state import FollowerState
+from odradek.replication.partition.isr_state import IsrState, ReplicaIds
+from odradek.replication.partition.leader_state import NO_BROKER_EPOCH, LeaderState
 
 
 def shrink_without_the_controller(patch: pytest.MonkeyPatch) -> None:
     """Who was asked to be taken out is not waited for any more."""
 
-    def maximal(self: InSyncSet) -> Replicas:
-        return self.committed if self.proposal is None else self.proposal.in_sync
+    def maximal(self: IsrState) -> ReplicaIds:
+        return self.committed if self.proposal is None else self.proposal.isr
 
-    patch.setattr(InSyncSet, "maximal", property(maximal))
+    patch.setattr(IsrState, "maximal", property(maximal))
 
 
 def forget_the_pending(patch: pytest.MonkeyPatch) -> None:
     """Who was asked to be let in is not waited for yet."""
-    patch.setattr(Leader, "_counted", lambda self, end, now_ms: self.in_sync.committed)
+    patch.setattr(
+        LeaderState, "_high_watermark_replicas", lambda self, end, now_ms: self.isr.committed
+    )
 
 
 def truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """As before KIP-101: a new leader's follower cuts what it does not know to be committed."""
-    honest = Follower._begin
+    honest = FollowerState._begin
 
-    def begin(self: Follower) -> None:
+    def begin(self: FollowerState) -> None:
         honest(self)
         self._truncate(self._log.high_watermark)
 
-    patch.setattr(Follower, "_begin", begin)
+    patch.setattr(FollowerState, "_begin", begin)
 
 
 def expand_with_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
     """What a broker fetched in an earlier life counts, as before KIP-903."""
 
-    def eligible(self: Leader, follower: int) -> bool:
+    def eligible(self: LeaderState, follower: int) -> bool:
         broker = self._brokers(follower)
         return broker is not None and broker.active
 
-    patch.setattr(Leader, "_is_eligible", eligible)
-    patch.setattr(Leader, "_is_current", lambda self, follower, broker_epoch: True)
-    patch.setattr(Leader, "_claimed", lambda self, member: UNTOLD)
+    patch.setattr(LeaderState, "_is_eligible", eligible)
+    patch.setattr(LeaderState, "_is_current", lambda self, follower, broker_epoch: True)
+    patch.setattr(LeaderState, "_broker_epoch_of", lambda self, member: NO_BROKER_EPOCH)
 
 
 def look_up_the_epoch_of_the_disk(patch: pytest.MonkeyPatch) -> None:
     """The record before the leader's local start may be of an earlier epoch than that (T-42)."""
     patch.setattr(
-        Follower,
+        FollowerState,
         "_epoch_located",
         lambda self, respond: self._build(self._local_start, self._local_start.epoch),
     )

@@ -9,18 +9,18 @@ from odradek.replication.partition.follower_state import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
-    AskEpochEnd,
-    AskOffset,
-    BuildRemoteAux,
+    AppendFetched,
+    BuildRemoteLogAuxState,
     Fetch,
-    Fetched,
-    Follower,
-    Located,
-    StartAnewAt,
-    State,
-    Take,
+    FetchResult,
+    FollowerAction,
+    FollowerState,
+    OffsetResult,
+    QueryEpochEnd,
+    QueryOffset,
+    ReplicaFetchState,
+    TruncateFullyAndStartAt,
     TruncateTo,
-    Want,
 )
 from odradek.storage.log.epochs import EpochEnd
 from tests.replication.partition.memory_log import MemoryLog
@@ -38,30 +38,30 @@ class Stand:
             for epoch, said in zip((0, 0, 1, 1, 3, 3), "abcdef", strict=True):
                 self.log.write(epoch, said)
             self.log.high_watermark = 2
-        self.follower = Follower(self.log, back_off_ms=BACK_OFF_MS)
+        self.follower = FollowerState(self.log, back_off_ms=BACK_OFF_MS)
         self.follower.follow(EPOCH, compares=compares)
 
-    def wants(self, now_ms: int = 0) -> Want:
-        want = self.follower.wants(now_ms)
+    def next_action(self, now_ms: int = 0) -> FollowerAction:
+        want = self.follower.next_action(now_ms)
         assert want is not None
         return want
 
     def fetch(self, now_ms: int = 0) -> Fetch:
-        want = self.wants(now_ms)
+        want = self.next_action(now_ms)
         assert isinstance(want, Fetch)
         return want
 
-    def ask_offset(self, timestamp: int, now_ms: int = 0) -> AskOffset:
-        want = self.wants(now_ms)
-        assert isinstance(want, AskOffset)
-        assert want == AskOffset(EPOCH, timestamp)
+    def ask_offset(self, timestamp: int, now_ms: int = 0) -> QueryOffset:
+        want = self.next_action(now_ms)
+        assert isinstance(want, QueryOffset)
+        assert want == QueryOffset(EPOCH, timestamp)
         return want
 
     def fail_fetch(self, error: ErrorCode, now_ms: int = 0) -> None:
         self.follower.failed(self.fetch(now_ms), error, now_ms)
 
     def truncate(self, offset: int) -> None:
-        want = self.wants()
+        want = self.next_action()
         assert isinstance(want, TruncateTo)
         assert want.offset == offset
         self.log.truncate_to(offset)
@@ -70,51 +70,51 @@ class Stand:
 
 def test_it_fetches_from_its_end() -> None:
     stand = Stand()
-    assert stand.wants() == Fetch(EPOCH, 6, 3, 0)
-    assert stand.follower.wants(0) is None  # that is under way
-    assert Stand(empty=True).wants() == Fetch(EPOCH, 0, -1, 0)
+    assert stand.next_action() == Fetch(EPOCH, 6, 3, 0)
+    assert stand.follower.next_action(0) is None  # that is under way
+    assert Stand(empty=True).next_action() == Fetch(EPOCH, 0, -1, 0)
 
 
 def test_it_takes_what_it_fetched() -> None:
     stand = Stand()
     question = stand.fetch()
-    take = stand.follower.fetched(question, Fetched(high_watermark=9, start_offset=1))
-    assert take == Take(EPOCH, 6, 9, 1)
-    assert stand.follower.wants(0) is None
+    take = stand.follower.fetched(question, FetchResult(high_watermark=9, start_offset=1))
+    assert take == AppendFetched(EPOCH, 6, 9, 1)
+    assert stand.follower.next_action(0) is None
     stand.log.write(EPOCH, "g", "h")
     assert stand.follower.limits(take) == (8, 1)
-    stand.follower.taken(take)
-    assert stand.wants() == Fetch(EPOCH, 8, EPOCH, 0)
+    stand.follower.appended(take)
+    assert stand.next_action() == Fetch(EPOCH, 8, EPOCH, 0)
 
 
 def test_the_start_is_not_taken_past_what_is_replicated() -> None:
     stand = Stand()
-    take = stand.follower.fetched(stand.fetch(), Fetched(high_watermark=4, start_offset=5))
+    take = stand.follower.fetched(stand.fetch(), FetchResult(high_watermark=4, start_offset=5))
     assert take is not None
     assert stand.follower.limits(take) == (4, 4)
 
 
 def test_it_cuts_where_the_logs_part_and_takes_nothing_of_that_answer() -> None:
     stand = Stand()
-    parts = Fetched(high_watermark=5, start_offset=1, diverging=EpochEnd(1, 3))
+    parts = FetchResult(high_watermark=5, start_offset=1, diverging=EpochEnd(1, 3))
     assert stand.follower.fetched(stand.fetch(), parts) is None
     stand.truncate(3)
-    assert stand.wants() == Fetch(EPOCH, 3, 1, 0)
+    assert stand.next_action() == Fetch(EPOCH, 3, 1, 0)
 
 
 def test_it_asks_for_epochs_where_fetch_does_not_tell_them() -> None:
     stand = Stand(compares=False)
-    question = stand.wants()
-    assert question == AskEpochEnd(EPOCH, 3)
-    assert isinstance(question, AskEpochEnd)
+    question = stand.next_action()
+    assert question == QueryEpochEnd(EPOCH, 3)
+    assert isinstance(question, QueryEpochEnd)
     stand.follower.epoch_ended(question, EpochEnd(2, 5))
     stand.truncate(4)
-    again = stand.wants()
-    assert again == AskEpochEnd(EPOCH, 1)
-    assert isinstance(again, AskEpochEnd)
+    again = stand.next_action()
+    assert again == QueryEpochEnd(EPOCH, 1)
+    assert isinstance(again, QueryEpochEnd)
     stand.follower.epoch_ended(again, EpochEnd(1, 3))
     stand.truncate(3)
-    assert stand.wants() == Fetch(EPOCH, 3, -1, 0)
+    assert stand.next_action() == Fetch(EPOCH, 3, -1, 0)
 
 
 def test_a_log_without_epochs_is_cut_at_its_high_watermark() -> None:
@@ -123,28 +123,28 @@ def test_a_log_without_epochs_is_cut_at_its_high_watermark() -> None:
     stand.log.high_watermark = 1
     stand.follower.follow(EPOCH + 1)
     stand.truncate(1)
-    assert stand.wants() == Fetch(EPOCH + 1, 1, -1, 0)
+    assert stand.next_action() == Fetch(EPOCH + 1, 1, -1, 0)
 
 
 def test_past_the_leader_s_end_it_is_cut_there() -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
-    stand.follower.located(stand.ask_offset(LATEST), Located(4), 0)
+    stand.follower.located(stand.ask_offset(LATEST), OffsetResult(4), 0)
     stand.truncate(4)
-    assert stand.wants() == Fetch(EPOCH, 4, 1, 0)
+    assert stand.next_action() == Fetch(EPOCH, 4, 1, 0)
 
 
 def test_below_the_leader_s_start_it_starts_anew_there() -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
-    stand.follower.located(stand.ask_offset(LATEST), Located(40), 0)
-    stand.follower.located(stand.ask_offset(EARLIEST), Located(20), 0)
-    change = stand.wants()
-    assert change == StartAnewAt(20)
-    assert isinstance(change, StartAnewAt)
+    stand.follower.located(stand.ask_offset(LATEST), OffsetResult(40), 0)
+    stand.follower.located(stand.ask_offset(EARLIEST), OffsetResult(20), 0)
+    change = stand.next_action()
+    assert change == TruncateFullyAndStartAt(20)
+    assert isinstance(change, TruncateFullyAndStartAt)
     stand.log.start_anew(20)
     stand.follower.changed(change)
-    assert stand.wants() == Fetch(EPOCH, 20, -1, 20)
+    assert stand.next_action() == Fetch(EPOCH, 20, -1, 20)
 
 
 def test_within_the_leader_s_log_it_goes_on_but_not_for_ever_at_once() -> None:
@@ -152,41 +152,41 @@ def test_within_the_leader_s_log_it_goes_on_but_not_for_ever_at_once() -> None:
     for round_ms in (0, 0):
         stand.fail_fetch(ErrorCode.offset_out_of_range)
         if not stand.follower.due_ms:
-            stand.follower.located(stand.ask_offset(LATEST), Located(40), round_ms)
-            stand.follower.located(stand.ask_offset(EARLIEST), Located(2), round_ms)
-    assert stand.follower.wants(BACK_OFF_MS - 1) is None
+            stand.follower.located(stand.ask_offset(LATEST), OffsetResult(40), round_ms)
+            stand.follower.located(stand.ask_offset(EARLIEST), OffsetResult(2), round_ms)
+    assert stand.follower.next_action(BACK_OFF_MS - 1) is None
     stand.ask_offset(LATEST, BACK_OFF_MS)
 
 
-def moved(stand: Stand, local: Located) -> None:
+def moved(stand: Stand, local: OffsetResult) -> None:
     """What it fetches is in the tier, its leader's disks begin at `local`, the log at 2."""
     stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
-    assert stand.follower.state is State.LOCATING_TIER
-    stand.follower.located(stand.ask_offset(EARLIEST), Located(2, 0), 0)
+    assert stand.follower.state is ReplicaFetchState.LOCATING_TIER
+    stand.follower.located(stand.ask_offset(EARLIEST), OffsetResult(2, 0), 0)
     stand.follower.located(stand.ask_offset(EARLIEST_LOCAL), local, 0)
 
 
 def epoch_ends(stand: Stand, epoch: int, end: EpochEnd) -> None:
-    assert stand.follower.state is State.LOCATING_EPOCH
-    question = stand.wants()
-    assert question == AskEpochEnd(EPOCH, epoch)
-    assert isinstance(question, AskEpochEnd)
+    assert stand.follower.state is ReplicaFetchState.LOCATING_EPOCH
+    question = stand.next_action()
+    assert question == QueryEpochEnd(EPOCH, epoch)
+    assert isinstance(question, QueryEpochEnd)
     stand.follower.epoch_ended(question, end)
 
 
 def test_what_moved_to_the_tier_is_built_from_there() -> None:
     """T-42."""
     stand = Stand()
-    moved(stand, Located(30, 4))
+    moved(stand, OffsetResult(30, 4))
     epoch_ends(stand, 3, EpochEnd(3, 28))
-    assert stand.follower.state is State.BUILDING_REMOTE_AUX
-    change = stand.wants()
-    assert change == BuildRemoteAux(EPOCH, 30, 4, 2)
-    assert isinstance(change, BuildRemoteAux)
+    assert stand.follower.state is ReplicaFetchState.BUILDING_REMOTE_AUX
+    change = stand.next_action()
+    assert change == BuildRemoteLogAuxState(EPOCH, 30, 4, 2)
+    assert isinstance(change, BuildRemoteLogAuxState)
     stand.log.start_anew(30)
     stand.log.epochs.assign(4, 28)
     stand.follower.changed(change)
-    assert stand.wants() == Fetch(EPOCH, 30, 4, 30)
+    assert stand.next_action() == Fetch(EPOCH, 30, 4, 30)
 
 
 @pytest.mark.parametrize(
@@ -201,50 +201,50 @@ def test_what_moved_to_the_tier_is_built_from_there() -> None:
 def test_the_epoch_before_the_local_start_is_its_leaders(end: EpochEnd, epoch: int) -> None:
     """T-42: of the record before it, which may be of an earlier epoch than the local start's."""
     stand = Stand()
-    moved(stand, Located(30, 4))
+    moved(stand, OffsetResult(30, 4))
     epoch_ends(stand, 3, end)
-    assert stand.wants() == BuildRemoteAux(EPOCH, 30, epoch, 2)
+    assert stand.next_action() == BuildRemoteLogAuxState(EPOCH, 30, epoch, 2)
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
 def test_before_the_first_epoch_there_is_none_to_ask_for(epoch: int) -> None:
     stand = Stand()
-    moved(stand, Located(30, epoch))
-    assert stand.wants() == BuildRemoteAux(EPOCH, 30, epoch, 2)
+    moved(stand, OffsetResult(30, epoch))
+    assert stand.next_action() == BuildRemoteLogAuxState(EPOCH, 30, epoch, 2)
 
 
 def test_where_nothing_is_left_in_the_tier_it_starts_on_the_disk() -> None:
     stand = Stand()
-    moved(stand, Located(2, 4))
-    assert stand.wants() == StartAnewAt(2)
+    moved(stand, OffsetResult(2, 4))
+    assert stand.next_action() == TruncateFullyAndStartAt(2)
 
 
 def test_a_tier_that_could_not_be_read_is_tried_again_from_the_start() -> None:
     stand = Stand()
-    moved(stand, Located(30, 4))
+    moved(stand, OffsetResult(30, 4))
     epoch_ends(stand, 3, EpochEnd(3, 28))
-    stand.follower.failed(stand.wants(), ErrorCode.unknown_server_error, 0)
-    assert stand.follower.wants(BACK_OFF_MS - 1) is None
+    stand.follower.failed(stand.next_action(), ErrorCode.unknown_server_error, 0)
+    assert stand.follower.next_action(BACK_OFF_MS - 1) is None
     stand.fetch(BACK_OFF_MS)
 
 
 def test_an_epoch_that_is_not_told_is_asked_for_from_the_start() -> None:
     stand = Stand()
-    moved(stand, Located(30, 4))
-    stand.follower.failed(stand.wants(), ErrorCode.unknown_server_error, 0)
+    moved(stand, OffsetResult(30, 4))
+    stand.follower.failed(stand.next_action(), ErrorCode.unknown_server_error, 0)
     stand.fetch(BACK_OFF_MS)
 
 
 def test_a_change_is_outlived_by_a_newer_leader() -> None:
     stand = Stand()
-    moved(stand, Located(30, 0))
-    change = stand.wants()
-    assert isinstance(change, BuildRemoteAux)
-    assert not stand.follower.is_outlived(change)
+    moved(stand, OffsetResult(30, 0))
+    change = stand.next_action()
+    assert isinstance(change, BuildRemoteLogAuxState)
+    assert not stand.follower.is_superseded(change)
     stand.follower.follow(EPOCH + 1)
-    assert stand.follower.is_outlived(change)
+    assert stand.follower.is_superseded(change)
     stand.follower.failed(change, ErrorCode.not_leader_or_follower, 0)
-    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+    assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
 def test_a_fenced_follower_stops_while_it_looks_for_its_tier() -> None:
@@ -252,7 +252,7 @@ def test_a_fenced_follower_stops_while_it_looks_for_its_tier() -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
     stand.follower.failed(stand.ask_offset(EARLIEST), ErrorCode.fenced_leader_epoch, 0)
-    assert stand.follower.state is State.STOPPED
+    assert stand.follower.state is ReplicaFetchState.STOPPED
 
 
 DELAYS = [
@@ -272,16 +272,16 @@ STOPS = [ErrorCode.fenced_leader_epoch, ErrorCode.kafka_storage_error]
 def test_an_error_delays(error: ErrorCode) -> None:
     stand = Stand()
     stand.fail_fetch(error, now_ms=100)
-    assert stand.follower.wants(109) is None
+    assert stand.follower.next_action(109) is None
     assert stand.fetch(110) == Fetch(EPOCH, 6, 3, 0)
 
 
 @pytest.mark.parametrize("error", DELAYS)
 def test_an_error_delays_what_is_asked_before_it_fetches(error: ErrorCode) -> None:
     stand = Stand(compares=False)
-    stand.follower.failed(stand.wants(), error, 100)
-    assert stand.follower.wants(109) is None
-    assert stand.wants(110) == AskEpochEnd(EPOCH, 3)
+    stand.follower.failed(stand.next_action(), error, 100)
+    assert stand.follower.next_action(109) is None
+    assert stand.next_action(110) == QueryEpochEnd(EPOCH, 3)
 
 
 @pytest.mark.parametrize("error", DELAYS)
@@ -289,7 +289,7 @@ def test_an_error_while_locating_leads_back_to_fetching(error: ErrorCode) -> Non
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
     stand.follower.failed(stand.ask_offset(LATEST), error, 100)
-    assert stand.follower.wants(109) is None
+    assert stand.follower.next_action(109) is None
     assert stand.fetch(110) == Fetch(EPOCH, 6, 3, 0)
 
 
@@ -298,23 +298,23 @@ def test_an_error_stops_until_there_is_a_newer_epoch(error: ErrorCode) -> None:
     stand = Stand()
     stand.fail_fetch(error)
     stand.follower.follow(EPOCH)
-    assert stand.follower.wants(10_000) is None
+    assert stand.follower.next_action(10_000) is None
     stand.follower.follow(EPOCH + 1)
-    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+    assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
 def test_errors_in_a_row_delay_for_longer_and_longer() -> None:
     stand = Stand()
-    stand.follower = Follower(stand.log, back_off_ms=50, first_back_off_ms=20)
+    stand.follower = FollowerState(stand.log, back_off_ms=50, first_back_off_ms=20)
     stand.follower.follow(EPOCH)
     now_ms = 0
     for delay_ms in (20, 40, 50, 50):
         stand.fail_fetch(ErrorCode.unknown_leader_epoch, now_ms)
-        assert stand.follower.wants(now_ms + delay_ms - 1) is None
+        assert stand.follower.next_action(now_ms + delay_ms - 1) is None
         now_ms += delay_ms
-    take = stand.follower.fetched(stand.fetch(now_ms), Fetched(6, 0))
+    take = stand.follower.fetched(stand.fetch(now_ms), FetchResult(6, 0))
     assert take is not None
-    stand.follower.taken(take)
+    stand.follower.appended(take)
     stand.fail_fetch(ErrorCode.unknown_leader_epoch, now_ms)
     assert stand.fetch(now_ms + 20) == Fetch(EPOCH, 6, 3, 0)
 
@@ -324,17 +324,17 @@ def test_an_empty_log_begins_where_the_first_batch_does() -> None:
     stand = Stand(empty=True)
     stand.log.start_anew(7)
     question = stand.fetch()
-    take = stand.follower.fetched(question, Fetched(9, 7))
+    take = stand.follower.fetched(question, FetchResult(9, 7))
     assert take is not None
-    stand.follower.begin_before(take, 4)
-    change = stand.wants()
-    assert change == StartAnewAt(4)
-    assert isinstance(change, StartAnewAt)
+    stand.follower.start_before(take, 4)
+    change = stand.next_action()
+    assert change == TruncateFullyAndStartAt(4)
+    assert isinstance(change, TruncateFullyAndStartAt)
     stand.log.start_anew(4)
     stand.follower.changed(change)
     again = stand.fetch()
     assert again == Fetch(EPOCH, 4, -1, 4)
-    take = stand.follower.fetched(again, Fetched(9, 7))
+    take = stand.follower.fetched(again, FetchResult(9, 7))
     assert take is not None
     stand.log.write(EPOCH, *"efghi")
     assert stand.follower.limits(take) == (9, 7)
@@ -343,29 +343,29 @@ def test_an_empty_log_begins_where_the_first_batch_does() -> None:
 def test_it_knows_what_it_waits_for() -> None:
     stand = Stand()
     question = stand.fetch()
-    assert stand.follower.awaits(question)
+    assert stand.follower.is_awaiting(question)
     stand.follower.follow(EPOCH + 1)
-    assert not stand.follower.awaits(question)
+    assert not stand.follower.is_awaiting(question)
 
 
 def test_a_question_that_nobody_puts_any_more_is_asked_anew() -> None:
     stand = Stand()
     question = stand.fetch()
-    stand.follower.ask_anew()
-    assert not stand.follower.awaits(question)
+    stand.follower.forget_pending()
+    assert not stand.follower.is_awaiting(question)
     again = stand.fetch()
-    stand.follower.fetched(again, Fetched(6, 0, EpochEnd(1, 3)))
-    change = stand.wants()
-    stand.follower.ask_anew()
-    assert stand.follower.awaits(change)  # that goes on, whoever asks
+    stand.follower.fetched(again, FetchResult(6, 0, EpochEnd(1, 3)))
+    change = stand.next_action()
+    stand.follower.forget_pending()
+    assert stand.follower.is_awaiting(change)  # that goes on, whoever asks
 
 
 def test_records_that_could_not_be_appended_are_fetched_again() -> None:
     stand = Stand()
-    take = stand.follower.fetched(stand.fetch(), Fetched(6, 0))
+    take = stand.follower.fetched(stand.fetch(), FetchResult(6, 0))
     assert take is not None
     stand.follower.failed(take, ErrorCode.corrupt_message, 0)
-    assert stand.follower.wants(BACK_OFF_MS - 1) is None
+    assert stand.follower.next_action(BACK_OFF_MS - 1) is None
     assert stand.fetch(BACK_OFF_MS) == Fetch(EPOCH, 6, 3, 0)
 
 
@@ -373,52 +373,52 @@ def test_an_answer_of_an_earlier_epoch_is_ignored() -> None:
     stand = Stand()
     question = stand.fetch()
     stand.follower.follow(EPOCH + 1)
-    assert stand.follower.fetched(question, Fetched(6, 0)) is None
+    assert stand.follower.fetched(question, FetchResult(6, 0)) is None
     stand.follower.failed(question, ErrorCode.fenced_leader_epoch, 0)
-    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+    assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
 def test_a_change_of_the_log_is_waited_for_whoever_leads() -> None:
     stand = Stand()
-    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
-    change = stand.wants()
+    stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
+    change = stand.next_action()
     assert isinstance(change, TruncateTo)
     stand.follower.follow(EPOCH + 1)
     assert stand.follower.is_changing
-    assert stand.follower.wants(0) is None
+    assert stand.follower.next_action(0) is None
     stand.log.truncate_to(3)
     stand.follower.changed(change)
     assert not stand.follower.is_changing
-    assert stand.wants() == Fetch(EPOCH + 1, 3, 1, 0)
+    assert stand.next_action() == Fetch(EPOCH + 1, 3, 1, 0)
 
 
 def test_a_change_that_fails_is_not_tried_again_for_a_leader_that_is_gone() -> None:
     stand = Stand()
-    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
-    change = stand.wants()
+    stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
+    change = stand.next_action()
     stand.follower.follow(EPOCH + 1)
     stand.follower.failed(change, ErrorCode.unknown_server_error, 0)
-    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+    assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
 def test_a_change_that_fails_is_tried_again() -> None:
     stand = Stand()
-    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
-    change = stand.wants()
+    stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
+    change = stand.next_action()
     stand.follower.failed(change, ErrorCode.unknown_server_error, 0)
-    assert stand.wants(BACK_OFF_MS) is change
+    assert stand.next_action(BACK_OFF_MS) is change
 
 
 def test_a_log_that_failed_is_let_be() -> None:
     stand = Stand()
-    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
-    stand.follower.failed(stand.wants(), ErrorCode.kafka_storage_error, 0)
-    assert stand.follower.wants(BACK_OFF_MS) is None
+    stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
+    stand.follower.failed(stand.next_action(), ErrorCode.kafka_storage_error, 0)
+    assert stand.follower.next_action(BACK_OFF_MS) is None
 
 
 def test_stopped_it_wants_nothing() -> None:
     stand = Stand()
     question = stand.fetch()
     stand.follower.stop()
-    assert stand.follower.fetched(question, Fetched(6, 0)) is None
-    assert stand.follower.wants(0) is None
+    assert stand.follower.fetched(question, FetchResult(6, 0)) is None
+    assert stand.follower.next_action(0) is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from odradek.replication.partition.high_watermark import (
     PARTS_MAX,
     PLENTY_BYTES,
-    Unseen,
+    UncommittedBytes,
     decide_high_watermark,
 )
 
@@ -41,7 +41,7 @@ def test_it_never_goes_back_nor_past_a_member_it_waited_for(
 
 
 def test_what_is_passed_is_told_once() -> None:
-    unseen = Unseen(0, 0)
+    unseen = UncommittedBytes(0, 0)
     unseen.appended(3, 100)
     unseen.appended(5, 10)
     assert unseen.seen_to(2) == 0
@@ -51,7 +51,7 @@ def test_what_is_passed_is_told_once() -> None:
 
 
 def test_a_high_watermark_that_stands_still_costs_no_more_than_its_parts() -> None:
-    unseen = Unseen(0, 0)
+    unseen = UncommittedBytes(0, 0)
     for number in range(3 * PARTS_MAX):
         unseen.appended(number + 1, 1)
     assert unseen.seen_to(PARTS_MAX) == PARTS_MAX - 1
@@ -59,7 +59,7 @@ def test_a_high_watermark_that_stands_still_costs_no_more_than_its_parts() -> No
 
 
 def test_what_was_cut_off_is_never_told() -> None:
-    unseen = Unseen(0, 0)
+    unseen = UncommittedBytes(0, 0)
     unseen.appended(3, 100)
     unseen.appended(8, 10)
     unseen.appended(5, 1)
@@ -67,7 +67,7 @@ def test_what_was_cut_off_is_never_told() -> None:
 
 
 def test_of_what_was_there_before_the_size_is_not_known() -> None:
-    unseen = Unseen(2, 5)
+    unseen = UncommittedBytes(2, 5)
     unseen.appended(8, 10)
     assert unseen.seen_to(3) == PLENTY_BYTES
     assert unseen.seen_to(6) == PLENTY_BYTES

@@ -5,52 +5,57 @@ from __future__ import annotations
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.partition.isr_state import Altered, InSyncSet, Outcome, Proposal
+from odradek.replication.partition.isr_state import (
+    CommittedIsr,
+    IsrProposal,
+    IsrState,
+    ProposalOutcome,
+)
 
 TWO, THREE = frozenset({1, 2}), frozenset({1, 2, 3})
 
 
-def _proposing(proposed: frozenset[int], committed: frozenset[int]) -> tuple[InSyncSet, Proposal]:
-    known = InSyncSet(committed, leader_epoch=4, partition_epoch=7)
+def _proposing(proposed: frozenset[int], committed: frozenset[int]) -> tuple[IsrState, IsrProposal]:
+    known = IsrState(committed, leader_epoch=4, partition_epoch=7)
     return known, known.propose(proposed)
 
 
 def test_whoever_may_be_in_sync_counts() -> None:
     assert _proposing(THREE, TWO)[0].maximal == THREE
     assert _proposing(TWO, THREE)[0].maximal == THREE
-    assert InSyncSet(TWO, 4, 7).maximal == TWO
+    assert IsrState(TWO, 4, 7).maximal == TWO
 
 
 def test_one_is_under_way_at_most() -> None:
     known, proposal = _proposing(THREE, TWO)
-    assert proposal == Proposal(THREE, 4, 7)
+    assert proposal == IsrProposal(THREE, 4, 7)
     with pytest.raises(ValueError, match="under way"):
         known.propose(TWO)
 
 
 ROWS = [
-    (Altered(THREE, 4, 8), Outcome.COMMITTED, THREE, 8, False),
-    (Altered(THREE, 4, 7), Outcome.COMMITTED, THREE, 7, False),
-    (Altered(THREE, 5, 8), Outcome.WAITS, TWO, 7, True),
-    (Altered(THREE, 4, 6), Outcome.WAITS, TWO, 7, True),
-    (ErrorCode.operation_not_attempted, Outcome.DROPPED, TWO, 7, False),
-    (ErrorCode.ineligible_replica, Outcome.DROPPED, TWO, 7, False),
-    (ErrorCode.unknown_topic_or_partition, Outcome.WAITS, TWO, 7, True),
-    (ErrorCode.unknown_topic_id, Outcome.WAITS, TWO, 7, True),
-    (ErrorCode.fenced_leader_epoch, Outcome.WAITS, TWO, 7, True),
-    (ErrorCode.invalid_update_version, Outcome.WAITS, TWO, 7, True),
-    (ErrorCode.invalid_request, Outcome.WAITS, TWO, 7, True),
-    (ErrorCode.new_leader_elected, Outcome.WAITS, TWO, 7, True),
-    (ErrorCode.request_timed_out, Outcome.AGAIN, TWO, 7, True),
-    (ErrorCode.not_controller, Outcome.AGAIN, TWO, 7, True),
-    (ErrorCode.unknown_server_error, Outcome.AGAIN, TWO, 7, True),
+    (CommittedIsr(THREE, 4, 8), ProposalOutcome.COMMITTED, THREE, 8, False),
+    (CommittedIsr(THREE, 4, 7), ProposalOutcome.COMMITTED, THREE, 7, False),
+    (CommittedIsr(THREE, 5, 8), ProposalOutcome.WAITS, TWO, 7, True),
+    (CommittedIsr(THREE, 4, 6), ProposalOutcome.WAITS, TWO, 7, True),
+    (ErrorCode.operation_not_attempted, ProposalOutcome.DROPPED, TWO, 7, False),
+    (ErrorCode.ineligible_replica, ProposalOutcome.DROPPED, TWO, 7, False),
+    (ErrorCode.unknown_topic_or_partition, ProposalOutcome.WAITS, TWO, 7, True),
+    (ErrorCode.unknown_topic_id, ProposalOutcome.WAITS, TWO, 7, True),
+    (ErrorCode.fenced_leader_epoch, ProposalOutcome.WAITS, TWO, 7, True),
+    (ErrorCode.invalid_update_version, ProposalOutcome.WAITS, TWO, 7, True),
+    (ErrorCode.invalid_request, ProposalOutcome.WAITS, TWO, 7, True),
+    (ErrorCode.new_leader_elected, ProposalOutcome.WAITS, TWO, 7, True),
+    (ErrorCode.request_timed_out, ProposalOutcome.AGAIN, TWO, 7, True),
+    (ErrorCode.not_controller, ProposalOutcome.AGAIN, TWO, 7, True),
+    (ErrorCode.unknown_server_error, ProposalOutcome.AGAIN, TWO, 7, True),
 ]
 
 
 @pytest.mark.parametrize(("respond", "outcome", "committed", "epoch", "pending"), ROWS)
 def test_an_answer(
-    respond: Altered | ErrorCode,
-    outcome: Outcome,
+    respond: CommittedIsr | ErrorCode,
+    outcome: ProposalOutcome,
     committed: frozenset[int],
     epoch: int,
     pending: bool,
@@ -71,5 +76,5 @@ def test_an_image(leader_epoch: int, partition_epoch: int, adopted: bool, pendin
     assert known.adopt(TWO, leader_epoch, partition_epoch) == adopted
     assert (known.proposal is proposal) == pending
     if not pending:
-        assert known.responded(proposal, Altered(THREE, 4, 9)) is Outcome.STALE
+        assert known.responded(proposal, CommittedIsr(THREE, 4, 9)) is ProposalOutcome.STALE
         assert known.committed == TWO

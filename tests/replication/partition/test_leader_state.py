@@ -15,13 +15,13 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.isr_state import Altered, Proposal
+from odradek.replication.partition.isr_state import CommittedIsr, IsrProposal
 from odradek.replication.partition.leader_state import (
-    Action,
     AdvanceHighWatermark,
     AlterPartition,
     BeginEpoch,
-    Leader,
+    LeaderAction,
+    LeaderState,
 )
 from tests.replication.partition.controller_stub import Controller
 from tests.replication.partition.memory_log import MemoryLog
@@ -40,29 +40,29 @@ class Stand:
         self.image: PartitionImage = replace(
             controller.partition, isr=isr, leader_epoch=5, partition_epoch=10
         )
-        self.leader = Leader(1, self.log, self.brokers.get, lag_max_ms=LAG_MAX_MS)
+        self.leader = LeaderState(1, self.log, self.brokers.get, lag_max_ms=LAG_MAX_MS)
         self.first = self.do(self.leader.adopt(self.image, 0))
 
-    def do(self, actions: object) -> list[Action]:
-        done: list[Action] = list(actions)  # type: ignore[call-overload]
+    def do(self, actions: object) -> list[LeaderAction]:
+        done: list[LeaderAction] = list(actions)  # type: ignore[call-overload]
         for action in done:
             if isinstance(action, AdvanceHighWatermark):
                 assert action.offset > self.log.high_watermark
                 self.log.high_watermark = action.offset
         return done
 
-    def write(self, count: int = 1, now_ms: int = 0) -> list[Action]:
+    def write(self, count: int = 1, now_ms: int = 0) -> list[LeaderAction]:
         self.log.write(5, *("x" * count))
         return self.do(self.leader.appended(now_ms))
 
-    def fetch(self, node: int, offset: int, now_ms: int = 0, epoch: int = 1) -> list[Action]:
+    def fetch(self, node: int, offset: int, now_ms: int = 0, epoch: int = 1) -> list[LeaderAction]:
         fetched = self.leader.fetched(
             node, offset=offset, start_offset=0, broker_epoch=epoch, now_ms=now_ms
         )
         return self.do(fetched)
 
 
-def _asked(actions: list[Action]) -> AlterPartition | None:
+def _last_request(actions: list[LeaderAction]) -> AlterPartition | None:
     return next((each for each in actions if isinstance(each, AlterPartition)), None)
 
 
@@ -90,11 +90,11 @@ def test_under_min_isr_the_high_watermark_stands_still() -> None:
     assert stand.write() == []
     with pytest.raises(NotEnoughReplicas):
         stand.leader.check_append()
-    asked = _asked(stand.fetch(2, 5))
+    asked = _last_request(stand.fetch(2, 5))
     assert asked is not None
     with pytest.raises(NotEnoughReplicas):
         stand.leader.check_append()  # it may be let in, and is not yet
-    respond = Altered(frozenset({1, 2}), 5, 11)
+    respond = CommittedIsr(frozenset({1, 2}), 5, 11)
     assert stand.do(stand.leader.altered(asked.proposal, respond, 0)) == [AdvanceHighWatermark(5)]
     stand.leader.check_append()
 
@@ -121,7 +121,7 @@ def test_what_waits_for_an_offset_is_told() -> None:
     ("offset", "joins"), [(4, True), (3, False)], ids=["has all", "lacks what was before the epoch"]
 )
 def test_who_joins_has_all_that_was_before_the_epoch(offset: int, joins: bool) -> None:
-    asked = _asked(Stand((1, 2)).fetch(3, offset))
+    asked = _last_request(Stand((1, 2)).fetch(3, offset))
     assert (asked is not None) == joins
 
 
@@ -130,17 +130,17 @@ def test_who_joins_has_all_that_is_replicated() -> None:
     stand.write(3)
     stand.fetch(2, 6)
     assert stand.log.high_watermark == 6
-    assert _asked(stand.fetch(3, 5)) is None
-    asked = _asked(stand.fetch(3, 6))
+    assert _last_request(stand.fetch(3, 5)) is None
+    asked = _last_request(stand.fetch(3, 6))
     assert asked is not None
-    assert asked.in_sync == ((1, 1), (2, 1), (3, 1))
-    assert asked.proposal == Proposal(frozenset({1, 2, 3}), 5, 10)
+    assert asked.isr == ((1, 1), (2, 1), (3, 1))
+    assert asked.proposal == IsrProposal(frozenset({1, 2, 3}), 5, 10)
 
 
 def test_a_member_that_has_not_fetched_is_asked_for_without_an_epoch() -> None:
-    asked = _asked(Stand((1, 2)).fetch(3, 4))
+    asked = _last_request(Stand((1, 2)).fetch(3, 4))
     assert asked is not None
-    assert asked.in_sync == ((1, 1), (2, -1), (3, 1))
+    assert asked.isr == ((1, 1), (2, -1), (3, 1))
 
 
 @pytest.mark.parametrize("state", ["fenced", "in_controlled_shutdown", "gone", "restarted"])
@@ -154,7 +154,7 @@ def test_who_may_not_join(state: str) -> None:
         stand.brokers[3] = replace(broker, epoch=2, fenced=True)
     else:
         stand.brokers[3] = replace(broker, **{state: True})
-    assert _asked(stand.fetch(3, 4)) is None
+    assert _last_request(stand.fetch(3, 4)) is None
 
 
 def test_a_fetch_of_an_earlier_life_is_refused() -> None:
@@ -165,13 +165,15 @@ def test_a_fetch_of_an_earlier_life_is_refused() -> None:
     with pytest.raises(NotLeader):
         stand.fetch(3, 4)
     assert stand.leader.followers[3].end_offset == -1
-    assert _asked(stand.fetch(3, 4, epoch=2)) is not None
-    assert _asked(Stand((1, 2)).fetch(3, 4, epoch=-1)) is not None  # it does not tell (KIP-903)
+    assert _last_request(stand.fetch(3, 4, epoch=2)) is not None
+    assert (
+        _last_request(Stand((1, 2)).fetch(3, 4, epoch=-1)) is not None
+    )  # it does not tell (KIP-903)
 
 
 def test_a_fetch_of_a_later_life_waits_for_the_image() -> None:
     stand = Stand((1, 2))
-    assert _asked(stand.fetch(3, 4, epoch=2)) is None
+    assert _last_request(stand.fetch(3, 4, epoch=2)) is None
 
 
 def test_who_is_no_replica_is_refused() -> None:
@@ -184,11 +186,11 @@ def test_who_lags_leaves() -> None:
     stand.write(2, 10)
     stand.fetch(2, 6, 50)
     assert stand.do(stand.leader.tick(100)) == []
-    asked = _asked(stand.do(stand.leader.tick(101)))
+    asked = _last_request(stand.do(stand.leader.tick(101)))
     assert asked is not None
-    assert asked.proposal.in_sync == {1, 2}
+    assert asked.proposal.isr == {1, 2}
     assert stand.log.high_watermark == 0  # it is in sync until the controller has taken it out
-    respond = Altered(frozenset({1, 2}), 5, 11)
+    respond = CommittedIsr(frozenset({1, 2}), 5, 11)
     assert stand.do(stand.leader.altered(asked.proposal, respond, 101)) == [AdvanceHighWatermark(6)]
 
 
@@ -207,9 +209,9 @@ def test_who_comes_back_with_less_is_not_waited_for() -> None:
     stand.fetch(3, 5, 9)  # all that there was at its last fetch
     stand.write(1, 10)
     assert stand.fetch(2, 7, 11) == []
-    joining = _asked(stand.fetch(3, 7, 12))
+    joining = _last_request(stand.fetch(3, 7, 12))
     assert joining is not None
-    assert joining.proposal.in_sync == {1, 2, 3}
+    assert joining.proposal.isr == {1, 2, 3}
 
 
 def test_who_has_everything_does_not_lag() -> None:
@@ -229,16 +231,16 @@ def test_who_is_always_one_fetch_behind_does_not_lag() -> None:
 
 def test_one_alteration_at_a_time() -> None:
     stand = Stand((1, 2))
-    asked = _asked(stand.fetch(3, 4))
+    asked = _last_request(stand.fetch(3, 4))
     assert asked is not None
-    assert _asked(stand.do(stand.leader.tick(1000))) is None
+    assert _last_request(stand.do(stand.leader.tick(1000))) is None
     again = stand.do(stand.leader.altered(asked.proposal, ErrorCode.request_timed_out, 1000))
     assert again == [asked]
     refused = stand.leader.altered(asked.proposal, ErrorCode.ineligible_replica, 1000)
-    assert _asked(stand.do(refused)) is None
-    shrunk = _asked(stand.do(stand.leader.tick(1001)))
+    assert _last_request(stand.do(refused)) is None
+    shrunk = _last_request(stand.do(stand.leader.tick(1001)))
     assert shrunk is not None
-    assert shrunk.proposal.in_sync == {1}
+    assert shrunk.proposal.isr == {1}
 
 
 def test_who_is_about_to_join_is_waited_for() -> None:
@@ -259,7 +261,7 @@ def test_who_is_about_to_join_is_waited_for() -> None:
 def test_who_is_waited_for_no_more_holds_nothing() -> None:
     stand = Stand((1,))
     stand.log.high_watermark = 0
-    asked = _asked(stand.fetch(2, 4, 0))
+    asked = _last_request(stand.fetch(2, 4, 0))
     assert asked is not None
     stand.leader.altered(asked.proposal, ErrorCode.ineligible_replica, 0)
     assert stand.write(2, 10) == []
@@ -283,7 +285,7 @@ def test_an_image_that_is_behind_changes_nothing() -> None:
     stand = Stand()
     behind = replace(stand.image, isr=(1,), partition_epoch=9)
     assert stand.do(stand.leader.adopt(behind, 0)) == []
-    assert stand.leader.in_sync.committed == {1, 2, 3}
+    assert stand.leader.isr.committed == {1, 2, 3}
 
 
 def test_a_replica_that_was_taken_off_is_forgotten() -> None:

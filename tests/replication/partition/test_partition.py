@@ -19,8 +19,8 @@ from odradek.replication.errors import (
     UnknownPartition,
 )
 from odradek.replication.partition.high_watermark import PLENTY_BYTES
-from odradek.replication.partition.isr_state import Altered
-from odradek.replication.partition.leader_role import Responded, Surroundings
+from odradek.replication.partition.isr_state import CommittedIsr
+from odradek.replication.partition.leader_role import ClusterContext, OnAlterPartitionResponse
 from odradek.replication.partition.leader_state import AlterPartition
 from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.storage.errors import DiskFull
@@ -55,15 +55,15 @@ class Stand:
             controller.partition, leader=leader, isr=isr, leader_epoch=5, partition_epoch=10
         )
         self.world = World(config=replace(FOREVER, min_insync_replicas=min_isr))
-        self.proposed: list[tuple[UUID, int, AlterPartition, Responded]] = []
+        self.proposed: list[tuple[UUID, int, AlterPartition, OnAlterPartitionResponse]] = []
         self.full: list[tuple[PartitionLog, DiskFull]] = []
-        self.became: list[int | None] = []
-        surroundings = Surroundings(
+        self.isr_changed: list[int | None] = []
+        surroundings = ClusterContext(
             dict(controller.brokers).get,
             lag_max_ms=100,
             propose=lambda *proposal: self.proposed.append(proposal),
             disk_full=lambda *full: self.full.append(full),
-            became=self.became.append,
+            isr_changed=self.isr_changed.append,
         )
         self.partition = Partition(
             self.world.log,
@@ -85,8 +85,8 @@ class Stand:
         return self.partition.append(batch(), acks=acks, now_ms=NOW_MS).last_offset
 
     def fetch(self, follower: int, offset: int, start_offset: int = 0) -> None:
-        assert self.partition.leading is not None
-        self.partition.leading.fetched(
+        assert self.partition.leader_role is not None
+        self.partition.leader_role.fetched(
             follower, offset=offset, start_offset=start_offset, broker_epoch=1
         )
 
@@ -109,7 +109,7 @@ def test_an_epoch_begins_in_the_log(stand: Stand) -> None:
 
 def test_the_only_replica_sees_what_it_appends(stand: Stand) -> None:
     stand.see(**alone(stand.image), leader_epoch=7)
-    assert stand.partition.leading is None
+    assert stand.partition.leader_role is None
     assert stand.world.log.epochs.latest == 7
     stand.partition.watch(stand.told)
     stand.append(ACKS_ALL)
@@ -303,13 +303,13 @@ def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> No
     stand.fetch(3, 1)
     ((topic_id, index, asked, responded),) = stand.proposed
     assert (topic_id, index) == (TOPIC_ID, 0)
-    assert asked.in_sync == ((1, 1), (2, -1), (3, 1))
-    responded(Altered(frozenset({1, 2, 3}), 5, 11))
-    assert stand.became == [1]
-    assert stand.partition.leading is not None
-    assert stand.partition.leading.leader.in_sync.committed == {1, 2, 3}
+    assert asked.isr == ((1, 1), (2, -1), (3, 1))
+    responded(CommittedIsr(frozenset({1, 2, 3}), 5, 11))
+    assert stand.isr_changed == [1]
+    assert stand.partition.leader_role is not None
+    assert stand.partition.leader_role.state.isr.committed == {1, 2, 3}
     stand.partition.update(stand.image)  # an image of before
-    assert stand.partition.leading.leader.in_sync.committed == {1, 2, 3}
+    assert stand.partition.leader_role.state.isr.committed == {1, 2, 3}
 
 
 def test_an_answer_to_who_leads_no_more_is_for_nobody(stand: Stand) -> None:
@@ -318,10 +318,10 @@ def test_an_answer_to_who_leads_no_more_is_for_nobody(stand: Stand) -> None:
     stand.see(leader=2, leader_epoch=6)
     responded(ErrorCode.request_timed_out)
     stand.see(leader=1, leader_epoch=7)
-    responded(Altered(frozenset({1, 2, 3}), 7, 20))
+    responded(CommittedIsr(frozenset({1, 2, 3}), 7, 20))
     assert len(stand.proposed) == 1
-    assert stand.partition.leading is not None
-    assert stand.partition.leading.leader.in_sync.committed == {1, 2}
+    assert stand.partition.leader_role is not None
+    assert stand.partition.leader_role.state.isr.committed == {1, 2}
 
 
 def test_a_log_start_that_moves_is_told(stand: Stand) -> None:
@@ -405,9 +405,9 @@ def test_an_image_may_come_before_the_answer(
     stand.fetch(3, 0)
     ((_, _, _, responded),) = stand.proposed
     image = stand.see(isr=isr)
-    assert stand.became == became
-    responded(Altered(frozenset(isr), 5, image.partition_epoch))
-    assert stand.became == became
+    assert stand.isr_changed == became
+    responded(CommittedIsr(frozenset(isr), 5, image.partition_epoch))
+    assert stand.isr_changed == became
 
 
 def test_a_proposal_that_is_refused_has_failed(stand: Stand) -> None:
@@ -415,7 +415,7 @@ def test_a_proposal_that_is_refused_has_failed(stand: Stand) -> None:
     stand.fetch(3, 0)
     ((_, _, _, responded),) = stand.proposed
     responded(ErrorCode.ineligible_replica)
-    assert stand.became == [None]
+    assert stand.isr_changed == [None]
 
 
 def test_who_is_gone_leads_nothing(stand: Stand) -> None:
@@ -423,7 +423,7 @@ def test_who_is_gone_leads_nothing(stand: Stand) -> None:
     ((_, _, _, responded),) = stand.proposed
     stand.partition.retire(UnknownPartition("deleted"))
     responded(ErrorCode.request_timed_out)
-    assert stand.became == []
+    assert stand.isr_changed == []
     assert len(stand.proposed) == 1
     with pytest.raises(UnknownPartition):
         stand.append()
@@ -440,7 +440,7 @@ def test_who_is_gone_does_not_become_the_leader() -> None:
     assert not partition.end_change()
     stand.see(leader=1, leader_epoch=7)
     assert not partition.is_leader
-    assert partition.leading is None
+    assert partition.leader_role is None
     assert stand.world.log.epochs.latest is None
     assert stand.told.interruptions == 1
     stand.see(leader=3, leader_epoch=8)
@@ -455,8 +455,8 @@ def test_a_leader_is_dispensable_where_others_can_take_records(
     isr: tuple[int, ...], min_isr: int, expected: bool
 ) -> None:
     stand = Stand(isr=isr, min_isr=min_isr)
-    assert stand.partition.leading is not None
-    assert stand.partition.leading.is_dispensable() is expected
+    assert stand.partition.leader_role is not None
+    assert stand.partition.leader_role.is_dispensable() is expected
 
 
 def test_a_full_disk_under_a_leader_is_told() -> None:

@@ -6,7 +6,11 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.errors import NotEnoughReplicas, NotLeader
-from odradek.replication.partition.refused_batches import IN_FLIGHT_MAX, PRODUCERS_MAX, Refusals
+from odradek.replication.partition.refused_batches import (
+    IN_FLIGHT_MAX,
+    PRODUCERS_MAX,
+    RefusedBatches,
+)
 from odradek.storage.errors import DiskFull, OutOfOrderSequence
 from tests.storage.log.log_world import batch, idempotent
 
@@ -19,13 +23,13 @@ def out_of_order(expected: int) -> OutOfOrderSequence:
 
 @pytest.mark.parametrize("error", [TOO_FEW, NotLeader("node 2 leads"), DiskFull("no room")])
 def test_what_follows_is_refused_for_the_same_reason(error: KafkaError) -> None:
-    refusals = Refusals()
+    refusals = RefusedBatches()
     assert refusals.told(idempotent(7, 10), error) is error
     assert refusals.told(idempotent(7, 13), out_of_order(10)) is error
 
 
 def test_the_requests_that_were_on_their_way_and_no_more() -> None:
-    refusals = Refusals()
+    refusals = RefusedBatches()
     refusals.told(idempotent(7, 10), TOO_FEW)
     codes = [refusals.told(idempotent(7, 11), out_of_order(10)).code for _ in range(IN_FLIGHT_MAX)]
     assert codes == [ErrorCode.not_enough_replicas] * (IN_FLIGHT_MAX - 1) + [
@@ -36,7 +40,7 @@ def test_the_requests_that_were_on_their_way_and_no_more() -> None:
 
 
 def test_several_that_are_refused_are_known_by_the_first() -> None:
-    refusals = Refusals()
+    refusals = RefusedBatches()
     for sequence in (10, 12, 15):
         refusals.told(idempotent(7, sequence), TOO_FEW)
     assert refusals.told(idempotent(7, 16), out_of_order(10)) is TOO_FEW
@@ -48,21 +52,21 @@ def test_several_that_are_refused_are_known_by_the_first() -> None:
     ids=["another epoch", "another producer"],
 )
 def test_who_was_not_refused_is_out_of_order(later: memoryview) -> None:
-    refusals = Refusals()
+    refusals = RefusedBatches()
     refusals.told(idempotent(7, 10), TOO_FEW)
     error = out_of_order(10)
     assert refusals.told(later, error) is error
 
 
 def test_one_that_came_again_excuses_nothing() -> None:
-    refusals = Refusals()
+    refusals = RefusedBatches()
     refusals.told(idempotent(7, 10), TOO_FEW)
     error = out_of_order(11)
     assert refusals.told(idempotent(7, 30), error) is error
 
 
 def test_a_new_epoch_is_remembered_by_itself() -> None:
-    refusals = Refusals()
+    refusals = RefusedBatches()
     refusals.told(idempotent(7, 10), TOO_FEW)
     refusals.told(idempotent(7, 0, producer_epoch=1), TOO_FEW)
     error = out_of_order(10)
@@ -72,11 +76,11 @@ def test_a_new_epoch_is_remembered_by_itself() -> None:
 
 @pytest.mark.parametrize("records", [batch(), memoryview(b"nonsense")])
 def test_what_has_no_sequence_is_told_what_it_is(records: memoryview) -> None:
-    assert Refusals().told(records, TOO_FEW) is TOO_FEW
+    assert RefusedBatches().told(records, TOO_FEW) is TOO_FEW
 
 
 def test_only_so_many_are_remembered() -> None:
-    refusals = Refusals()
+    refusals = RefusedBatches()
     for producer in range(PRODUCERS_MAX + 1):
         refusals.told(idempotent(producer, 0), TOO_FEW)
     assert refusals.told(idempotent(1, 1), out_of_order(0)) is TOO_FEW

@@ -14,25 +14,25 @@ from odradek.replication.partition.follower_state import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
-    AskEpochEnd,
-    AskOffset,
-    BuildRemoteAux,
+    AppendFetched,
+    BuildRemoteLogAuxState,
     Fetch,
-    Fetched,
-    Follower,
-    Located,
-    Question,
-    StartAnewAt,
-    Take,
+    FetchResult,
+    FollowerState,
+    LeaderQuery,
+    OffsetResult,
+    QueryEpochEnd,
+    QueryOffset,
+    TruncateFullyAndStartAt,
     TruncateTo,
 )
-from odradek.replication.partition.isr_state import Altered
+from odradek.replication.partition.isr_state import CommittedIsr
 from odradek.replication.partition.leader_state import (
-    Action,
     AdvanceHighWatermark,
     AlterPartition,
     BeginEpoch,
-    Leader,
+    LeaderAction,
+    LeaderState,
 )
 from odradek.replication.partition.truncation import find_divergence
 from odradek.seams.values import value_class
@@ -54,15 +54,15 @@ class Violation(AssertionError):
 
 @value_class
 class Response:
-    question: Question
-    content: Fetched | EpochEnd | Located | ErrorCode
+    question: LeaderQuery
+    content: FetchResult | EpochEnd | OffsetResult | ErrorCode
     records: Sequence[Record] = ()
 
 
 @value_class
 class AlterResponse:
     asked: AlterPartition
-    content: Altered | ErrorCode
+    content: CommittedIsr | ErrorCode
 
 
 @value_class
@@ -72,7 +72,7 @@ class Message:
     to: int
     life: int
     """The one that is to get it: an answer to a broker that restarted since reaches nobody."""
-    content: Question | Response | AlterPartition | AlterResponse | Image
+    content: LeaderQuery | Response | AlterPartition | AlterResponse | Image
 
 
 class Node:
@@ -86,9 +86,9 @@ class Node:
 
     def boot(self) -> None:
         self.image: Image | None = None
-        self.leader: Leader | None = None
-        self.follower = Follower(self.log, back_off_ms=BACK_OFF_MS)
-        self.asked: Question | None = None
+        self.leader: LeaderState | None = None
+        self.follower = FollowerState(self.log, back_off_ms=BACK_OFF_MS)
+        self.asked: LeaderQuery | None = None
         self.asked_ms = 0
 
     def broker(self, node: int) -> BrokerImage | None:
@@ -102,7 +102,7 @@ class Node:
         if partition.leader == self.id:
             if self.leader is None:
                 self.follower.stop()
-                self.leader = Leader(self.id, self.log, self.broker, lag_max_ms=LAG_MAX_MS)
+                self.leader = LeaderState(self.id, self.log, self.broker, lag_max_ms=LAG_MAX_MS)
             self.do(self.leader.adopt(partition, now_ms))
             self.do(self.leader.brokers_changed(now_ms))
             return
@@ -112,7 +112,7 @@ class Node:
         else:
             self.follower.follow(partition.leader_epoch, compares=self.world.compares)
 
-    def do(self, actions: Iterable[Action]) -> None:
+    def do(self, actions: Iterable[LeaderAction]) -> None:
         for action in actions:
             if isinstance(action, BeginEpoch):
                 self.log.epochs.assign(action.leader_epoch, action.start_offset)
@@ -122,7 +122,7 @@ class Node:
             else:
                 isr = " ".join(
                     f"{each}" if epoch in (-1, 1) else f"{each} (epoch {epoch})"
-                    for each, epoch in action.in_sync
+                    for each, epoch in action.isr
                 )
                 self.world.tell(f"{self.id} -> controller ISR {isr}, please")
                 self.world.send(self, CONTROLLER, action)
@@ -133,7 +133,7 @@ class Node:
         """Change the log if that is wanted; ask what is wanted."""
         world, follower = self.world, self.follower
         while self.leader is None and self.image is not None:
-            want = follower.wants(world.now_ms)
+            want = follower.next_action(world.now_ms)
             if want is None:
                 return
             if isinstance(want, TruncateTo):
@@ -141,11 +141,11 @@ class Node:
                     world.tell(f"{self.id} truncates to {want.offset}")
                 self.log.truncate_to(want.offset)
                 follower.changed(want)
-            elif isinstance(want, StartAnewAt):
+            elif isinstance(want, TruncateFullyAndStartAt):
                 world.tell(f"{self.id} starts anew at {want.offset}")
                 self.log.start_anew(want.offset)
                 follower.changed(want)
-            elif isinstance(want, Fetch | AskEpochEnd | AskOffset):
+            elif isinstance(want, Fetch | QueryEpochEnd | QueryOffset):
                 self.asked, self.asked_ms = want, world.now_ms
                 world.tell(f"{self.id} -> {self.image.partition.leader} {_asks(want)}")
                 world.send(self, self.image.partition.leader, want)
@@ -153,7 +153,7 @@ class Node:
             else:
                 self.build(want)
 
-    def build(self, change: BuildRemoteAux) -> None:
+    def build(self, change: BuildRemoteLogAuxState) -> None:
         """What the tier says of the time before the leader's local start."""
         world, log = self.world, self.log
         state = world.tier.state_before(change)
@@ -173,16 +173,16 @@ class Node:
         follower = self.follower
         if isinstance(content, ErrorCode):
             follower.failed(question, content, now_ms)
-        elif isinstance(question, Fetch) and isinstance(content, Fetched):
+        elif isinstance(question, Fetch) and isinstance(content, FetchResult):
             take = follower.fetched(question, content)
             if take is not None:
                 self.take(take, respond.records)
-        elif isinstance(question, AskEpochEnd) and isinstance(content, EpochEnd):
+        elif isinstance(question, QueryEpochEnd) and isinstance(content, EpochEnd):
             follower.epoch_ended(question, content)
-        elif isinstance(question, AskOffset) and isinstance(content, Located):
+        elif isinstance(question, QueryOffset) and isinstance(content, OffsetResult):
             follower.located(question, content, now_ms)
 
-    def take(self, take: Take, records: Sequence[Record]) -> None:
+    def take(self, take: AppendFetched, records: Sequence[Record]) -> None:
         if take.offset != self.log.end_offset:
             raise Violation(f"{self.id} takes {take.offset} at its end {self.log.end_offset}")
         kept = [record for record in records if record[0] <= take.leader_epoch]
@@ -192,7 +192,7 @@ class Node:
         self.log.trim(start)
         if kept:
             self.world.tell(f"{self.id} takes {' '.join(f'{said}{epoch}' for epoch, said in kept)}")
-        self.follower.taken(take)
+        self.follower.appended(take)
         self.world.check_committed(self)
 
     def give_up(self) -> None:
@@ -202,7 +202,7 @@ class Node:
 
     # Leading
 
-    def respond(self, question: Question, follower: int, broker_epoch: int) -> Response:
+    def respond(self, question: LeaderQuery, follower: int, broker_epoch: int) -> Response:
         leader = self.leader
         if leader is None:
             return Response(question, ErrorCode.not_leader_or_follower)
@@ -210,16 +210,16 @@ class Node:
             return Response(question, ErrorCode.fenced_leader_epoch)
         if question.leader_epoch > leader.leader_epoch:
             return Response(question, ErrorCode.unknown_leader_epoch)
-        if isinstance(question, AskEpochEnd):
+        if isinstance(question, QueryEpochEnd):
             return Response(question, self.log.epochs.end_offset_for(question.epoch))
-        if isinstance(question, AskOffset):
+        if isinstance(question, QueryOffset):
             return Response(question, self.locate(question.timestamp))
         try:
             return self.respond_fetch(leader, question, follower, broker_epoch)
         except KafkaError as error:
             return Response(question, error.code)
 
-    def locate(self, timestamp: int) -> Located:
+    def locate(self, timestamp: int) -> OffsetResult:
         log = self.log
         offset = {
             LATEST: log.end_offset,
@@ -227,10 +227,10 @@ class Node:
             EARLIEST_LOCAL: log.local_start,
         }[timestamp]
         epoch = log.epochs.epoch_for(offset)
-        return Located(offset, NO_EPOCH if epoch is None else epoch)
+        return OffsetResult(offset, NO_EPOCH if epoch is None else epoch)
 
     def respond_fetch(
-        self, leader: Leader, question: Fetch, follower: int, broker_epoch: int
+        self, leader: LeaderState, question: Fetch, follower: int, broker_epoch: int
     ) -> Response:
         leader.check_fetch(follower, broker_epoch)
         log = self.log
@@ -240,7 +240,7 @@ class Node:
             fetch_offset=question.offset,
             last_fetched_epoch=question.last_fetched_epoch,
         )
-        told = Fetched(log.high_watermark, log.start_offset, diverging)
+        told = FetchResult(log.high_watermark, log.start_offset, diverging)
         if diverging is not None:
             return Response(question, told)
         if not log.start_offset <= question.offset <= log.end_offset:
@@ -283,7 +283,7 @@ class World:
 
     # Messages
 
-    def send(self, sender: Node, to: int, content: Question | AlterPartition) -> None:
+    def send(self, sender: Node, to: int, content: LeaderQuery | AlterPartition) -> None:
         life = self.nodes[to].epoch if to else 0
         self.sent.append(Message(sender.id, sender.epoch, to, life, content))
 
@@ -321,9 +321,9 @@ class World:
         content = respond.content
         if isinstance(content, EpochEnd):
             self.tell(f"{node.id} is told that epoch {content.epoch} ends at {content.end_offset}")
-        elif isinstance(content, Located):
+        elif isinstance(content, OffsetResult):
             self.tell(f"{node.id} is told {content.offset}")
-        elif isinstance(content, Fetched) and content.diverging is not None:
+        elif isinstance(content, FetchResult) and content.diverging is not None:
             end = content.diverging
             self.tell(f"{node.id} is told that epoch {end.epoch} ends at {end.end_offset}")
         node.hear(respond)
@@ -456,10 +456,10 @@ class World:
         return " ".join(parts) + f" up to {log.high_watermark}"
 
 
-def _asks(question: Question) -> str:
+def _asks(question: LeaderQuery) -> str:
     if isinstance(question, Fetch):
         return f"fetches {question.offset} after epoch {question.last_fetched_epoch}"
-    if isinstance(question, AskEpochEnd):
+    if isinstance(question, QueryEpochEnd):
         return f"where does epoch {question.epoch} end?"
     return {
         LATEST: "where does your log end?",

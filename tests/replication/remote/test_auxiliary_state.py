@@ -12,7 +12,7 @@ import trio
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
-from odradek.replication.partition.follower_state import BuildRemoteAux
+from odradek.replication.partition.follower_state import BuildRemoteLogAuxState
 from odradek.replication.remote.auxiliary_state import READING_S, AuxiliaryState, history
 from odradek.seams import Seams
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
@@ -373,17 +373,17 @@ def test_what_cannot_be_built_is_told_apart() -> None:
     log, tier = led.log, stand.tier
     state = AuxiliaryState(tier.metadata, tier.storage, stand.node.seams.offload)
 
-    def error_of(change: BuildRemoteAux) -> Exception:
+    def error_of(change: BuildRemoteLogAuxState) -> Exception:
         with pytest.raises(RemoteStorageError) as caught:
             trio.run(state.beginning, log, change)
         return caught.value
 
-    assert type(error_of(BuildRemoteAux(3, 7, 3, 0))) is RemoteResourceNotFound
-    assert type(error_of(BuildRemoteAux(3, 6, 1, 0))) is RemoteResourceNotFound
+    assert type(error_of(BuildRemoteLogAuxState(3, 7, 3, 0))) is RemoteResourceNotFound
+    assert type(error_of(BuildRemoteLogAuxState(3, 6, 1, 0))) is RemoteResourceNotFound
     tier.metadata.stop_partitions([partition_of(log)])
-    assert type(error_of(BuildRemoteAux(3, 6, 2, 0))) is RemoteNotReady
+    assert type(error_of(BuildRemoteLogAuxState(3, 6, 2, 0))) is RemoteNotReady
     log.update_config(replace(TIERED, remote_storage_enable=False))
-    assert type(error_of(BuildRemoteAux(3, 6, 2, 0))) is RemoteStorageError
+    assert type(error_of(BuildRemoteLogAuxState(3, 6, 2, 0))) is RemoteStorageError
 
 
 # What it makes of what is in the tier, by itself
