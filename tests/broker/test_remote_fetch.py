@@ -16,7 +16,7 @@ from odradek.storage.log.verifications import UNGUARDED
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_log_reader import RemoteRead
-from tests.broker.tiered_stage import TieredStage, tiered_stage
+from tests.broker.tiered_stage import PATIENCE_SECONDS, TieredStage, tiered_stage
 from tests.storage.log.log_world import NOW_MS, idempotent, marker
 from tests.storage.tiered.read_world import EVERYTHING
 
@@ -63,7 +63,7 @@ async def test_partitions_of_one_fetch_are_read_at_once() -> None:
 
 
 async def _open_once_asked(stage: TieredStage, times: int) -> None:
-    with trio.fail_after(YIELD_SECONDS):
+    with trio.fail_after(PATIENCE_SECONDS):
         while stage.store.asked < times:
             await trio.lowlevel.checkpoint()
     stage.store.gate.set()
@@ -224,7 +224,7 @@ async def test_of_a_replica_that_is_gone_nothing_is_kept() -> None:
             offset = stage.segments(each.index)[0].end_offset
             await stage.reads.reads.read(each.log, offset, EVERYTHING, committed=True)
         stage.reads.gone("t", 0)
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             while stage.reads.indexes.segments_of("t", 0):
                 await trio.lowlevel.checkpoint()
         gone, kept = stage.segments(0)[0], stage.segments(1)[0]
@@ -330,7 +330,7 @@ async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:
             metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
         ) -> Buffer:
             if metadata.partition != failing:
-                assert may_end.wait(YIELD_SECONDS)
+                assert may_end.wait(PATIENCE_SECONDS)
             elif not failures:
                 failures.append(1)
                 raise RemoteStorageUnavailable("503")

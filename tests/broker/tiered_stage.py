@@ -34,7 +34,7 @@ from odradek.testing.memory_metadata import MemoryMetadataManager
 from tests.storage.log.log_world import NOW_MS, batch
 from tests.storage.tiered.read_world import Store, as_bytes, copy_sealed
 
-YIELD_SECONDS = 10.0
+PATIENCE_SECONDS = 10.0
 
 
 @dataclass
@@ -48,7 +48,7 @@ class SlowStore(Store):
         self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
     ) -> Buffer:
         self.asked += 1
-        assert self.gate.wait(YIELD_SECONDS)
+        assert self.gate.wait(PATIENCE_SECONDS)
         return super().fetch_segment(metadata, start, end_inclusive)
 
 
@@ -143,7 +143,7 @@ class TieredStage:
             for index, offset in enumerate(offsets)
         ]
         request.topics = [FetchTopic(None, self.partitions[0].topic_id, wanted)]
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             responded = await fetch(request, self.context(apis.FETCH, version))
         assert responded is not None
         found = []
@@ -159,7 +159,7 @@ class TieredStage:
         request = SimpleNamespace(
             **{"replica_id": -1, "isolation_level": 0, "topics": [topic], **more}
         )
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             responded = await list_offsets(request, self.context(apis.LIST_OFFSETS, version))
         ((respond,),) = [each["partitions"] for each in responded["topics"]]
         return respond

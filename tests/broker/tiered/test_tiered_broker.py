@@ -41,7 +41,7 @@ TIERED = {
     "retention.bytes": "-1",
 }
 VALUES = [b"%04d" % number + b"x" * 500 for number in range(40)]
-YIELD_SECONDS = 20.0
+PATIENCE_SECONDS = 20.0
 WHERE = TopicPartition("orders", 0)
 
 
@@ -91,7 +91,7 @@ class Stage:
         return found
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        with trio.move_on_after(YIELD_SECONDS):
+        with trio.move_on_after(PATIENCE_SECONDS):
             while not holds():
                 await trio.sleep(0.02)
         assert holds(), (self.log, self.log.highest_copied_offset, self.remote_segments())

@@ -68,7 +68,7 @@ class Stand:
             lag_max_ms=30_000,
             propose=lambda *proposal: None,
             disk_full=lambda *full: None,
-            became=lambda grown: None,
+            isr_changed=lambda grown: None,
         )
         self.partition = Partition(
             self.world.log,
