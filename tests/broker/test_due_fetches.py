@@ -33,7 +33,7 @@ from odradek.testing import Broker
 VERSION = 12
 OTHER, EPOCH = 2, 3
 """A follower, and the leader epoch."""
-YIELD_SECONDS = 20
+PATIENCE_SECONDS = 20
 
 
 def batch(size: int = 100) -> bytes:
@@ -70,7 +70,7 @@ class Fetches:
         self, min_bytes: int = 1, indexes: Sequence[int] = (0,), max_bytes: int = 2**20
     ) -> None:
         request = FetchRequest()
-        request.max_wait_ms = YIELD_SECONDS * 2000
+        request.max_wait_ms = PATIENCE_SECONDS * 2000
         request.min_bytes, request.max_bytes = min_bytes, max_bytes
         request.isolation_level = self.isolation_level
         partitions = [FetchPartition(index, -1, 0, -1, -1, 2**20) for index in indexes]
@@ -83,7 +83,7 @@ class Fetches:
         request = FetchRequest()
         request.replica_id = OTHER
         request.session_id, request.session_epoch = session_id, session_epoch
-        request.max_wait_ms = YIELD_SECONDS * 2000 if session_id else 0
+        request.max_wait_ms = PATIENCE_SECONDS * 2000 if session_id else 0
         request.min_bytes, request.max_bytes, request.topics = 1, 2**20, topics
         return await fetch(request, self._context())
 
@@ -123,7 +123,7 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         (respond,) = fetches.at_once
         assert len(records_of(respond)) == len(batch())
         assert partition.log.tip.segment.file.pins == 0
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
         assert fetches.by_tasks == [None], "answered twice"
@@ -188,7 +188,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
         if asks_on == "after":
             assert not fetches.by_tasks
             fetches.asks_on.set()
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             while not fetches.by_tasks:
                 await trio.lowlevel.checkpoint()
         assert fetches.by_tasks == [None]
@@ -328,7 +328,7 @@ async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
         partition = await fetches.partition()
         await fetches.node.partitions.get("t", None, 1)
         indexes = [0] * (PARTITIONS_A_TURN - 1) + [1] * (PARTITIONS_A_TURN + 1)  # three turns
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fetches.fetch, 1, indexes)
                 await trio.lowlevel.checkpoint()
@@ -436,7 +436,7 @@ async def test_a_fetch_that_is_woken_while_earlier_answers_are_sent_is_answered_
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk
@@ -461,7 +461,7 @@ def fetch_of_t(offset: int = 0) -> bytes:
         apis.FETCH.key,
         VERSION,
         {
-            "max_wait": YIELD_SECONDS * 2000,
+            "max_wait": PATIENCE_SECONDS * 2000,
             "min_bytes": 1,
             "max_bytes": 2**20,
             "topics": [{"topic": "t", "partitions": [partition]}],
@@ -496,7 +496,7 @@ async def test_what_the_socket_does_not_take_follows(
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     ClientConnection(connection, node.endpoints[0], node.services, EachAlone()).talk

@@ -15,7 +15,7 @@ from odradek.protocol.fetch import FetchedPartition
 from odradek.protocol.schemas.topic_records import ConfigRecord
 from odradek.replication.controller.image import BROKER, TOPIC
 from odradek.seams.files import FileSlice
-from tests.broker.two_replicas import EPOCH, OTHER, SIZE, STRANGER, YIELD_SECONDS, stage
+from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, SIZE, STRANGER, stage
 
 
 def size(respond: FetchedPartition) -> int:
@@ -53,7 +53,7 @@ async def waits_for(ask: Callable[[], Any], happens: Callable[[], Any]) -> Fetch
 
 async def test_a_follower_waits_for_appends_and_a_consumer_for_followers() -> None:
     async with stage() as on:
-        patient = {"max_wait_ms": int(2000 * YIELD_SECONDS)}
+        patient = {"max_wait_ms": int(2000 * PATIENCE_SECONDS)}
         found = await waits_for(lambda: on.follow(0, **patient), on.append)
         assert (size(found), found.high_watermark) == (SIZE, 0)
         found = await waits_for(lambda: on.ask(0, **patient), lambda: on.follow(1))

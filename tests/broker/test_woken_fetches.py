@@ -27,7 +27,7 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.testing import Broker
 
 VERSION = 12
-YIELD_SECONDS = 20
+PATIENCE_SECONDS = 20
 ALL_OF_T: Mapping[str, Iterable[int]] = {"t": range(3)}
 
 
@@ -37,7 +37,7 @@ def records(size: int = 10) -> bytes:
 
 def request(min_bytes: int, wanted: Mapping[str, Iterable[int]]) -> dict[str, Any]:
     return {
-        "max_wait": YIELD_SECONDS * 2000,
+        "max_wait": PATIENCE_SECONDS * 2000,
         "min_bytes": min_bytes,
         "max_bytes": 2**20,
         "topics": [
@@ -82,7 +82,7 @@ class Stage:
         async def flush() -> None:  # what a fetch does last before it waits
             waiting.set()
 
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.fetch, min_bytes, wanted, flush)
                 await waiting.wait()
@@ -209,7 +209,7 @@ async def test_what_is_refused_does_not_end_the_wait_for_the_others() -> None:
 async def test_where_all_is_refused_nothing_is_waited_for() -> None:
     async with stage() as on:
         on.authorizer = may_read("t")
-        with trio.fail_after(YIELD_SECONDS):
+        with trio.fail_after(PATIENCE_SECONDS):
             await on.fetch(1, {"secret": [0], "t": [7]}, trio.lowlevel.checkpoint)
         assert on.respond is not None
         assert len(on.respond.chosen) == 2
