@@ -295,7 +295,7 @@ class Node:
             replicas.cordon()
             replicas.logs.update_configs()
 
-    def _new_replicas(self) -> Replicas:
+    def _new_replicas(self) -> ReplicaManager:
         """Build the services that are about replicas."""
         services, environment = self.services, self.environment
         services.lifecycle = BrokerLifecycle(
@@ -303,14 +303,14 @@ class Node:
             services.controller_channel,
             self.seams.clock,
             self.config,
-            offline=lambda: services.replicas.directory_reports.offline,
+            offline=lambda: services.replicas.log_directory_reporter.offline,
             cordoned=lambda: services.replicas.cordoned_ids(),
         )
         services.producer_ids = ProducerIds(self._reserve_producer_ids)
         services.coordinators = Coordinators(
             environment, lambda: services.partitions, services.producer_ids
         )
-        services.replicas = Replicas(environment, services.lifecycle, services.coordinators)
+        services.replicas = ReplicaManager(environment, services.lifecycle, services.coordinators)
         services.logs = services.replicas.logs
         return services.replicas
 
@@ -332,7 +332,9 @@ class Node:
     async def _start_broker_tasks(self, nursery: trio.Nursery) -> None:
         services, replicas = self.services, self.services.replicas
         nursery.start_soon(self._stop_on_failure, services.logs.all_failed)
-        nursery.start_soon(self._stop_on_failure, replicas.log_directory_reporter.unheard)
+        nursery.start_soon(
+            self._stop_on_failure, replicas.log_directory_reporter.not_reported_in_time
+        )
         nursery.start_soon(services.fetch_timers.run)
         services.producer_ids.start(nursery)
         services.coordinators.start(nursery)
@@ -411,7 +413,10 @@ class Node:
         failures = [metadata.failed]
         replicas = self._replicas
         if replicas is not None:
-            failures += [replicas.logs.all_failed, replicas.log_directory_reporter.unheard]
+            failures += [
+                replicas.logs.all_failed,
+                replicas.log_directory_reporter.not_reported_in_time,
+            ]
         if any(failure.is_set() for failure in failures):
             raise StorageLost(self._failure_text())
         with trio.CancelScope(shield=True):

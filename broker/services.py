@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.fetch.purgatory import DueFetches, fetch_timers
+from odradek.broker.fetch.purgatory import CompletableFetches, fetch_timers
 from odradek.broker.network.large_requests import LargeRequestQueue
 
 if TYPE_CHECKING:
     from odradek.broker.controller.quorum_controller import QuorumController
     from odradek.broker.coordination.coordinators import Coordinators
     from odradek.broker.environment import NodeEnvironment
-    from odradek.broker.fetch.session_cache import FetchSessions
+    from odradek.broker.fetch.session_cache import FetchSessionCache
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
     from odradek.broker.quotas.client_quotas import ClientQuotas
     from odradek.broker.quotas.connection_quotas import ConnectionQuotas
     from odradek.broker.replicas.partition_table import PartitionTable
-    from odradek.broker.replicas.replica_manager import Replicas
+    from odradek.broker.replicas.replica_manager import ReplicaManager
     from odradek.broker.security.authorizer import Authorizer
     from odradek.broker.tiered.tiered_storage import TieredStorage
     from odradek.broker.transactions.coordinator import TransactionCoordinator
@@ -43,7 +43,7 @@ class Services:
 
     # Set on brokers:
     lifecycle: BrokerLifecycle
-    replicas: Replicas
+    replicas: ReplicaManager
     logs: LogManager
     partitions: PartitionTable
     coordinators: Coordinators
@@ -62,7 +62,7 @@ class Services:
         self.acls_loaded = trio.Event()
         """Set once the metadata image has all committed ACLs."""
         self.large_requests = LargeRequestQueue()
-        self.due_fetches = DueFetches(self.seams.clock)
+        self.completable_fetches = CompletableFetches(self.seams.clock)
         self.fetch_timers = fetch_timers(self.seams.clock)
         self.client_quotas: ClientQuotas | None = None
         """None while the cluster has no quotas."""
@@ -72,12 +72,12 @@ class Services:
         """None unless `remote.log.storage.system.enable` is true."""
 
     @cached_property
-    def fetch_sessions(self) -> FetchSessions:
+    def fetch_sessions(self) -> FetchSessionCache:
         """Cache of incremental fetch sessions (KIP-227)."""
-        from odradek.broker.fetch.session_cache import FetchSessions
+        from odradek.broker.fetch.session_cache import FetchSessionCache
 
         slots = self.config.get_int("max.incremental.fetch.session.cache.slots")
-        return FetchSessions(slots, self.seams.entropy)
+        return FetchSessionCache(slots, self.seams.entropy)
 
     @property
     def groups(self) -> GroupCoordinator:

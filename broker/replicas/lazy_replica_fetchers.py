@@ -51,7 +51,7 @@ class LazyReplicaFetchers:
             listener=config.inter_broker_listener,
             image=lambda: environment.metadata.image,
             broker_epoch=self._broker_epoch,
-            settings=lambda: fetching_settings(config),
+            settings=lambda: replica_fetcher_config(config),
             quota=ReplicationQuota(
                 lambda: config.get_int("follower.replication.throttled.rate"),
                 samples=config.get_int("replication.quota.window.num"),

@@ -246,9 +246,9 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks(
             fetches.node.services.completable_fetches.has_active_connection = has_active_connection
             append(partition, batch())
             fetches.node.services.completable_fetches.respond()
-            assert len(fetches.at_once) == RESPONDED_AT_ONCE
+            assert len(fetches.at_once) == COMPLETED_AT_ONCE
             assert not fetches.node.services.completable_fetches.waits
-        assert fetches.by_tasks.count(None) == RESPONDED_AT_ONCE
+        assert fetches.by_tasks.count(None) == COMPLETED_AT_ONCE
         assert len(fetches.by_tasks) == count
 
 
