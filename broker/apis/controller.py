@@ -22,6 +22,7 @@ from odradek.replication.controller.alter_partition import (
     ProposedIsr,
     alter_partitions,
 )
+from odradek.replication.controller.broker_directories import assign_directories
 from odradek.replication.controller.broker_heartbeats import BrokerHeartbeat
 from odradek.replication.controller.broker_registration import (
     BrokerRegistration,
@@ -30,7 +31,6 @@ from odradek.replication.controller.broker_registration import (
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import CONTROLLER_REGISTRATION, metadata_version
 from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
-from odradek.replication.controller.partitions import assign_directories
 from odradek.replication.controller.producer_ids import allocate_producer_ids
 
 Values = dict[str, Any]

@@ -204,7 +204,7 @@ class BrokerLifecycle:
         self._wake.set()
 
     async def _serve_alone(self, registration: BrokerRegistration) -> None:
-        from odradek.replication.controller.broker_registration import start_broker
+        from odradek.replication.controller.broker_fencing import start_broker
 
         epoch = await self._metadata.perform(
             lambda image: start_broker(

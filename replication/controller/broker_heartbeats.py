@@ -14,16 +14,20 @@ from typing import Any, Final
 from uuid import UUID
 
 from odradek.replication.controller.broker_control_state import BrokerControlState, next_state
+from odradek.replication.controller.broker_directories import (
+    mark_directories_cordoned,
+    mark_directories_offline,
+)
+from odradek.replication.controller.broker_fencing import (
+    begin_controlled_shutdown,
+    fence_broker,
+    unfence_broker,
+)
 from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
 from odradek.replication.controller.broker_registration import (
     BrokerRegistration,
-    begin_controlled_shutdown,
     check_broker_epoch,
-    fence_broker,
-    mark_directories_cordoned,
-    mark_directories_offline,
     register_broker,
-    unfence_broker,
 )
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataImage

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +24,6 @@ from odradek.replication.controller.features import (
     DIRECTORY_ASSIGNMENT,
     METADATA_VERSION,
     elr_enabled,
-    knows_cordoned,
     metadata_version,
 )
 from odradek.replication.controller.image import (
@@ -35,20 +33,14 @@ from odradek.replication.controller.image import (
     Endpoint,
     MetadataImage,
 )
-from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.image_records import broker_record, controller_record
 from odradek.replication.controller.leader_and_isr import (
     PartitionRef,
     leader_and_isr_updates,
-    partitions_changed_by_removal,
-    partitions_in_directory,
     partitions_with_elr_member,
     partitions_with_isr_member,
-    partitions_without_leader,
 )
 from odradek.seams.values import value_class
-
-FENCE, UNFENCE = 1, -1
 
 
 @value_class
@@ -188,6 +180,36 @@ def is_clean_start(image: MetadataImage, registration: BrokerRegistration) -> bo
     return existing is not None and existing.epoch == registration.previous_epoch
 
 
+def register_controller(
+    image: MetadataImage, controller: ControllerImage
+) -> ControllerResult[None]:
+    """A controller tells its endpoints and features (KIP-919)."""
+    return ControllerResult([controller_record(controller)], None)
+
+
+def unregister_broker(
+    image: MetadataImage, broker_id: int, *, unclean_election: bool = False
+) -> ControllerResult[None]:
+    """Forget the broker. Raises KafkaError(broker_id_not_registered)."""
+    from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
+
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.broker_id_not_registered,
+            f"Broker ID {broker_id} is not currently registered",
+        )
+    affected = [
+        *partitions_with_isr_member(image, broker_id),
+        *partitions_with_elr_member(image, broker_id),
+    ]
+    updates = leader_and_isr_updates(
+        image, affected, remove=broker_id, unclean_election=unclean_election
+    )
+    gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
+    return ControllerResult([*updates, gone], None, atomic=False)
+
+
 def affected_by_shutdown(
     image: MetadataImage, broker_id: int, *, clean: bool
 ) -> Iterator[PartitionRef]:
@@ -216,169 +238,7 @@ def after_shutdown(
     )
 
 
-def register_controller(
-    image: MetadataImage, controller: ControllerImage
-) -> ControllerResult[None]:
-    """A controller tells its endpoints and features (KIP-919)."""
-    return ControllerResult([controller_record(controller)], None)
-
-
-def unfence_broker(
-    image: MetadataImage,
-    broker_id: int,
-    broker_epoch: int,
-    *,
-    unclean_election: bool = False,
-    at_once: int | None = None,
-) -> ControllerResult[None]:
-    """Let it serve, and lead what has no leader and may have it: all, or the first `at_once`.
-
-    A broker that is shutting down comes back by registering again.
-    """
-    broker = check_broker_epoch(image, broker_id, broker_epoch)
-    if not broker.fenced or broker.in_controlled_shutdown:
-        return ControllerResult([], None)
-    updates = leader_and_isr_updates(
-        image,
-        islice(partitions_without_leader(image), at_once),
-        add=broker_id,
-        unclean_election=unclean_election,
-    )
-    return ControllerResult(
-        [_change(broker_id, broker_epoch, fenced=UNFENCE), *updates], None, atomic=False
-    )
-
-
-def fence_broker(
-    image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
-) -> ControllerResult[None]:
-    """Its session is over, or it asked for it: others lead from now on."""
-    if check_broker_epoch(image, broker_id, broker_epoch).fenced:
-        return ControllerResult([], None)
-    updates = leader_and_isr_updates(
-        image,
-        partitions_with_isr_member(image, broker_id),
-        remove=broker_id,
-        unclean_election=unclean_election,
-    )
-    return ControllerResult(
-        [*updates, _change(broker_id, broker_epoch, fenced=FENCE)], None, atomic=False
-    )
-
-
-def begin_controlled_shutdown(
-    image: MetadataImage,
-    broker_id: int,
-    broker_epoch: int,
-    *,
-    unclean_election: bool = False,
-    at_once: int | None = None,
-) -> ControllerResult[None]:
-    """It is going to stop: its partitions, all or the first `at_once`, go to others while it still
-    answers (KIP-841)."""
-    broker = check_broker_epoch(image, broker_id, broker_epoch)
-    if broker.fenced:
-        return ControllerResult([], None)
-    records: list[Any] = []
-    if not broker.in_controlled_shutdown:
-        records.append(_change(broker_id, broker_epoch, in_controlled_shutdown=1))
-    records += leader_and_isr_updates(
-        image,
-        islice(partitions_changed_by_removal(image, broker_id), at_once),
-        remove=broker_id,
-        unclean_election=unclean_election,
-    )
-    return ControllerResult(records, None, atomic=False)
-
-
-def unregister_broker(
-    image: MetadataImage, broker_id: int, *, unclean_election: bool = False
-) -> ControllerResult[None]:
-    """Forget the broker. Raises KafkaError(broker_id_not_registered)."""
-    from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
-
-    broker = image.brokers.get(broker_id)
-    if broker is None:
-        raise KafkaError(
-            ErrorCode.broker_id_not_registered,
-            f"Broker ID {broker_id} is not currently registered",
-        )
-    affected = [
-        *partitions_with_isr_member(image, broker_id),
-        *partitions_with_elr_member(image, broker_id),
-    ]
-    updates = leader_and_isr_updates(
-        image, affected, remove=broker_id, unclean_election=unclean_election
-    )
-    gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
-    return ControllerResult([*updates, gone], None, atomic=False)
-
-
-def mark_directories_offline(
-    image: MetadataImage,
-    broker_id: int,
-    broker_epoch: int,
-    offline: Sequence[UUID],
-    *,
-    unclean_election: bool = False,
-) -> ControllerResult[None]:
-    """Directories failed: replicas in them leave in-sync sets, others lead (KIP-858)."""
-    broker = check_broker_epoch(image, broker_id, broker_epoch)
-    newly = [each for each in broker.directories if each in offline]
-    records: list[Any] = []
-    for directory in newly:
-        records += leader_and_isr_updates(
-            image,
-            partitions_in_directory(image, broker_id, directory),
-            remove=broker_id,
-            unclean_election=unclean_election,
-        )
-    if newly:
-        left = tuple(each for each in broker.directories if each not in offline)
-        records.append(_change(broker_id, broker_epoch, log_dirs=left))
-    return ControllerResult(records, None, atomic=False)
-
-
-def mark_directories_cordoned(
-    image: MetadataImage, broker_id: int, broker_epoch: int, cordoned: Sequence[UUID]
-) -> ControllerResult[None]:
-    """Which directories take no new replicas; a broker tells once it has caught up."""
-    broker = check_broker_epoch(image, broker_id, broker_epoch)
-    unchanged = broker.cordoned_directories is not None and sorted(
-        broker.cordoned_directories
-    ) == sorted(cordoned)
-    if unchanged or not knows_cordoned(image.features):
-        return ControllerResult([], None)
-    return ControllerResult(
-        [_change(broker_id, broker_epoch, cordoned_log_dirs=tuple(cordoned))], None
-    )
-
-
-def _change(broker_id: int, broker_epoch: int, **changes: Any) -> Any:
+def registration_change(broker_id: int, broker_epoch: int, **changes: Any) -> Any:
     from odradek.protocol.schemas.cluster_records import BrokerRegistrationChangeRecord
 
     return BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, **changes)
-
-
-def start_broker(
-    image: MetadataImage,
-    registration: BrokerRegistration,
-    *,
-    next_offset: int,
-    cordoned: Sequence[UUID] = (),
-    unclean_election: bool = False,
-) -> ControllerResult[int]:
-    """Register and unfence at once: for a broker in the controller's own process, which by the lock
-    on its directories is the only one with its id, and which has all that the controller knows.
-
-    The records are those that the two steps would give, in one batch; the result is the epoch.
-    """
-    registered = register_broker(
-        image, registration, next_offset=next_offset, unclean_election=unclean_election
-    )
-    broker_id, epoch = registration.id, registered.result
-    records = list(registered.records)
-    now = apply_records(image, records, offset=next_offset).image
-    records += unfence_broker(now, broker_id, epoch, unclean_election=unclean_election).records
-    records += mark_directories_cordoned(now, broker_id, epoch, cordoned).records
-    return ControllerResult(records, epoch, atomic=False)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.replication.controller.broker_registration import BrokerRegistration, start_broker
+from odradek.replication.controller.broker_fencing import start_broker
+from odradek.replication.controller.broker_registration import BrokerRegistration
 from odradek.replication.controller.configs import Alteration, incremental_alter_configs
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.image import TOPIC, Endpoint, MetadataImage

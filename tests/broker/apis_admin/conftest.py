@@ -23,7 +23,8 @@ from odradek.broker.requests.dispatch import find_route
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.replication.controller import image as images
-from odradek.replication.controller.broker_registration import BrokerRegistration, start_broker
+from odradek.replication.controller.broker_fencing import start_broker
+from odradek.replication.controller.broker_registration import BrokerRegistration
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.image_builder import apply_records
 from odradek.seams.entropy import SeededEntropy

@@ -8,7 +8,7 @@ import pytest
 
 from odradek.broker.apis.authorized import NOT_ASKED
 from odradek.protocol import apis
-from odradek.replication.controller.broker_registration import fence_broker
+from odradek.replication.controller.broker_fencing import fence_broker
 from odradek.storage.directories.names import TopicPartition
 
 

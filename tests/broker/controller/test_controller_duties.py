@@ -10,8 +10,8 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.cluster_records import NoOpRecord
 from odradek.protocol.schemas.topic_records import ConfigRecord
+from odradek.replication.controller.broker_fencing import fence_broker, unfence_broker
 from odradek.replication.controller.broker_heartbeats import BrokerHeartbeat
-from odradek.replication.controller.broker_registration import fence_broker, unfence_broker
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS
 from odradek.replication.controller.image import MetadataDelta

@@ -8,11 +8,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from odradek.protocol.schemas.cluster_records import FeatureLevelRecord
-from odradek.replication.controller.broker_registration import (
-    BrokerRegistration,
-    register_broker,
-    unfence_broker,
-)
+from odradek.replication.controller.broker_fencing import unfence_broker
+from odradek.replication.controller.broker_registration import BrokerRegistration, register_broker
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
 from odradek.replication.controller.image import Endpoint, MetadataImage, PartitionImage

@@ -15,13 +15,12 @@ from odradek.replication.controller.alter_partition import (
     ProposedIsr,
     alter_partitions,
 )
-from odradek.replication.controller.broker_registration import (
+from odradek.replication.controller.broker_fencing import (
     begin_controlled_shutdown,
     fence_broker,
-    register_broker,
     unfence_broker,
-    unregister_broker,
 )
+from odradek.replication.controller.broker_registration import register_broker, unregister_broker
 from odradek.replication.controller.features import METADATA_VERSION
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.leader_and_isr import MIN_ISR, UNCLEAN_ELECTION

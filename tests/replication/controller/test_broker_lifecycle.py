@@ -13,16 +13,18 @@ from uuid import UUID
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.broker_registration import (
-    begin_controlled_shutdown,
-    fence_broker,
+from odradek.replication.controller.broker_directories import (
+    assign_directories,
     mark_directories_cordoned,
     mark_directories_offline,
-    register_broker,
+)
+from odradek.replication.controller.broker_fencing import (
+    begin_controlled_shutdown,
+    fence_broker,
     start_broker,
     unfence_broker,
-    unregister_broker,
 )
+from odradek.replication.controller.broker_registration import register_broker, unregister_broker
 from odradek.replication.controller.features import (
     DEFAULT_FEATURES,
     ELIGIBLE_LEADER_REPLICAS,
@@ -30,7 +32,6 @@ from odradek.replication.controller.features import (
     SUPPORTED_FEATURES,
 )
 from odradek.replication.controller.image import LOST, UNASSIGNED, MetadataImage
-from odradek.replication.controller.partitions import assign_directories
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (

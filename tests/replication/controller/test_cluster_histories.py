@@ -17,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
+from odradek.replication.controller import broker_directories, broker_fencing
 from odradek.replication.controller import broker_registration as brokers
+from odradek.replication.controller.broker_directories import assign_directories
 from odradek.replication.controller.configs import Alteration, incremental_alter_configs
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.features import (
@@ -30,11 +32,7 @@ from odradek.replication.controller.features import (
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataDelta, MetadataImage
 from odradek.replication.controller.image_builder import ImageBuilder, apply_records
 from odradek.replication.controller.leader_and_isr import MIN_ISR
-from odradek.replication.controller.partitions import (
-    NewPartitions,
-    assign_directories,
-    create_partitions,
-)
+from odradek.replication.controller.partitions import NewPartitions, create_partitions
 from odradek.replication.controller.producer_ids import allocate_producer_ids
 from odradek.replication.controller.topics import (
     NewTopic,
@@ -101,7 +99,7 @@ class ClusterHistory(RuleBasedStateMachine):
             incarnation=self.incarnations,
             previous_epoch=known.epoch if clean and known else -1,
         )
-        register = brokers.start_broker if at_once else brokers.register_broker
+        register = broker_fencing.start_broker if at_once else brokers.register_broker
         self.decide(
             lambda: register(
                 self.image, who, next_offset=self.image.offset + 1, unclean_election=unclean
@@ -111,7 +109,11 @@ class ClusterHistory(RuleBasedStateMachine):
     @rule(
         broker=BROKERS,
         operation=st.sampled_from(
-            [brokers.fence_broker, brokers.unfence_broker, brokers.begin_controlled_shutdown]
+            [
+                broker_fencing.fence_broker,
+                broker_fencing.unfence_broker,
+                broker_fencing.begin_controlled_shutdown,
+            ]
         ),
         unclean=st.booleans(),
     )
@@ -130,7 +132,9 @@ class ClusterHistory(RuleBasedStateMachine):
         epoch = known.epoch if known else 0
         where = [directory(broker, number)]
         operation = (
-            brokers.mark_directories_cordoned if cordon else brokers.mark_directories_offline
+            broker_directories.mark_directories_cordoned
+            if cordon
+            else broker_directories.mark_directories_offline
         )
         self.decide(lambda: operation(self.image, broker, epoch, where))
 

@@ -18,13 +18,13 @@ import pytest
 
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord
 from odradek.replication.controller.alter_partition import ProposedIsr, alter_partitions
-from odradek.replication.controller.broker_registration import (
+from odradek.replication.controller.broker_directories import mark_directories_offline
+from odradek.replication.controller.broker_fencing import (
     begin_controlled_shutdown,
     fence_broker,
-    mark_directories_offline,
-    register_broker,
     unfence_broker,
 )
+from odradek.replication.controller.broker_registration import register_broker
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.controller.leader_election import elect_leaders

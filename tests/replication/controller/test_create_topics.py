@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.broker_registration import (
-    fence_broker,
-    mark_directories_cordoned,
-)
+from odradek.replication.controller.broker_directories import mark_directories_cordoned
+from odradek.replication.controller.broker_fencing import fence_broker
 from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import TOPIC, UNASSIGNED, MetadataImage
 from odradek.replication.controller.topics import NewTopic, TopicDefaults

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.broker_directories import assign_directories
 from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
 from odradek.replication.controller.broker_heartbeats import (
     BrokerHeartbeat,
@@ -17,7 +18,6 @@ from odradek.replication.controller.broker_heartbeats import (
     register_broker_session,
 )
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.partitions import assign_directories
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import (
     cluster,

@@ -6,7 +6,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord
-from odradek.replication.controller.broker_registration import fence_broker, unfence_broker
+from odradek.replication.controller.broker_fencing import fence_broker, unfence_broker
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.leader_election import elect_leaders
 from odradek.replication.controller.partition_change_builder import ElectionType

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from odradek.replication.controller.broker_control_state import BrokerControlState
+from odradek.replication.controller.broker_fencing import begin_controlled_shutdown, fence_broker
 from odradek.replication.controller.broker_heartbeat_manager import BrokerHeartbeatManager
-from odradek.replication.controller.broker_registration import (
-    begin_controlled_shutdown,
-    fence_broker,
-)
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import NewTopic
 from tests.replication.controller.clusters import cluster, committed, create

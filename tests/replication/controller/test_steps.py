@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord, RemoveTopicRecord
-from odradek.replication.controller.broker_registration import (
+from odradek.replication.controller.broker_directories import mark_directories_offline
+from odradek.replication.controller.broker_fencing import (
     begin_controlled_shutdown,
     fence_broker,
-    mark_directories_offline,
-    register_broker,
     unfence_broker,
 )
+from odradek.replication.controller.broker_registration import register_broker
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import LOST, MetadataImage
 from odradek.replication.controller.partition_update_batches import (

@@ -8,16 +8,16 @@ from uuid import UUID
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.broker_registration import (
-    fence_broker,
+from odradek.replication.controller.broker_directories import (
+    assign_directories,
     mark_directories_offline,
 )
+from odradek.replication.controller.broker_fencing import fence_broker
 from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import TOPIC, MetadataImage
 from odradek.replication.controller.partitions import (
     NewPartitions,
     PartitionsResult,
-    assign_directories,
     create_partitions,
 )
 from odradek.replication.controller.producer_ids import (
