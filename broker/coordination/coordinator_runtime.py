@@ -367,14 +367,14 @@ class CoordinatorRuntime(Generic[S, T]):
     async def _read(self, context: CoordinatorContext[S, T], offset: int) -> Buffer:
         """Read from the log; retry while no file descriptor is available. A failed load would not
         be repeated before leadership changes."""
-        is_told = False
+        is_logged = False
         while True:
             try:
                 return await self._log.read(context.partition, offset, self._load_buffer_bytes)
             except NoDescriptors as error:
-                if not is_told:
+                if not is_logged:
                     log.warning(
                         "%s-%d is not loaded yet: %s", self._topic, context.partition, error
                     )
-                is_told = True
+                is_logged = True
             await self._clock.sleep(LOAD_RETRY_SECONDS)

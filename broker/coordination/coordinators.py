@@ -203,7 +203,7 @@ class Coordinators:
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Apply a metadata delta."""
         if self._groups is not None:
-            _tell_groups(self._groups, delta)
+            _notify_groups(self._groups, delta)
         if delta.changed_brokers:
             for peers in self._peers:
                 peers.brokers_changed()
@@ -219,7 +219,7 @@ class Coordinators:
             await self._transactions.delete_all()
 
 
-def _tell_groups(groups: GroupCoordinator, delta: MetadataDelta) -> None:
+def _notify_groups(groups: GroupCoordinator, delta: MetadataDelta) -> None:
     """Report created, changed and deleted topics to the group coordinator."""
     names = {topic.name for topic in delta.created_topics.values()}
     names.update(topic.name for topic in delta.deleted_topics.values())

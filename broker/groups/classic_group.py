@@ -1,17 +1,14 @@
-"""The classic group protocol: a state machine without I/O and without a clock.
+"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup. No I/O and no clock.
 
-The members of a group meet in JoinGroup, where the coordinator picks a protocol they all support and
-one of them as leader; the leader alone is told who the others are, computes everyone's assignment,
-and hands it in with SyncGroup, whose answers bring each member its own. A member that joins, leaves
-or falls silent starts that over (a rebalance): a new generation.
+Members join, the coordinator selects a protocol and a leader, the leader sends the assignment in
+SyncGroup, and every member receives its own. A member that joins, leaves or expires starts a
+rebalance, which ends with the next generation.
 
-`states.TRANSACTION_ACTIONS` says what every event leads to in every state. Events come in as method calls with the
-time they happen at; what is to be done about them comes out as `TransactionResult`. Here is what requests
-lead to; `returns` has the static member that comes back, `generations` what all that sets in motion,
-and time.
+`classic_group_states.ACTIONS` is the action for every event and state. `classic_rebalance` has
+rebalances and timeouts, `static_members` the replacement of static members.
 
-Rules: Kafka 4.3; KIP-394 (member ids), KIP-345 (static members), KIP-429 (cooperative rebalancing:
-nothing but protocols here), KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 (static leaders).
+Rules: Kafka 4.3; KIP-394 (member ids), KIP-345 (static members), KIP-429 (cooperative rebalancing),
+KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 (static leaders).
 """
 
 from __future__ import annotations
@@ -45,14 +42,14 @@ from odradek.broker.groups.messages import (
     SyncGroup,
     SyncGroupResponse,
 )
-from odradek.broker.groups.offset_expiration import OffsetExpirationRule
+from odradek.broker.groups.offset_store import OffsetExpirationRule
 from odradek.broker.groups.static_members import Returns, why
 from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
 from odradek.protocol.errors import ErrorCode
 
 
 class ClassicGroup(Returns):
-    """See the module."""
+    """A group of the classic protocol."""
 
     kind = "classic"
 

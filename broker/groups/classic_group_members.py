@@ -1,9 +1,8 @@
-"""Who is in a classic group: members, static names, pending ids, and the protocol they can agree on.
+"""Members of a classic group: static members, pending member ids, and supported protocols.
 
-Invariants: every static name leads to a member; the leader is a member, and there is one whenever
-there are members; a member id is pending or a member's, never both; `supported[name]` counts the
-members that support a protocol; `waiting_join_count` counts those who wait in JoinGroup.
-Iteration is in the order of joining, so that equal histories give equal groups.
+Invariants: every instance id maps to a member; a group with members has a leader; a member id is
+pending or in use, never both; `supported` counts members per protocol; `waiting_join_count` counts
+members that wait in JoinGroup. Iteration is in join order.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The cycle of a classic group's generations: everyone joins, one assigns, all are stable, and again.
+"""Rebalances, generations and timeouts of a classic group.
 
-What turns the wheel here is time and the decisions of `ClassicGroup`, which takes the requests.
-Nobody waits in here: a request that can't be answered yet is kept as its waiter. Deadlines are kept
-too; `next_deadline_ms` says when `tick` wants to be called.
+A request that can't complete is kept as its future. `tick` handles due deadlines;
+`next_deadline_ms` is the time of the next one.
 
-Invariants: whoever waits in JoinGroup, SyncGroup or Heartbeat is answered by some deadline or by an
-append that is under way; generations only grow; a stable group is what replaying its last record gives.
+Invariants: every waiting JoinGroup, SyncGroup and Heartbeat completes by a deadline or a pending
+append; generations only grow; a stable group equals the replay of its last record.
 """
 
 from __future__ import annotations

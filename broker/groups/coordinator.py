@@ -1,14 +1,12 @@
-"""The driver of the group coordinator: shards and their log, waiting clients, timers, loading.
+"""The group coordinator: runs requests against shards, appends their records, and owns timers and
+loads.
 
-It decides nothing about groups. A request is handed to the shard of its group's partition together
-with a waiter; what comes back is done at once and in order: records are appended, which is
-synchronous, so that all that happens to a partition's groups happens one after the other, and the
-answers that depend on them are given when the high watermark has passed them. Nobody else's answer
-waits for that.
+Decisions are made by `GroupCoordinatorShard`. Appends are synchronous, so that operations on a
+partition run one after the other; a response is sent when the high watermark has passed its
+records.
 
-Tasks: one for timers (a heap of the groups' next deadlines), one that lets old offsets expire, and
-those of `coordination.runtime`, which loads partitions and waits for their replicas; and one for
-each group whose expressions are being matched with the topics.
+Tasks: one for group deadlines, one for offset expiration, those of the coordinator runtime, and one
+for each group whose regular expressions are being resolved.
 """
 
 from __future__ import annotations
@@ -16,15 +14,16 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import trio
 
 from odradek.broker.coordination.coordinator_runtime import (
     COORDINATOR_ERROR_BY_LOG_ERROR,
+    CoordinatorContext,
     CoordinatorRuntime,
     LoadInProgress,
 )
@@ -36,8 +35,7 @@ from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
 from odradek.broker.groups.consumer.regex_resolution import resolve_expressions
 from odradek.broker.groups.coordinator_shard import NO_MEMBER, GroupCoordinatorShard, OffsetCommit
 from odradek.broker.groups.describe import DescribedGroup, ListedGroup
-from odradek.broker.groups.group_log import GroupLoader, OffsetsLog
-from odradek.broker.groups.led import GroupContext, GroupStatistics
+from odradek.broker.groups.group_log import GroupLoader, OffsetsLog, build_batches
 from odradek.broker.groups.messages import (
     NO_ERROR,
     AppendCompletion,
@@ -62,9 +60,8 @@ from odradek.broker.groups.messages import (
     SyncGroup,
     SyncGroupResponse,
 )
-from odradek.broker.groups.offset_store import FetchedTopic
+from odradek.broker.groups.offset_store import NO_PRODUCER, FetchedTopic
 from odradek.broker.groups.transactional_commit import TransactionalCommit, verify_transaction
-from odradek.broker.groups.writing import write
 from odradek.broker.timers import Timers, Turn, monotonic_ms
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -74,6 +71,8 @@ from odradek.seams.entropy import Entropy
 
 log = logging.getLogger("odradek.groups")
 
+GroupContext: TypeAlias = CoordinatorContext[GroupCoordinatorShard, AppendCompletion]
+
 T = TypeVar("T")
 A = TypeVar("A", bound=Response)
 
@@ -81,8 +80,21 @@ WHILE_LOADING_MS = 100
 """How soon a group that is due is looked at again while its partition is still being loaded."""
 
 
+@dataclass(slots=True)
+class GroupStatistics:
+    """Counters since start, under the names of Kafka's sensors."""
+
+    offset_commits: int = 0
+    offset_deletions: int = 0
+    offset_expirations: int = 0
+    completed_rebalances: int = 0
+
+
 class GroupCoordinator:
-    """See the module. Requests raise KafkaError where there is no group to ask."""
+    """Coordinates the groups of the partitions that this node leads.
+
+    Requests raise KafkaError if this node can't coordinate the group.
+    """
 
     def __init__(
         self,
@@ -129,7 +141,7 @@ class GroupCoordinator:
     def _now(self) -> EventTime:
         return EventTime(monotonic_ms(self._clock), self._clock.wall_ms())
 
-    # What `runtime` asks for
+    # Callbacks of the runtime
 
     def new_shard(self) -> GroupCoordinatorShard:
         return GroupCoordinatorShard(self._config, self._environment)
@@ -234,9 +246,9 @@ class GroupCoordinator:
         return await self.commit(replace(request, producer=producer))
 
     async def complete_transaction(self, partition: int, marker: TransactionMarker) -> None:
-        """Write a transaction's marker; what was pending holds, or is dropped, from then on.
+        """Append a transaction marker and apply it to the pending offsets.
 
-        Returns when it is on all in-sync replicas. Raises KafkaError.
+        Returns when the marker is committed. Raises KafkaError.
         """
         context = self.runtime.active_context(partition)
         now = self._now()
@@ -292,9 +304,9 @@ class GroupCoordinator:
         return results
 
     async def delete_all(self) -> None:
-        """Forget every group of the partitions led here, with members or without, and their offsets.
+        """Remove every group and offset of the partitions led here.
 
-        Not for clients: between two tests that share a broker. Members learn that they are unknown.
+        Only for tests that share a broker.
         """
         for context in self.runtime:
             if self.runtime.active_context(context.partition) is context:
@@ -345,7 +357,7 @@ class GroupCoordinator:
         self._environment.topics_changed(image, topics, created=created)
 
     def topics_deleted(self, topics: Sequence[tuple[str, UUID]]) -> None:
-        """Forget the offsets committed for topics (name, id) that were deleted."""
+        """Remove the offsets of deleted topics, given as (name, id)."""
         for context in self.runtime:
             for name, topic_id in topics:
                 if context.serves:
@@ -378,7 +390,7 @@ class GroupCoordinator:
         return found
 
     async def _wait_until_committed(self, context: GroupContext) -> None:
-        """Wait for the records that are on their way to the replicas, if there are any."""
+        """Wait until all appended records are committed."""
         if self._log.is_committed(context.partition, context.last_offset):
             return
         future = ResponseFuture[Response]()
@@ -389,7 +401,7 @@ class GroupCoordinator:
         if respond.error is not NO_ERROR:
             raise KafkaError(ErrorCode.not_coordinator, "what was committed is not replicated")
 
-    # Doing what a shard says
+    # Applying results
 
     def _run_operation(
         self,
@@ -397,7 +409,8 @@ class GroupCoordinator:
         group_id: str | None,
         act: Callable[[EventTime], CoordinatorResult],
     ) -> bool:
-        """Let something happen to a shard, and do what it says. False if that showed a bug."""
+        """Run an operation on a shard and apply its result. Returns False if it raised, which fails
+        the partition."""
         try:
             self._apply_result(context, group_id, act(self._now()))
         except Exception:
@@ -408,7 +421,7 @@ class GroupCoordinator:
     def _apply_result(
         self, context: GroupContext, group_id: str | None, result: CoordinatorResult
     ) -> None:
-        """Append, answer, and go on with what follows from that, until nothing does."""
+        """Append records and send responses until no follow-up result is left."""
         todo = deque([result])
         while todo:
             result = todo.popleft()
@@ -432,7 +445,7 @@ class GroupCoordinator:
 
     def _append(self, context: GroupContext, append: RecordAppend) -> CoordinatorResult:
         try:
-            write(append, context, self._log, self._config, self._now())
+            _write_records(append, context, self._log, self._config, self._now())
         except KafkaError as error:
             log.warning("records of the offsets topic could not be written: %s", error)
             code = COORDINATOR_ERROR_BY_LOG_ERROR.get(error.code, error.code)
@@ -488,7 +501,7 @@ class GroupCoordinator:
         self.statistics.offset_expirations += count
         return result
 
-    # What is going on
+    # Metrics
 
     def count_by_state(self) -> Counter[tuple[str, str]]:
         """How many groups there are by kind and state."""
@@ -528,3 +541,33 @@ def _end_transaction(
 ) -> CoordinatorResult:
     shard.complete_transaction(marker.producer_id, committed=marker.is_commit)
     return CoordinatorResult()
+
+
+def _write_records(
+    append: RecordAppend,
+    context: GroupContext,
+    log: OffsetsLog,
+    config: GroupConfig,
+    now: EventTime,
+) -> None:
+    """Raises KafkaError if not all records could be written; those that were are replayed."""
+    producer = append.producer
+    for batch, records in build_batches(
+        append.records,
+        now_ms=now.wall_ms,
+        compression=config.offsets_topic_compression,
+        batch_bytes_max=log.batch_bytes_max(context.partition),
+        atomic=append.atomic,
+        producer=None if producer is None else producer[:2],
+    ):
+        if producer is None:
+            first_offset = log.append(context.partition, batch, now.wall_ms)
+        else:
+            first_offset = log.append_in_transaction(
+                context.partition, batch, now.wall_ms, producer.guard
+            )
+        context.last_offset = first_offset + len(records) - 1
+        if append.replay:
+            producer_id = NO_PRODUCER if producer is None else producer.producer_id
+            for position, record in enumerate(records):
+                context.shard.replay(record, first_offset + position, producer_id)

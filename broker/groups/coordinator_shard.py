@@ -1,9 +1,8 @@
-"""One partition of `__consumer_offsets`: its groups and their offsets, without I/O.
+"""State of one `__consumer_offsets` partition: its groups and committed offsets. No I/O.
 
-Every operation takes a request and gives `TransactionResult`. The state is what replaying the partition's
-records gives, plus what is under way in the groups (rebalances, sessions, waiting members); see
-`result` for how the two meet. A group is a classic or a consumer group, and can become the other;
-what happens to consumer groups is in `consumer.operations`.
+Operations return `CoordinatorResult`. The state is the replay of the partition's records plus
+rebalances, sessions and waiting members in memory. A group is a classic or a consumer group and can
+be converted to the other kind; `consumer.group_manager` handles consumer groups.
 """
 
 from __future__ import annotations

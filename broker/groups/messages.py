@@ -1,10 +1,8 @@
-"""What goes into a group and what comes out of it, as values.
+"""Requests, responses, records and results of the group coordinator's state machines.
 
-A group is told a request together with a *waiter*: whatever its caller recognises the answer by.
-It answers, now or after later events, with `Reply(waiter, respond)`. What must survive a restart
-comes out as an `TransitionAppend`; the caller writes its records and comes back with `appended(then)` or
-`append_failed(then, …)`, and only then do the answers come that depend on it. So every answer that
-a client sees is backed by what the log holds.
+A request is passed with a future that identifies the receiver of its response. Changes that must be
+durable are returned as `RecordAppend`. The caller appends them and calls `appended` or
+`append_failed`; responses that depend on them are sent after that.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from odradek.seams.values import value_class
 from odradek.storage.log.verifications import Guard
 
 Future: TypeAlias = Any
-"""Opaque; the one who asked recognises the answer by it."""
+"""Identifies the receiver of a response."""
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
@@ -29,7 +27,8 @@ NO_ERROR = ErrorCode.none
 
 
 class TransactionalProducer(NamedTuple):
-    """Who commits offsets in a transaction; `guard` is for the first of it (KIP-890)."""
+    """Producer of a transactional offset commit; `guard` is set for the first append of its
+    transaction (KIP-890)."""
 
     producer_id: int
     epoch: int
@@ -37,8 +36,7 @@ class TransactionalProducer(NamedTuple):
 
 
 class EventTime(NamedTuple):
-    """The time of an event: sessions and rebalances run on the first, records are stamped with the
-    second."""
+    """Time of an event: monotonic for sessions and rebalances, wall clock for record timestamps."""
 
     monotonic_ms: int
     wall_ms: int
@@ -415,7 +413,7 @@ class ResolveRegularExpressions:
 
 @dataclass(slots=True)
 class CoordinatorResult:
-    """What an event leads to. `notes` are for the log of the broker, not for anyone's state."""
+    """Result of an operation. `notes` are lines for the broker's log."""
 
     replies: list[Reply] = field(default_factory=list)
     appends: list[RecordAppend] = field(default_factory=list)

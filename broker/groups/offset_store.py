@@ -1,8 +1,8 @@
-"""Committed offsets: what the records of `__consumer_offsets` say of who has read how far.
+"""Committed offsets of one partition of `__consumer_offsets`.
 
-The state is what replaying the records gives, nothing else changes it. An offset committed in a
-transaction is pending until the transaction's marker is replayed; until then a reader who wants
-stable offsets is sent away (KIP-447).
+The state changes only by replaying records. A transactional commit is pending until the
+transaction's marker is replayed; until then fetches with require_stable get UNSTABLE_OFFSET_COMMIT
+(KIP-447).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TypeAlias
 from uuid import UUID
 
 from odradek.broker.groups.messages import NO_ERROR, CommittedOffset, OffsetKey
-from odradek.broker.groups.offset_expiration import OffsetExpirationRule, is_expired
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.values import value_class
 
@@ -34,6 +33,28 @@ class FetchedTopic:
     topic: str
     topic_id: UUID | None
     partitions: tuple[FetchedOffset, ...]
+
+
+@value_class
+class OffsetExpirationRule:
+    """From when on a group's offsets age (ms since the epoch): None is each from its commit."""
+
+    since_ms: int | None
+
+
+def is_expired(
+    offset: CommittedOffset, rule: OffsetExpirationRule | None, *, now_ms: int, retention_ms: int
+) -> bool:
+    """Whether an offset is to go. A group without a rule keeps its offsets while it is as it is.
+
+    A commit of an old client may have brought its own expiry, which then decides alone.
+    """
+    if rule is None:
+        return False
+    if offset.expire_timestamp_ms is not None:
+        return now_ms >= offset.expire_timestamp_ms
+    since_ms = offset.commit_timestamp_ms if rule.since_ms is None else rule.since_ms
+    return now_ms - since_ms >= retention_ms
 
 
 class OffsetStore:

@@ -1,8 +1,7 @@
-"""A static member comes back: under a new id, but in its old place (KIP-345, KIP-814).
+"""Replacement and fencing of static members that rejoin without their member id (KIP-345, KIP-814).
 
-In a stable group that changes nothing for the others as long as the protocol stays: the new id is
-written down, and the member goes on with its assignment. If it can't be written the member has the
-old id still, and has to come back again.
+In a stable group with an unchanged protocol the new member id is written without a rebalance. If
+the write fails the member keeps its old id and has to rejoin.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Returns(Generations):
                 self._rebalance(reason, now, result)
 
     def _fence(self, member: ClassicGroupMember, result: CoordinatorResult) -> None:
-        """Whoever still waits under the old id is a duplicate of the member that came back."""
+        """Fence pending requests with the old member id (FENCED_INSTANCE_ID)."""
         code = ErrorCode.fenced_instance_id
         if member.waiting_join is not None:
             result.reply(member.waiting_join, JoinGroupResponse(code, member.member_id))

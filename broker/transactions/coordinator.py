@@ -32,8 +32,8 @@ from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator_shard import (
     TransactionCoordinatorShard,
     TransactionFilter,
+    TransactionLoader,
 )
-from odradek.broker.transactions.loading import TransactionLoader
 from odradek.broker.transactions.marker_channel_manager import MarkerChannel
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.broker.transactions.messages import (

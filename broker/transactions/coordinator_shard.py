@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from odradek.broker.coordination import coordinator_loader
+from odradek.broker.transactions import record_serde as records
 from odradek.broker.transactions.messages import (
     AllocateProducerId,
     EventContext,
@@ -22,6 +24,7 @@ from odradek.broker.transactions.messages import (
 from odradek.broker.transactions.transaction import Transaction
 from odradek.broker.transactions.transaction_states import PREPARE_STATES, TransactionState
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas.serde import UnknownRecord
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 
@@ -167,3 +170,23 @@ def _forgotten(completion: PendingTransition, code: ErrorCode) -> TransactionRes
     if completion.event is None:
         return TransactionResult()
     return TransactionResult().reply(completion.future, failed(completion.event, code))
+
+
+class TransactionLoader(coordinator_loader.CoordinatorLoader):
+    """Loader of a transaction coordinator shard. The partition has no transactional records."""
+
+    def __init__(self, shard: TransactionCoordinatorShard) -> None:
+        super().__init__()
+        self._shard = shard
+
+    def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
+        try:
+            transactional_id = records.decode_key(key)
+            metadata = None if value is None else records.decode_value(value)
+        except UnknownRecord as error:
+            self.skip(str(error))
+            return
+        self._shard.replay(transactional_id, metadata)
+
+    def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
+        self.skip("a transaction's marker")

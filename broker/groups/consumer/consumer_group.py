@@ -35,7 +35,7 @@ from odradek.broker.groups.messages import (
     EventTime,
     Record,
 )
-from odradek.broker.groups.offset_expiration import OffsetExpirationRule
+from odradek.broker.groups.offset_store import OffsetExpirationRule
 from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
 from odradek.protocol.errors import ErrorCode, KafkaError
 

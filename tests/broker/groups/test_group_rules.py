@@ -14,7 +14,7 @@ from odradek.broker.groups.messages import (
     ClassicMemberMetadata,
     LeavingMember,
 )
-from odradek.broker.groups.offset_expiration import OffsetExpirationRule
+from odradek.broker.groups.offset_store import OffsetExpirationRule
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.broker.groups.stage import START_MS, WALL_MS, Stage, metadata
 from tests.broker.groups.test_state_table import SCENES, group

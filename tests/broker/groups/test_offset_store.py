@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.broker.groups.messages import CommittedOffset, OffsetKey
-from odradek.broker.groups.offset_expiration import OffsetExpirationRule, is_expired
-from odradek.broker.groups.offset_store import OffsetStore
+from odradek.broker.groups.offset_store import OffsetExpirationRule, OffsetStore, is_expired
 from odradek.protocol.errors import ErrorCode
 
 KEY = OffsetKey("g", "t", 0)

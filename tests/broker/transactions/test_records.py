@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.broker.transactions import record_serde as records
-from odradek.broker.transactions.coordinator_shard import TransactionCoordinatorShard
-from odradek.broker.transactions.loading import TransactionLoader
+from odradek.broker.transactions.coordinator_shard import (
+    TransactionCoordinatorShard,
+    TransactionLoader,
+)
 from odradek.broker.transactions.messages import TransactionMetadata
 from odradek.broker.transactions.transaction_states import PERSISTENT_STATES, TransactionState
 from odradek.protocol.errors import KafkaError
