@@ -1,4 +1,4 @@
-"""The classic group's states, what can happen in them, and what is done about it: one table."""
+"""States of a classic group and the action for each event in each state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the group coordinator is configured with."""
+"""Configuration of the group coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ListGroups and DescribeGroups tell of groups; consumer groups have a description of their own."""
+"""Results of ListGroups and DescribeGroups for classic groups."""
 
 from __future__ import annotations
 

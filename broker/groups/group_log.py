@@ -1,7 +1,6 @@
-"""Groups in `__consumer_offsets`: how their records get there, how they come back.
+"""Writes and loads the records of `__consumer_offsets`.
 
-A group lives in one partition, found from its id's hash, and in the memory of that partition's
-leader. Records are written in Kafka's formats, so that its tools and brokers read them.
+The hash of a group id selects its partition. Records have Kafka's formats.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Group state between what the coordinator thinks in and Kafka's bytes in `__consumer_offsets`.
+"""Encodes and decodes the records of `__consumer_offsets`.
 
-Written as Kafka 4.3 writes them: OffsetCommit values in version 4 (version 1 where a commit brings
-its own expiry), group metadata in version 3. Read in every version Kafka reads.
+Written as Kafka 4.3 does: OffsetCommit values in version 4 (version 1 with an expiry of the
+commit's own), group metadata in version 3. All versions that Kafka reads are read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What consumers subscribe to, as they say it in the metadata they join with.
+"""Reads the subscribed topics from the metadata of the "consumer" protocol type.
 
-The metadata of the "consumer" protocol is version int16, topics as an array of strings, user data as
-nullable bytes, and more in later versions. Every version begins like version 0, so that much is
-read and nothing else: enough to know which topics' offsets are in use.
+Layout: version int16, topics as an array of strings, user data as nullable bytes, then fields of
+later versions. Only the part common to all versions is read, to know which topics' offsets are in
+use.
 """
 
 from __future__ import annotations

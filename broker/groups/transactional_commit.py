@@ -1,4 +1,4 @@
-"""Offsets committed in a transaction: the coordinator of the transaction is asked first (KIP-890)."""
+"""Verifies transactional offset commits with the transaction coordinator (KIP-890)."""
 
 from __future__ import annotations
 

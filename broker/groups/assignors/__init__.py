@@ -1,4 +1,4 @@
-"""Who gets which partitions: the assignors that run in the coordinator (KIP-848). No state, no I/O."""
+"""Server-side assignors of consumer groups (KIP-848). No state, no I/O."""
 
 from __future__ import annotations
 

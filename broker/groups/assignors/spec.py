@@ -1,4 +1,4 @@
-"""What an assignor is given and what it gives back."""
+"""Input and output of an assignor."""
 
 from __future__ import annotations
 

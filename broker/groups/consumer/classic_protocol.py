@@ -1,8 +1,8 @@
-"""Members of a consumer group that speak the classic protocol, while a group changes over.
+"""Members of a consumer group that use the classic protocol during an online migration.
 
-To them the coordinator looks like one that never makes them the leader: JoinGroup is answered at once
-with their epoch as the generation, SyncGroup with what they have, and a heartbeat tells them to join
-again when there is something for them to give up or to get.
+The coordinator never makes them leader. JoinGroup returns the member epoch as generation, SyncGroup
+returns the current assignment, and Heartbeat returns REBALANCE_IN_PROGRESS when partitions are to
+be revoked or assigned.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A consumer group: its state as the log has it, and in memory who has to be heard of until when.
+"""A consumer group (KIP-848): replayed state, and member deadlines in memory.
 
-What requests lead to is in `heartbeats` (members of the new protocol), `classic_members` (those of the
-old one that are in the group) and `migration`; here is what they share: subscriptions that change, the
-group's epoch, the target assignment, reconciling one member, removing some. Each step works on a
-`ConsumerGroupUpdate`, whose records then go into the log together.
+Shared by `heartbeat` (consumer protocol), `classic_protocol` (members of the classic protocol) and
+`migration`: subscription changes, the group epoch, the target assignment, reconciliation and
+removal of members. Each step adds records to a `ConsumerGroupUpdate`, which are appended in one
+batch.
 
-Three epochs tell how far everyone is: the group's grows with everything that calls for another
-assignment, the target's is the group's when it was made, a member's is that of the target it has
-reached.
+The group epoch increases with every change that requires an assignment. The target assignment epoch
+is the group epoch of the last assignment. A member epoch is that of the target assignment that the
+member has reached.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NEW_PROTOCOL_COMMIT_SINCE = 9
 
 
 class ConsumerGroup:
-    """See the module."""
+    """A group of the consumer protocol."""
 
     kind = "consumer"
     protocol_type = CONSUMER_PROTOCOL

@@ -1,4 +1,4 @@
-"""What ConsumerGroupDescribe tells of a consumer group."""
+"""Description of a consumer group for ConsumerGroupDescribe."""
 
 from __future__ import annotations
 

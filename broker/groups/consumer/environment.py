@@ -1,4 +1,4 @@
-"""What consumer groups know of the world outside their partition: topics, and how they are configured."""
+"""Topic metadata and configuration that consumer groups read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What requests and time do to the consumer groups of a shard: find the group, act, write it down.
+"""Requests and timeouts of the consumer groups of a shard.
 
-A request's records go into one batch; its answer waits for them, or for what was written before if
-there are none, so that nobody is told of an assignment that could be taken back.
+The records of a request are appended in one batch. The response waits for them, or for earlier
+records if there are none, so that no client sees an assignment that could be reverted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ConsumerGroupNotFound(KafkaError):
 
 
 class ConsumerGroupManager:
-    """On the groups of one shard, which it shares with the shard."""
+    """Operates on the groups of one shard; the shard owns the dictionary of groups."""
 
     def __init__(self, groups: dict[str, Group], environment: ConsumerGroupEnvironment) -> None:
         self._groups = groups

@@ -1,11 +1,10 @@
-"""A consumer group as its records tell it.
+"""State of a consumer group as replayed from its records.
 
-`replay` is the only way to change a state. A request that leads to records works on a `ConsumerGroupUpdate`: a copy
-that has the records replayed as they are written down, so that what follows in the same request
-sees what came of them, and nothing has happened to the group until they are in the log.
+`replay` is the only way to change it. A request works on a `ConsumerGroupUpdate`, a copy on which
+new records are replayed as they are written.
 
-Invariants, whatever order compaction left the records in: a static name leads to the member that
-took it last; a partition is owned by the member that got it last.
+Invariants, in any order that compaction left: an instance id maps to the member that took it last;
+a partition is owned by the member that got it last.
 """
 
 from __future__ import annotations

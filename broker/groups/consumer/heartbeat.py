@@ -1,7 +1,6 @@
-"""ConsumerGroupHeartbeat: what a member of the new protocol says, and what it is told (KIP-848).
+"""ConsumerGroupHeartbeat: joining, subscribing, reconciling and leaving (KIP-848).
 
-Everything happens in heartbeats: joining, subscribing, giving up and getting partitions, leaving. One
-that says nothing new, of a member that has what it should have, leads to no records.
+A heartbeat without changes, of a member that has its target assignment, writes no records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Until when members of a consumer group have to be heard of, kept in memory alone."""
+"""Deadlines after which members of a consumer group expire; kept in memory only."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Live groups change over from the classic protocol to the new one, and back (KIP-848).
+"""Online migration of groups between the classic and the consumer protocol (KIP-848).
 
-The first member that comes with the other protocol takes the group with it, if
-`group.consumer.migration.policy` lets it: into a consumer group when a heartbeat of the new protocol
-reaches a classic group; back when the last member of the new protocol leaves, or is replaced by one
-that speaks the classic protocol. Assignments are taken along, so that nobody's partitions move for it.
+`group.consumer.migration.policy` decides whether it is allowed. A ConsumerGroupHeartbeat upgrades a
+classic group. A group is downgraded when its last member of the consumer protocol leaves or is
+replaced by a classic one. Assignments are kept.
 """
 
 from __future__ import annotations

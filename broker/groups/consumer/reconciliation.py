@@ -1,12 +1,11 @@
-"""From what a member has to what it should have, one step at a time: the heart of KIP-848.
+"""Reconciles a member's assignment with its target (KIP-848, Kafka's CurrentAssignmentBuilder).
 
-A member goes through three states. It first gives up what its target does not have
-(UNREVOKED_PARTITIONS), for as long as it says, or does not deny, that it still owns some of it; it
-stays in its epoch meanwhile. Then it takes the target's epoch and whatever of the target is free. It
-waits in UNRELEASED_PARTITIONS while others have yet to give up the rest, and is STABLE when it has
-everything. `TRANSACTION_ACTIONS` says what is done in every state; `advance` is that step.
+A member first revokes partitions outside its target (UNREVOKED_PARTITIONS) and keeps its epoch
+until its heartbeat confirms it. It then takes the target epoch and the free partitions of its
+target. It is UNRELEASED_PARTITIONS while other members still own some, and STABLE when it has all.
+`RECONCILIATION_ACTIONS` is the action for every case and state.
 
-Invariant: nothing is assigned that `owned_partitions` says another member has; so a partition has one owner.
+Invariant: no partition is assigned that another member owns.
 """
 
 from __future__ import annotations

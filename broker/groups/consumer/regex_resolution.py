@@ -1,4 +1,4 @@
-"""Matching a group's expressions with the topics there are, a few at a time beside other work."""
+"""Resolves the regular expressions of a group against the topics, yielding to other tasks."""
 
 from __future__ import annotations
 

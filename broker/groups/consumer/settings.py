@@ -1,4 +1,4 @@
-"""How consumer groups are configured: by the broker, and by a group for itself."""
+"""Broker and group configuration of consumer groups."""
 
 from __future__ import annotations
 
