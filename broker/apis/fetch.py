@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from odradek.broker.fetch.log_reading import (
     READ_COMMITTED,
@@ -27,7 +27,7 @@ from odradek.broker.fetch.purgatory import DelayedFetch, DelayedReadCommittedFet
 from odradek.broker.fetch.session_cache import CachedPartition, FetchContext, PartitionKey
 from odradek.broker.replicas.current_leader import current_leader, endpoints_of
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import Route
+from odradek.broker.requests.route import Route
 from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -127,23 +127,24 @@ def _leave_quiet(
     session = plan.session
     if session is None:
         return None
-    if session.unchanged is None:
+    unchanged = cast("UnchangedPartitions | None", session.unchanged)
+    if unchanged is None:
         from odradek.broker.fetch.unchanged_partitions import UnchangedPartitions
 
         lag_max_ms = ctx.services.config.get_int("replica.lag.time.max.ms")
-        session.unchanged = UnchangedPartitions(lag_max_ms=lag_max_ms)
+        session.unchanged = unchanged = UnchangedPartitions(lag_max_ms=lag_max_ms)
     changed = [
         (topic.topic_id or topic.name, each.partition_index)
         for topic in request.topics
         for each in topic.partitions
     ]
-    plan.wanted = session.unchanged.take(
+    plan.wanted = unchanged.take(
         session.partitions,
         [*changed, *_forgotten(request)],
         broker_epoch=request.replica_epoch,
         now=ctx.services.seams.clock.monotonic(),
     )
-    return session.unchanged
+    return unchanged
 
 
 def _respond(plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext) -> Response:

@@ -21,7 +21,7 @@ from odradek.broker.apis.authorized import (
 )
 from odradek.broker.coordination.internal_topics import is_coordinator_topic
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import WOULD_BLOCK, Route
+from odradek.broker.requests.route import WOULD_BLOCK, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.leaders import NodeEndpoint

@@ -13,7 +13,7 @@ from typing import Any
 
 from odradek.broker.apis.authorized import check_cluster
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import Handler, Route
+from odradek.broker.requests.route import Handler, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.fetch import write_fetch_response

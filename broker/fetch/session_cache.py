@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition
 from odradek.seams.entropy import Entropy
 
-if TYPE_CHECKING:
-    from odradek.broker.fetch.unchanged_partitions import UnchangedPartitions
+
+class SessionPartitions(Protocol):
+    """Per-session state that ends with the session: a follower's `UnchangedPartitions`."""
+
+    def close(self) -> None: ...
+
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -94,7 +98,7 @@ class Session:
     partitions: dict[PartitionKey, CachedPartition]
     used_at: float
     is_follower: bool = False
-    unchanged: UnchangedPartitions | None = None
+    unchanged: SessionPartitions | None = None
     """Of a follower, once it has one."""
 
     def end(self) -> None:

@@ -26,7 +26,8 @@ from odradek.broker.apis.api_versions import unsupported_version_response
 from odradek.broker.network.large_requests import LARGE_BYTES
 from odradek.broker.network.receive_buffer import ReceiveBuffer
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import WOULD_BLOCK, find_controller_route, find_route
+from odradek.broker.requests.dispatch import find_controller_route, find_route
+from odradek.broker.requests.route import WOULD_BLOCK
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import parts_bytes, read_request_header, respond_head
@@ -36,7 +37,7 @@ from odradek.seams.network import Address, Connection, ConnectionLost, Selector
 if TYPE_CHECKING:
     from odradek.broker.network.listeners import Endpoint
     from odradek.broker.quotas.client_quotas import ClientQuotas
-    from odradek.broker.requests.dispatch import Route
+    from odradek.broker.requests.route import Route
     from odradek.broker.services import Services
 
 log = logging.getLogger("odradek.connection")

@@ -36,7 +36,7 @@ from odradek.seams.files import Buffer, FileSlice
 
 if TYPE_CHECKING:
     from odradek.broker.requests.context import RequestContext
-    from odradek.broker.requests.dispatch import Route
+    from odradek.broker.requests.route import Route
 
 T = TypeVar("T")
 

@@ -12,42 +12,13 @@ no handler knows of that. On a controller's own listener nothing is sent on: NOT
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
 
-from odradek.broker.requests.context import RequestContext
-from odradek.protocol import apis, messages
+from odradek.broker.requests.route import Handler, Route
+from odradek.protocol import apis
 from odradek.protocol.apis import Api, Listeners
-from odradek.seams.files import Buffer, FileSlice
-from odradek.seams.values import value_class
-
-Handler = Callable[[Any, RequestContext], Awaitable[Any]]
-Reader = Callable[[int, int, memoryview, int], Any]
-Parts = Sequence[Buffer | FileSlice]
-Writer = Callable[[int, int, Any], Buffer | Parts]
-
-WOULD_BLOCK: Final = object()
-"""What an `at_once` says where it would have to wait."""
-
-
-@value_class
-class Route:
-    """How one API is read, handled and written.
-
-    `batches_responses` handlers wait for nothing but the disk, or flush before they do: the answers to
-    pipelined requests before them may be held back and sent together.
-    """
-
-    handler: Handler
-    read: Reader = messages.read_request
-    write: Writer = messages.write_response
-    batches_responses: bool = False
-    handler_nowait: Callable[[Any, RequestContext], Any] | None = None
-    """What the handler does, where there is nothing to wait for. Else WOULD_BLOCK, with nothing done: the
-    handler does it."""
-
 
 MODULES: Mapping[str, Sequence[Api]] = {
     "acls": (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from odradek.broker.requests.dispatch import Route
+from odradek.broker.requests.route import Route
 from odradek.protocol import apis
 from odradek.replication.controller.acls import acl_of
 from odradek.replication.controller.image import MetadataDelta, MetadataImage

@@ -13,7 +13,7 @@ import trio
 from odradek.broker.apis.produce import produce as handle_produce
 from odradek.broker.apis.produce import produce_nowait
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import WOULD_BLOCK
+from odradek.broker.requests.route import WOULD_BLOCK
 from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode

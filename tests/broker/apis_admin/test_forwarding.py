@@ -258,7 +258,7 @@ async def test_directories_are_cordoned_by_way_of_their_broker(nodes: Nodes) -> 
     async def ask_controller(operation: int, value: str) -> str:
         request = values(operation, value)
         active: Any = nodes.active
-        return code(await handle_locally(active.services, apis.INCREMENTAL_ALTER_CONFIGS, request))
+        return code(await handle_locally(active, apis.INCREMENTAL_ALTER_CONFIGS, request))
 
     for operation in (AlterOperation.SET, AlterOperation.APPEND):
         assert await ask_controller(operation, "/elsewhere") == "invalid_config"
