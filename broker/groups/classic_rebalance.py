@@ -45,7 +45,7 @@ REBALANCE_RETRY_MS_MIN = 100
 
 
 class InvalidClassicGroupRecord(KafkaError):
-    """A stored group that contradicts itself."""
+    """A group metadata record that violates an invariant of classic groups."""
 
     code = ErrorCode.corrupt_message
 
@@ -132,7 +132,7 @@ class Generations:
         return group
 
     def rebalance(self, reason: str, now: EventTime) -> CoordinatorResult:
-        """Have everyone join again, for a reason from outside."""
+        """Start a rebalance for a reason outside the group."""
         result = CoordinatorResult()
         self._rebalance(reason, now, result)
         return result
@@ -203,7 +203,7 @@ class Generations:
             self._rebalance(reason, now, result)
 
     def _rebalance(self, reason: str, now: EventTime, result: CoordinatorResult) -> None:
-        """Have everyone join again."""
+        """Start a rebalance: members have to rejoin."""
         result.notes.append(f"rebalance after generation {self.generation}: {reason}")
         if self.state is ClassicGroupState.COMPLETING:
             self._cancel_syncs(ErrorCode.rebalance_in_progress, now, result)
@@ -240,13 +240,14 @@ class Generations:
         self._set_join_deadline(delay_ms, now)
 
     def _complete_if_ready(self, now: EventTime, result: CoordinatorResult) -> None:
-        """Everyone has joined: no need to wait, except in a first join, for those who are to come."""
+        """Complete the join phase if all members joined, except in the initial rebalance."""
         is_ready = self.state is ClassicGroupState.PREPARING and self.roster.all_joined
         if is_ready and not self._is_first_join:
             self._complete_join(now, result)
 
     def _complete_join(self, now: EventTime, result: CoordinatorResult) -> None:
-        """Begin the next generation. Dynamic members who have not joined are out, static ones stay."""
+        """Complete the join phase and start the next generation. Dynamic members that did not
+        rejoin are removed; static members stay."""
         self._join_deadline_ms = self._join_extension_ms = None
         for member in list(self.roster.members.values()):
             if member.waiting_join is None and not member.is_static:

@@ -33,7 +33,7 @@ PartitionErrors = Mapping[TopicPartition, ErrorCode]
 
 
 class SendAddPartitionsRequest(Protocol):
-    """`BrokerConnections.request`."""
+    """Signature of `BrokerConnections.request` for AddPartitionsToTxn."""
 
     async def __call__(
         self,
@@ -104,7 +104,7 @@ class AddPartitionsToTxnManager:
         *,
         verify_only: bool,
     ) -> PartitionErrors:
-        """See `AddPartitionsToTransaction`; network_exception where the coordinator did not answer."""
+        """Add or verify partitions; NETWORK_EXCEPTION if the coordinator does not respond."""
         coordinator = self._coordinator(transactional_id)
         if coordinator == self._node_id:
             return await self._local().add_partitions(

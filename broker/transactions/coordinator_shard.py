@@ -85,7 +85,7 @@ class TransactionCoordinatorShard:
         now: EventContext,
         fresh_id: int | None = None,
     ) -> TransactionResult:
-        """See `Transaction.handle`."""
+        """Pass a request to its transaction; see `Transaction.handle`."""
         transaction = self.transactions.get(event.transactional_id)
         if transaction is not None:
             return transaction.handle(event, future, now, fresh_id)
@@ -125,7 +125,7 @@ class TransactionCoordinatorShard:
         )
 
     def remove_all_transactional_ids(self) -> TransactionResult:
-        """Tombstones for every id, whatever goes on there."""
+        """Append tombstones for all transactional ids, in any state."""
         result = TransactionResult()
         for transactional_id in self.transactions:
             result.appends.append(TransitionAppend(PendingTransition(transactional_id, None)))

@@ -50,7 +50,7 @@ class MarkerChannel(Protocol):
 
 
 class SendMarkersRequest(Protocol):
-    """`BrokerConnections.request`."""
+    """Signature of `BrokerConnections.request` for WriteTxnMarkers."""
 
     async def __call__(
         self, broker_id: int, api: Api, values: Mapping[str, Any], *, timeout_s: float

@@ -46,7 +46,7 @@ class LocalMarkerWriter:
         self._timeout_ms = timeout_ms
 
     async def write(self, markers: Sequence[TransactionMarker]) -> list[MarkerErrors]:
-        """See `MarkerWriter`."""
+        """Append markers to local partitions; see `TransactionMarkerWriter`."""
         responses: list[dict[TopicPartition, ErrorCode]] = [{} for _ in markers]
         async with trio.open_nursery() as nursery:
             for marker, errors in zip(markers, responses, strict=True):

@@ -111,7 +111,7 @@ TransactionRequest: TypeAlias = (
     InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | TransactionTimeout
 )
 
-# Answers
+# Responses
 
 
 @value_class
