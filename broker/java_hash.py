@@ -1,4 +1,4 @@
-"""What Java makes of strings, where Kafka lets it be seen."""
+"""Java's `String.hashCode` and the iteration order of `HashMap`, which Kafka's behaviour depends on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Answers of many items, written a few at a time while others have their turns on the loop.
+"""Encodes responses of many items in steps, between which the event loop runs other tasks.
 
-Making an item, and its bytes, takes some microseconds: what is nothing for the answers that clients ask
-for every day is a tenth of a second for tens of thousands of items. What is told must stay as it is
-meanwhile: an image, or a list of one's own.
+Building and encoding an item takes some microseconds, which adds up to a tenth of a second for tens of thousands of
+items. The source of the items must not change meanwhile: use a metadata image or a copied list.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from odradek.seams.clock import Clock
 
 
 async def written(items: Iterable[Any], write: Callable[[Any], bytes], clock: Clock) -> Encoded:
-    """The items, made one by one as `items` yields them (None: nothing to tell, only time that passed)
-    and written with a `response_item_writer`."""
+    """Encode the items that `items` yields with a `response_item_writer`. A None has no bytes; it only lets other
+    tasks run."""
     turn = Turn(clock)
     found = Encoded()
     for item in items:

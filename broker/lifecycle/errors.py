@@ -1,4 +1,4 @@
-"""How a node ends, where it is not that it was told to and could."""
+"""Errors that end a node: failed starts and lost storage."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ class CannotStart(Exception):
 
 
 class WrongConfig(CannotStart):
-    """A config makes no sense, as is seen only where it is used."""
+    """A config value is invalid, which only its use has shown."""
 
 
 class Stopped(CannotStart):
-    """The node was told to stop while it waited for others of its cluster."""
+    """The node was stopped during start-up, while it waited for other nodes."""
 
 
 class StorageLost(Exception):
-    """No log directory is left, or the metadata directory failed: the node had to end."""
+    """All log directories are offline, or the metadata directory failed: the node shuts down."""
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether nothing went wrong: the node's nurseries were cancelled, or Ctrl-C came."""
+    """Whether the error is a cancellation, a stop during start-up, or Ctrl-C, and no failure."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_cancellation(each) for each in error.exceptions)
     return isinstance(error, (trio.Cancelled, KeyboardInterrupt, Stopped))
 
 
 def unwrap_node_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What kept a node from starting, or stopped it, without the nurseries that it went through."""
+    """Return the CannotStart or StorageLost in the group, or the group if it has neither."""
     expected = group.subgroup((CannotStart, StorageLost))
     while expected is not None:
         first = expected.exceptions[0]

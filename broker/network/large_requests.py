@@ -1,7 +1,7 @@
-"""Large requests pass one at a time, with a pass of the loop between them.
+"""Large requests are handled one at a time, with a pass of the event loop between them.
 
-A request of a MiB occupies the loop for milliseconds. Were each of many producers given a turn in
-every pass of the loop, a small request would wait for all of them; so it waits for one.
+A request of 1 MiB occupies the event loop for milliseconds. If many producers sent such requests and each were handled
+in every pass, a small request would wait for all of them; with this queue it waits for one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ LARGE_BYTES = 64 * 1024
 
 
 class LargeRequestQueue:
+    """Queue of the connections that have received a large request."""
+
     def __init__(self) -> None:
-        self._gate = PromptLock()
+        self._lock = PromptLock()
 
     async def wait_turn(self) -> None:
-        """Wait for one's turn, first come first served; handle the large request right after."""
-        async with self._gate:
-            await trio.lowlevel.checkpoint()  # whoever else is ready runs before this one
+        """Wait in order of arrival; the caller handles its large request right after."""
+        async with self._lock:
+            await trio.lowlevel.checkpoint()  # other ready tasks run first

@@ -1,8 +1,7 @@
-"""Questions to other brokers, gathered: while one request is under way, what comes waits for the next.
+"""Batches requests to other brokers: items that arrive while a request is in flight wait for the next request.
 
-So there is at most one request to each broker, whatever the number of those who ask, and under load
-each carries many questions (as Kafka's InterBrokerSendThread does it). Of one key there is at most one
-question in a request; the next of that key goes in a later one, in order.
+Each broker has at most one request in flight, and under load a request carries many items, as in Kafka's
+InterBrokerSendThread. A request has at most one item of a key; later items of that key follow in order.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ class _Asked(Generic[Q, A]):
 
 
 class RequestBatcher(Generic[Q, A]):
-    """See the module."""
+    """Sends items to brokers in batches, one request in flight for each broker."""
 
     def __init__(
         self, ask: Callable[[int, Sequence[Q]], Awaitable[Sequence[A]]], nursery: trio.Nursery
     ) -> None:
-        """`ask` puts questions to a broker and returns the answer to each, in order, or raises
-        ClientError for all of them; `nursery` owns the requests."""
+        """`ask` sends items to a broker and returns the result of each, in order, or raises ClientError for all of
+        them. The requests run in `nursery`."""
         self._ask = ask
         self._nursery = nursery
         self._waiting: dict[int, deque[_Asked[Q, A]]] = {}
         """Of each broker that a request is under way to."""
 
     async def ask(self, broker_id: int, key: Hashable, question: Q) -> A:
-        """The answer to it. Raises ClientError."""
+        """Send an item in the next batch and return its result. Raises ClientError."""
         asked = _Asked[Q, A](key, question, ResponseFuture())
         waiting = self._waiting.get(broker_id)
         if waiting is None:
@@ -62,7 +61,7 @@ class RequestBatcher(Generic[Q, A]):
         return respond
 
     async def _run(self, broker_id: int) -> None:
-        """Ask until nobody waits."""
+        """Send batches until no item is left."""
         waiting = self._waiting[broker_id]
         while waiting:
             together = _take(waiting)
@@ -88,7 +87,7 @@ class RequestBatcher(Generic[Q, A]):
 
 
 def _take(waiting: deque[_Asked[Q, A]]) -> list[_Asked[Q, A]]:
-    """The next questions, one of a key; what is left stays in order."""
+    """Remove the items of the next batch, one of each key; the others keep their order."""
     taken: dict[Hashable, _Asked[Q, A]] = {}
     left: list[_Asked[Q, A]] = []
     while waiting and len(taken) < QUESTIONS_MAX:
