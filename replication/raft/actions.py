@@ -1,9 +1,9 @@
-"""What the quorum's state machine wants done; the driver does it, in the order given.
+"""Actions that the Raft state machine requests; the driver executes them in order.
 
-Nothing behind a `Persist` may happen before it is on the disk. If it fails, the node ends: what it
-promised is no longer known; where there is no room for it, it has promised nothing, and waits. Actions
-that change the log are answered with an event (`Quorum.appended`, `truncated`, `installed`) before any
-other event comes in.
+Actions after a `Persist` wait until it is durable. If it fails, the node stops, because its vote is
+unknown; if the disk is full, nothing was written and the driver retries. The completion of an
+action that changes the log is reported (`RaftClient.appended`, `truncated`, `installed`) before the
+next event.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from odradek.seams.values import value_class
 
 @value_class
 class Persist:
-    """Make the election durable before anything else is done."""
+    """Write the election state durably before any other action."""
 
     election: ElectionState
 
 
 @value_class
 class StartEpoch:
-    """Lead: append the epoch's LeaderChangeMessage, and in the same batch what `quorum` holds.
+    """Append the LeaderChangeMessage of a new epoch, and `quorum` in the same batch.
 
-    `quorum` is the level of kraft.version and the voters: the first leader of all writes to the log
-    what the directory was formatted with, and a later one its own new endpoints. Then `appended`.
+    `quorum` is kraft.version and the voters. The first leader copies them from the formatted
+    snapshot, a later one adds its changed endpoints. Completed by `appended`.
     """
 
     epoch: int
@@ -40,8 +40,8 @@ class StartEpoch:
 
 @value_class
 class AppendVoters:
-    """Append a VotersRecord, after a KRaftVersionRecord if there is a level; then `appended`, or
-    `not_appended` if there is no room."""
+    """Append a VotersRecord, after a KRaftVersionRecord if there is a level. Completed by
+    `appended`, or by `not_appended` if the disk is full."""
 
     epoch: int
     voters: tuple[Voter, ...]
@@ -50,8 +50,8 @@ class AppendVoters:
 
 @value_class
 class AppendFetched:
-    """Append what a Fetch brought, if it follows on the log's end, and flush the whole log if
-    `durable`; then `appended`, even if there was nothing or the batches were broken."""
+    """Append fetched batches that start at the log end, and flush if `durable`. Completed by
+    `appended`, also if nothing was appended."""
 
     records: Any
     epoch: int
@@ -60,22 +60,22 @@ class AppendFetched:
 
 @value_class
 class Truncate:
-    """Cut the log to this end; then `truncated`."""
+    """Truncate the log to `end_offset`. Completed by `truncated`."""
 
     end_offset: int
 
 
 @value_class
 class BeginSnapshot:
-    """Open a new file for a snapshot that the leader sends; one begun before is given up. Where there is
-    no room, `snapshot_given_up`; the same holds for what follows."""
+    """Create the file of a fetched snapshot, and remove an earlier partial one. If the disk is
+    full, `snapshot_given_up` completes this and the following snapshot actions."""
 
     snapshot_id: SnapshotId
 
 
 @value_class
 class AppendSnapshot:
-    """The next bytes of that file."""
+    """Append bytes of FetchSnapshot to that file."""
 
     position: int
     data: bytes
@@ -83,25 +83,26 @@ class AppendSnapshot:
 
 @value_class
 class InstallSnapshot:
-    """The file is whole: publish it, empty the log, go on at its end; then `installed`."""
+    """Publish the complete snapshot and restart the log at its end. Completed by `installed`."""
 
     snapshot_id: SnapshotId
 
 
 @value_class
 class Committed:
-    """All below this offset is committed."""
+    """Advance the high watermark: all records below it are committed."""
 
     high_watermark: int
 
 
 @value_class
 class Send:
-    """Ask a node; then `responded` or `failed` with this number, in any order, at any time or never.
+    """Send a request to a node. Completed by `responded` or `failed` with this number, or by
+    nothing.
 
-    `to` is the node's id, or ANYONE: one of the bootstrap servers, not the same as the last time.
-    `endpoints` are where it listens, if it is a node. Numbers begin anew with each `Quorum`: an answer
-    to what a former one asked, before a restart, must not be told to this one.
+    `to` is a node id, or BOOTSTRAP_SERVER for the next bootstrap server. `endpoints` are the
+    node's. Numbers restart with each `RaftClient`; responses to requests of an earlier one must be
+    dropped.
     """
 
     number: int
@@ -112,7 +113,7 @@ class Send:
 
 @value_class
 class Reply:
-    """Answer a request; the records or bytes of a fetch are the driver's to put in."""
+    """Send the response to a request; the driver adds the records or bytes of a fetch."""
 
     request: Request
     respond: Response

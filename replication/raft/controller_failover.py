@@ -1,4 +1,9 @@
-"""Whether this node is the active controller: the leader that has taken over, in this very epoch."""
+"""Controller failover: claiming and renouncing the role of the active controller.
+
+The leader of the quorum becomes the active controller once its image contains all records committed
+before its epoch (`may_begin`) and it has written the activation records
+(`MetadataManager._take_over`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ log = logging.getLogger("odradek.metadata")
 
 
 class ControllerClaim:
-    """See the module. There is no `driver` before the node has started."""
+    """Whether this node is the active controller. `driver` is None until the node has started."""
 
     def __init__(self) -> None:
         self.driver: RaftClientDriver | None = None
@@ -39,7 +44,8 @@ class ControllerClaim:
         return leads and not self._stopped
 
     def may_begin(self, applied_offset: int) -> bool:
-        """It leads, and `applied_offset` says that its image has all that came before its epoch."""
+        """Whether this node leads and its image (up to `applied_offset`) contains all earlier
+        epochs."""
         leadership = None if self.driver is None else self.driver.quorum.leadership
         return (
             leadership is not None
@@ -48,18 +54,18 @@ class ControllerClaim:
         )
 
     def begin(self, epoch: int) -> None:
-        """Before the first record is appended; `announce` comes after that."""
+        """Claim the role for `epoch`, before the first record is appended; then call `announce`."""
         self._epoch = epoch
 
     def ends(self) -> bool:
-        """The quorum may have changed: whether this node ceased to be active by that."""
+        """Renounce if the leadership was lost; returns whether this node stopped being active."""
         if self._epoch is None or self.is_active:
             return False
         self._epoch = None
         return True
 
     def stop(self) -> None:
-        """For good: the node takes no part in the quorum any more."""
+        """Renounce permanently: the node has left the quorum."""
         self._stopped = True
 
     def announce(self) -> None:
@@ -68,7 +74,7 @@ class ControllerClaim:
         self.look()
 
     def look(self) -> None:
-        """The quorum may have changed: tell who wants to know who leads, if that is another."""
+        """Notify the watchers if the leader, its epoch or endpoints, or `is_active` changed."""
         if self.driver is None:
             return
         quorum = self.driver.quorum
@@ -81,7 +87,7 @@ class ControllerClaim:
                 watcher()
 
     async def moved(self) -> None:
-        """Until another node leads, or this one is active, or is not any more."""
+        """Wait until the leader or `is_active` changes."""
         await self._moved.wait()
 
     def on_leader(self, callback: Callable[[], None]) -> None:
@@ -94,7 +100,7 @@ class ControllerClaim:
 
     @property
     def is_followed(self) -> bool:
-        """By another voter, or by somebody who only observes."""
+        """Whether another voter or an observer fetches from this node."""
         driver = self.driver
         if driver is None or not driver.quorum.is_alone:
             return driver is not None
@@ -109,7 +115,8 @@ async def write_no_op_records(
     clock: Clock,
     max_idle_ms: int,
 ) -> None:
-    """While nothing happens, followers are told by a NoOpRecord that something could; 0: never."""
+    """Write a NoOpRecord when the metadata log has been idle for `max_idle_ms`
+    (`metadata.max.idle.interval.ms`); 0 disables it."""
     from odradek.protocol.schemas.cluster_records import NoOpRecord
 
     driver = activity.driver

@@ -1,8 +1,8 @@
-"""Elections: what a voter must not forget, who may have its vote, and how votes are counted.
+"""Elections: the persistent election state, the vote rule, and the vote count.
 
-No node votes for two in an epoch, and none for one whose log is behind its own: so an epoch has at
-most one leader, and that leader has all that is committed (Raft, sections 5.2 and 5.4.1). A pre-vote
-(KIP-996) asks how a vote would end: it binds nobody and changes no epoch.
+A voter votes once per epoch and only for a candidate with a log at least as long as its own. So an
+epoch has at most one leader, which has all committed records (Raft, sections 5.2 and 5.4.1). A
+pre-vote (KIP-996) does not bind the voter and does not change its epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from odradek.seams.values import state_class, value_class
 
 @value_class
 class ElectionState:
-    """What a voter must never forget; `quorum-state` holds it."""
+    """Epoch, leader and vote, as persisted in `quorum-state`."""
 
     epoch: int = 0
     leader_id: int = NO_LEADER
@@ -33,7 +33,7 @@ class ElectionState:
 
 
 class OffsetAndEpoch(NamedTuple):
-    """How far a log reaches; the greater of two has more: by the last epoch first, then the end."""
+    """End of a log. Ordered by last epoch, then by end offset."""
 
     epoch: int
     end_offset: int
@@ -42,9 +42,10 @@ class OffsetAndEpoch(NamedTuple):
 def grants_vote(
     election: ElectionState, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool
 ) -> bool:
-    """Whether a voter that neither leads, follows nor campaigns gives `candidate` its vote.
+    """Whether an unattached or prospective voter grants its vote to `candidate`.
 
-    `up_to_date`: the candidate's log reaches as far as its own. A vote given once is given again.
+    `up_to_date`: the candidate's log is at least as long as the voter's. A vote is repeated on
+    retry.
     """
     if pre_vote:
         return up_to_date
@@ -59,14 +60,14 @@ def grants_vote(
 
 @state_class
 class VoteTally:
-    """The votes of one election among the voters as they were when it began."""
+    """Votes of one election, counted over the voter set at its start."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)
     rejected: set[int] = field(default_factory=set)
 
     def record(self, voter_id: int, *, granted: bool) -> None:
-        """The last word of a voter counts; strangers have none."""
+        """The last vote of a voter counts; other nodes are ignored."""
         if self.voters.get(voter_id) is None:
             return
         for votes, has_it in ((self.granted, granted), (self.rejected, not granted)):
@@ -81,11 +82,11 @@ class VoteTally:
 
     @property
     def lost(self) -> bool:
-        """Not even all who have not answered yet would make a majority."""
+        """Whether the outstanding votes cannot make a majority."""
         return self.lost_without()
 
     def lost_without(self, *voter_ids: int) -> bool:
-        """Whether it is lost if these voters do not answer."""
+        """Whether the election is lost if these voters do not respond."""
         return len(self.voters) - len(self.rejected.union(voter_ids)) < self.voters.majority
 
     @property

@@ -1,7 +1,8 @@
-"""What a follower keeps of its epoch: its leader, its fetching, the snapshot it is being sent.
+"""State of a follower in its epoch (Kafka's `FollowerState`): leader, fetch timeout, snapshot being
+fetched.
 
-There is one fetch at a time, and none while the log is being changed by the last one's answer: a
-fetch tells the leader what this node has on its disk, and two could bring the same records twice.
+One fetch is in flight at a time, and none while the last response changes the log: the fetch offset
+must be durable, and two fetches could return the same records.
 """
 
 from __future__ import annotations
@@ -15,27 +16,26 @@ from odradek.seams.values import state_class
 
 @state_class
 class SnapshotDownloadState:
-    """A snapshot that the leader sends piece by piece; `position` is what has arrived, in bytes."""
+    """A snapshot that is being fetched; `position` is the number of bytes received."""
 
     snapshot_id: SnapshotId
     position: int = 0
 
     def accepts(self, piece: FetchSnapshotResponse) -> bool:
-        """Whether this is the next piece."""
+        """Whether this response continues the snapshot at `position`."""
         return piece.snapshot_id == self.snapshot_id and piece.position == self.position
 
     def arrived(self, piece: FetchSnapshotResponse) -> bool:
-        """True if it was the last."""
+        """Advance the position; returns whether the snapshot is complete."""
         self.position += len(piece.data)
         return self.position >= piece.size
 
 
 @state_class
 class FollowerState:
-    """`fetch_until_ms`: a voter that gets no answer until then campaigns. `leader_lives`: it has answered
-    a fetch in this epoch, and has not ended since; who knows that gives no pre-vote (KIP-996). `heard_there`: it has
-    answered at `endpoints`, and not as one of the bootstrap servers alone. `leader_ended`: its host refused there since,
-    and no fetch was answered."""
+    """`fetch_until_ms`: end of the fetch timeout. `leader_lives`: the leader has responded in
+    this epoch, so pre-votes are rejected (KIP-996). `heard_there`: it responded at `endpoints`,
+    not only as a bootstrap server. `leader_ended`: its host has refused a connection since."""
 
     leader_id: int
     endpoints: Endpoints
@@ -50,18 +50,18 @@ class FollowerState:
     download: SnapshotDownloadState | None = field(default=None)
 
     def heard(self, now_ms: int, fetch_timeout_ms: int) -> None:
-        """The leader answered a fetch."""
+        """The leader responded: restart the fetch timeout."""
         self.leader_lives, self.leader_ended = True, False
         self.fetch_until_ms = now_ms + fetch_timeout_ms
 
     def refused(self, campaign_at_ms: int) -> None:
-        """The leader's host refuses: it has ended, if it was heard there. Where it was not, its endpoints are
-        wrong, or not meant for this node; nor is it anything new where it had ended."""
+        """The leader's host refused a connection. Ignored if the leader never responded there:
+        the endpoints may be wrong."""
         if self.leader_lives and self.heard_there:
             self.leader_lives = self.heard_there = False
             self.ended(campaign_at_ms)
 
     def ended(self, campaign_at_ms: int) -> None:
-        """Nobody waits longer for a leader that has ended."""
+        """Shorten the fetch timeout, because the leader has stopped."""
         self.leader_ended = True
         self.fetch_until_ms = min(self.fetch_until_ms, campaign_at_ms)

@@ -1,7 +1,7 @@
-"""What a node answers when it is asked for its vote, told of an epoch, or fetched from.
+"""Handling of Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch and FetchSnapshot requests.
 
-`learn` comes before the answer, so an answer always tells the epoch that the node is in when it
-gives it; that the epoch is durable first is `state.py`'s part.
+The epoch and leader of a request are applied before its response is built, so a response always
+carries the current epoch; `raft_client.py` persists that epoch first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey
 
 
 class InboundRequests:
-    """See the module."""
+    """Handles the requests of other nodes of the quorum."""
 
     def __init__(self, quorum: QuorumState, reconfiguration: VoterChangeHandler) -> None:
         self._quorum = quorum
@@ -96,7 +96,8 @@ class InboundRequests:
         )
 
     def end_epoch(self, request: EndEpochRequest, now_ms: int) -> EndEpochResponse:
-        """The leader is going: campaign soon, the one with most of the log first."""
+        """The leader resigns: start an election after a backoff by position among the
+        successors."""
         quorum = self._quorum
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
@@ -117,7 +118,7 @@ class InboundRequests:
         )
 
     def _backoff_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
-        """None for the first of the successors, twice as much for each one after the second."""
+        """Election backoff: 0 for the first successor, doubled for each one after the second."""
         longest = self._quorum.settings.election_backoff_max_ms
         places = [place for place, key in enumerate(successors) if self._is_me(key)]
         if not places:
@@ -130,7 +131,7 @@ class InboundRequests:
     # The log
 
     def fetch(self, request: FetchRequest, now_ms: int, *, again: bool) -> FetchResponse:
-        """Where the replica may read on. `again`: it has waited, and tells nothing new."""
+        """Validate the fetch offset, and update the replica's progress unless `again`."""
         quorum = self._quorum
         impossible = not 0 <= request.last_fetched_epoch <= request.epoch
         if request.max_wait_ms < 0 or request.fetch_offset < 0 or impossible:
@@ -181,7 +182,7 @@ class InboundRequests:
         return self._reconfiguration.leader_only(epoch)
 
     def _is_me(self, key: ReplicaKey | None) -> bool:
-        """Requests of old versions name no voter, or no directory."""
+        """Whether the key names this node; old versions omit the voter or its directory."""
         me = self._quorum.me
         return key is None or (
             key.id == me.id and key.directory_id in (NO_DIRECTORY, me.directory_id)

@@ -1,11 +1,12 @@
-"""What a leader keeps of its epoch: how far each replica is, what is committed, who still follows.
+"""State of a leader in its epoch: replica progress, high watermark, check quorum (Kafka's
+`LeaderState`).
 
-- A follower fetches from the end of what it has on its disk; the leader's own end counts once it is
-  flushed. What a majority of the voters has is committed, but only once that reaches past the epoch's
-  start (Raft, section 5.4.2): before, another leader could still overwrite it.
-- The majority is that of the newest voter set in the log. A leader that has removed itself from it
-  leads on without counting itself, until the removal is committed (KIP-853).
-- A leader that a majority has not fetched from for 1.5 fetch time-outs resigns: it may be alone.
+- A follower's fetch offset is durable; the leader's own end offset counts once it is flushed. The high
+  watermark is the offset that a majority has reached, and only advances past the start of the epoch
+  (Raft, section 5.4.2): another leader could overwrite earlier records.
+- The majority is that of the newest voter set in the log. A leader that removed itself does not count
+  itself, and leads until the removal is committed (KIP-853).
+- A leader resigns if no majority has fetched for 1.5 fetch timeouts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CAUGHT_UP_WITHIN_MS: Final = 3_600_000
 
 @state_class
 class ReplicaState:
-    """How far a replica is. Times are the machine's `now_ms`; -1 is never."""
+    """Progress of one replica. Times are `now_ms` of the state machine; -1 means never."""
 
     key: ReplicaKey
     end_offset: int = -1
@@ -32,7 +33,8 @@ class ReplicaState:
     leader_end_at_last_fetch: int = -1
 
     def fetched(self, end_offset: int, now_ms: int, leader_end: int) -> None:
-        """Caught up is who has now what the leader had now, or at the fetch before (KIP-836)."""
+        """Record a fetch. A replica is caught up if it has the leader's end offset of now or of
+        its last fetch (KIP-836)."""
         if end_offset >= leader_end:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif 0 < self.leader_end_at_last_fetch <= end_offset:
@@ -43,7 +45,7 @@ class ReplicaState:
 
 
 class LeaderState:
-    """See the module. `start_offset` is that of the epoch's first record."""
+    """State of this leader's epoch. `start_offset` is the offset of the epoch's first record."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class LeaderState:
     # Who is who
 
     def change_voters(self, voters: VoterSet) -> None:
-        """The log's newest voter set is this one now; replicas keep what is known of them."""
+        """Apply a new voter set; replicas keep their progress."""
         old = dict(self._members)
         self._members = {}
         for voter in voters:
@@ -93,7 +95,7 @@ class LeaderState:
         self._voters = voters
 
     def progress(self, key: ReplicaKey) -> ReplicaState:
-        """Of a voter, or of an observer, which is one from its first fetch on."""
+        """Progress of a voter or observer; an observer is added at its first fetch."""
         if self._voters.includes(key):
             return self._members[key.id]
         return self._observers.setdefault(key, ReplicaState(key))
@@ -102,7 +104,7 @@ class LeaderState:
         return list(self._members.values())
 
     def observer_progress(self, now_ms: int) -> list[ReplicaState]:
-        """Those who have fetched in the last five minutes."""
+        """Observers that have fetched in the last five minutes."""
         self._observers = {
             key: each
             for key, each in self._observers.items()
@@ -111,26 +113,27 @@ class LeaderState:
         return [each for key, each in self._observers.items() if key != self.key]
 
     def successors(self) -> tuple[ReplicaKey, ...]:
-        """The other voters, who has most first."""
+        """The other voters by end offset, largest first."""
         others = [each for each in self._members.values() if each.key.id != self.key.id]
         return tuple(each.key for each in sorted(others, key=lambda each: -each.end_offset))
 
     # What is committed
 
     def flushed(self, end_offset: int) -> bool:
-        """The leader's own log is durable up to here. True if the high watermark moved."""
+        """The leader's log is durable up to `end_offset`. Returns whether the high watermark
+        advanced."""
         own = self.progress(self.key)
         own.end_offset = max(own.end_offset, end_offset)
         return self.recount()
 
     def fetched(self, key: ReplicaKey, end_offset: int, now_ms: int, leader_end: int) -> bool:
-        """A replica fetches from `end_offset`. True if the high watermark moved."""
+        """Record a fetch at `end_offset`. Returns whether the high watermark advanced."""
         self.progress(key).fetched(end_offset, now_ms, leader_end)
         self.heard_from(key, now_ms)
         return self._voters.includes(key) and self.recount()
 
     def recount(self) -> bool:
-        """What a majority of the voters has is committed. True if the high watermark moved."""
+        """Recompute the high watermark; returns whether it advanced."""
         ends = sorted((each.end_offset for each in self._members.values()), reverse=True)
         agreed = ends[self._voters.majority - 1]
         if agreed <= max(self.high_watermark, self.start_offset):
@@ -139,7 +142,8 @@ class LeaderState:
         return True
 
     def is_caught_up(self, key: ReplicaKey, now_ms: int) -> bool:
-        """Whether an observer may become a voter: it has been level, and fetched within the hour."""
+        """Whether an observer may become a voter: it has caught up, and fetched within the last
+        hour."""
         observer = self._observers.get(key)
         return (
             observer is not None
@@ -150,7 +154,7 @@ class LeaderState:
     # Who still follows
 
     def heard_from(self, key: ReplicaKey, now_ms: int) -> None:
-        """A voter asked for the log or a snapshot, so it knows that this one leads."""
+        """Record a Fetch or FetchSnapshot of a voter for the check-quorum timer."""
         if self._voters.includes(key):
             self._fetched.add(key.id)
         needed = self._voters.majority - (self.key.id in self._members)
@@ -160,12 +164,13 @@ class LeaderState:
 
     @property
     def check_quorum_at_ms(self) -> int | None:
-        """When to resign. Beside a lone voter nobody does, not even who has removed itself from the two:
-        while the other lacks that record, it is elected by nobody."""
+        """Deadline of the check-quorum timer; None if one voter remains. That voter may lack the
+        removal record, and could not be elected without this leader."""
         return None if len(self._members) == 1 else self._check_quorum_at_ms
 
     def leave(self, now_ms: int) -> None:
-        """Its removal is committed: resign with the next tick, when all who wait have heard of that."""
+        """This leader's removal is committed: resign at the next tick, after the responses are
+        sent."""
         self._leave_at_ms = now_ms
 
     @property
@@ -173,7 +178,7 @@ class LeaderState:
         return self.check_quorum_at_ms if self._leave_at_ms is None else self._leave_at_ms
 
     def to_remind(self, now_ms: int) -> list[ReplicaKey]:
-        """Voters that have not fetched lately: they may not know who leads."""
+        """Voters that have not fetched recently, and need a BeginQuorumEpoch request."""
         return [
             each.key
             for each in self._members.values()
@@ -196,5 +201,5 @@ class LeaderState:
 
     @property
     def _stranger(self) -> bool:
-        """The leader is no voter any more."""
+        """Whether the leader is no longer a voter."""
         return self.key.id not in self._members

@@ -1,9 +1,10 @@
-"""What voters and observers say to each other, as the state machine sees it (KIP-595, 630, 853, 996).
+"""Requests and responses of the Raft protocol, as the state machine uses them (KIP-595, 630, 853,
+996).
 
-One dataclass a request, one an answer, with what the newest versions of Kafka's messages carry: Vote
-v2, BeginQuorumEpoch v1, EndQuorumEpoch v1, Fetch v17, FetchSnapshot v1, Add-, Remove- and
-UpdateRaftVoter. The wire's topics and partitions are left out: there is one log. Offsets named "end"
-are exclusive. A `leader_id` of -1 is nobody known.
+One class per message, with the fields of Kafka's newest versions: Vote v2, BeginQuorumEpoch v1,
+EndQuorumEpoch v1, Fetch v17, FetchSnapshot v1, Add-, Remove- and UpdateRaftVoter. Topics and
+partitions are omitted: there is one log. End offsets are exclusive. A `leader_id` of -1 means
+unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Endpoints = tuple[VoterEndpoint, ...]
 
 @value_class
 class Request:
-    """`cluster_id` is None where the sender knows none."""
+    """Base of all requests; `cluster_id` is None if the sender does not know it."""
 
     _: KW_ONLY
     cluster_id: str | None = None
@@ -29,7 +30,7 @@ class Request:
 
 @value_class
 class Response:
-    """With the epoch and leader that the answering node knows."""
+    """Base of all responses, with the epoch and leader known to the responding node."""
 
     _: KW_ONLY
     error: ErrorCode = ErrorCode.none
@@ -40,8 +41,8 @@ class Response:
 
 @value_class
 class VoteRequest(Request):
-    """`voter` is whom the request means to ask; None in version 0. A pre-vote binds nobody: its
-    `epoch` is the one the sender is in, where a candidate's is the one it campaigns for."""
+    """`voter` is the intended receiver (None in version 0). A candidate's `epoch` is its new
+    epoch, that of a pre-vote the current one."""
 
     _: KW_ONLY
     voter: ReplicaKey | None = None
@@ -74,7 +75,7 @@ class BeginEpochResponse(Response):
 
 @value_class
 class EndEpochRequest(Request):
-    """`successors` are the voters with the most of the log first."""
+    """`successors` are the voters by end offset, largest first."""
 
     _: KW_ONLY
     leader_id: int
@@ -90,7 +91,7 @@ class EndEpochResponse(Response):
 
 @value_class
 class FetchRequest(Request):
-    """Whoever fetches from `fetch_offset` has all below it on its disk, if it may ever vote."""
+    """A voter has all records below `fetch_offset` on disk."""
 
     _: KW_ONLY
     replica: ReplicaKey
@@ -104,7 +105,7 @@ class FetchRequest(Request):
 
 @value_class
 class EpochEndOffset:
-    """Where an epoch ends in a log."""
+    """An epoch and its end offset in a log."""
 
     epoch: int
     end_offset: int
@@ -112,8 +113,8 @@ class EpochEndOffset:
 
 @value_class
 class FetchResponse(Response):
-    """`diverging`, `snapshot_id` or `records`: one of them at most. The driver puts the records in:
-    the machine never looks at them."""
+    """At most one of `diverging`, `snapshot_id` and `records` is set. The driver adds the
+    records."""
 
     _: KW_ONLY
     high_watermark: int = -1
@@ -125,7 +126,7 @@ class FetchResponse(Response):
 
 @value_class
 class FetchSnapshotRequest(Request):
-    """`position` and `max_bytes` are in bytes of the snapshot's file."""
+    """`position` and `max_bytes` are bytes of the snapshot file."""
 
     _: KW_ONLY
     replica: ReplicaKey
@@ -137,7 +138,7 @@ class FetchSnapshotRequest(Request):
 
 @value_class
 class FetchSnapshotResponse(Response):
-    """`size` is the whole file's; the driver reads `data`, from `position` on."""
+    """`size` is the size of the file in bytes; the driver adds `data` from `position` on."""
 
     _: KW_ONLY
     snapshot_id: SnapshotId | None = None
@@ -186,7 +187,7 @@ class UpdateVoterResponse(Response):
 
 @value_class
 class ApiVersionsRequest(Request):
-    """Sent to who is to become a voter: which levels of kraft.version does it support?"""
+    """Sent to a new voter for its supported range of kraft.version."""
 
 
 @value_class

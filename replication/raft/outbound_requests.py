@@ -1,8 +1,7 @@
-"""What a node asks others in its role, and what it makes of their answers.
+"""Requests that a node sends in its role, and the handling of their responses.
 
-`pursue` sends what is due: nobody is asked a second thing before the first is answered, timed out, or
-no longer wanted. An answer is taken as news first (a later epoch, a leader unknown till now), and only
-then for what was asked.
+`pursue` sends the requests that are due. At most one request per node is in flight. A response
+first updates the epoch and the leader, then completes its request.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ NO_NEWS: Final = frozenset(
         ErrorCode.broker_not_available,
     }
 )
-"""Errors that tell nothing of an epoch: ask again after a pause."""
+"""Errors that carry no epoch or leader: retry after a backoff."""
 
 TURN_MS: Final = 50
-"""After the end of a leader was noticed, each voter waits so much longer than the one before it: by then
-most have noticed, and most often one has been elected."""
+"""Stagger between the elections of the voters after the leader has stopped, in ms. The first
+voter has usually been elected before the second one starts."""
 
 CHANGE_RESPONDED: Final = frozenset(
     {
@@ -78,7 +77,7 @@ CHANGE_RESPONDED: Final = frozenset(
 
 
 class OutboundRequests:
-    """See the module."""
+    """Sends the requests of the current role and handles responses."""
 
     def __init__(self, quorum: QuorumState, reconfiguration: VoterChangeHandler) -> None:
         self._quorum = quorum
@@ -87,7 +86,7 @@ class OutboundRequests:
     # OutboundRequests
 
     def pursue(self, now_ms: int) -> None:
-        """Send what this role has to send, as far as nothing else is waited for."""
+        """Send the requests of this role that are due."""
         match self._quorum.state:
             case UnattachedState():
                 if not self._quorum.closing:
@@ -141,7 +140,8 @@ class OutboundRequests:
             quorum.ask(leader_id, request, following.endpoints, now_ms)
 
     def _about_itself(self, following: FollowerState) -> Request | None:
-        """What this node would have the leader change about it as a voter, if anything."""
+        """The Add-, Remove- or UpdateVoter request about this node that the leader needs, if
+        any."""
         quorum, cluster_id = self._quorum, self._quorum.settings.cluster_id
         known = quorum.voters.get(quorum.me.id)
         dynamic = quorum.history.kraft_version > 0
@@ -164,7 +164,7 @@ class OutboundRequests:
         return None
 
     def _fetch_from_anyone(self, now_ms: int) -> None:
-        """Whoever answers tells who leads, if it knows."""
+        """Fetch from a bootstrap server to discover the leader."""
         requests = self._quorum.requests
         if not requests.any_waiting and requests.may_ask(BOOTSTRAP_SERVER):
             self._quorum.ask(BOOTSTRAP_SERVER, self._fetch_request(), (), now_ms)
@@ -227,7 +227,7 @@ class OutboundRequests:
     # Answers
 
     def responded(self, asked: PendingRequest, respond: Response, now_ms: int) -> bool:
-        """False if the node had better be left alone for a moment."""
+        """Handle a response; returns False if the node should be retried after a backoff."""
         quorum = self._quorum
         if isinstance(respond, ApiVersionsResponse):
             return self._reconfiguration.versions_told(asked.number, respond, now_ms)
@@ -262,7 +262,7 @@ class OutboundRequests:
         return True
 
     def failed(self, asked: PendingRequest, now_ms: int, *, refused: bool) -> None:
-        """No answer came: the node does not run, cannot be reached, or broke off."""
+        """Handle a request that failed without a response."""
         quorum = self._quorum
         match quorum.state:
             case LeaderState():
@@ -277,7 +277,7 @@ class OutboundRequests:
                     quorum.lose(now_ms)
 
     def _heard_leader(self) -> None:
-        """It answers where it is asked, be it for its vote."""
+        """The leader responded on its own endpoint."""
         match self._quorum.state:
             case FollowerState() as following:
                 following.heard_there = True
@@ -285,14 +285,15 @@ class OutboundRequests:
                 nominee.leader_ended = False
 
     def _refused(self, following: FollowerState, now_ms: int) -> None:
-        """The leader has ended, it seems, and leads this epoch never again: its voters take turns to campaign."""
+        """The leader's host refuses connections, so it has stopped: the voters start elections
+        in turn."""
         quorum = self._quorum
         others = [each for each in quorum.voters.ids if each != following.leader_id]
         turn = 1 + (others.index(quorum.me.id) if quorum.me.id in others else len(others))
         following.refused(now_ms + turn * TURN_MS)
 
     def _lacks_pre_votes(self, asked: PendingRequest, respond: Response) -> bool:
-        """The voter is older than KIP-996: campaign without knowing how it will end."""
+        """Whether the voter does not support pre-votes (before KIP-996): skip to CANDIDATE."""
         state = self._quorum.state
         return (
             respond.error is ErrorCode.unsupported_version
@@ -318,7 +319,7 @@ class OutboundRequests:
         return heard
 
     def _fetched(self, respond: FetchResponse, now_ms: int) -> bool:
-        """The leader has answered: cut the log, fetch a snapshot, or append."""
+        """Handle a Fetch response: truncate, fetch a snapshot, or append."""
         quorum, following = self._quorum, self._quorum.state
         if not isinstance(following, FollowerState) or respond.leader_id == NO_LEADER:
             return False
@@ -327,8 +328,8 @@ class OutboundRequests:
             end_offset = truncation_offset(quorum.log, respond.diverging)
             if end_offset < quorum.high_watermark:
                 raise InconsistentQuorum(
-                    f"{respond.diverging} of leader {respond.leader_id} cuts the log at {end_offset}, "
-                    f"but all below {quorum.high_watermark} is committed"
+                    f"{respond.diverging} of leader {respond.leader_id} truncates the log to {end_offset}, "
+                    f"but the high watermark is {quorum.high_watermark}"
                 )
             quorum.history.truncate(end_offset)
             following.changing_log = True
@@ -348,7 +349,7 @@ class OutboundRequests:
         return True
 
     def follow_high_watermark(self, following: FollowerState) -> None:
-        """What the leader says is committed is, as far as this node has it."""
+        """Advance the high watermark to the leader's, but not past the local log end."""
         quorum = self._quorum
         quorum.commit(min(following.leader_high_watermark, quorum.log.end_offset))
 
@@ -368,7 +369,7 @@ class OutboundRequests:
             quorum.out.append(InstallSnapshot(download.snapshot_id))
 
     def _snapshot_gone(self, now_ms: int) -> bool:
-        """The leader has dropped it meanwhile; there will be a newer one."""
+        """The leader has deleted the snapshot; the next Fetch returns a newer one."""
         following = self._quorum.state
         if isinstance(following, FollowerState):
             following.download = None

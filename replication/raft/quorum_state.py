@@ -1,15 +1,16 @@
-"""Where a node stands in the quorum: its role, its epoch, and how one role becomes another.
+"""Role and epoch of a node in the quorum, and the transitions between roles (Kafka's
+`QuorumState`).
 
-    UNATTACHED --time-out--> PROSPECTIVE --majority of pre-votes--> CANDIDATE --majority--> LEADER
-    PROSPECTIVE --lost or time-out--> FOLLOWER of the leader it had, else UNATTACHED
-    CANDIDATE --time-out--> PROSPECTIVE
-    FOLLOWER --no fetch answered in time, or the leader has ended--> PROSPECTIVE
-    LEADER --resigns, or no majority fetches--> RESIGNED --time-out--> UNATTACHED, next epoch
-    any --hears of a later epoch--> UNATTACHED, or FOLLOWER if its leader is known
-    any but LEADER --hears who leads its epoch--> FOLLOWER
+    UNATTACHED --election timeout--> PROSPECTIVE --majority of pre-votes--> CANDIDATE --majority--> LEADER
+    PROSPECTIVE --lost or timeout--> FOLLOWER of its last leader, else UNATTACHED
+    CANDIDATE --timeout--> PROSPECTIVE
+    FOLLOWER --fetch timeout, or the leader has stopped--> PROSPECTIVE
+    LEADER --resigns, or no majority fetches--> RESIGNED --timeout--> UNATTACHED, next epoch
+    any --learns of a later epoch--> UNATTACHED, or FOLLOWER if its leader is known
+    any but LEADER --learns of the leader of its epoch--> FOLLOWER
 
-An epoch only grows, and names one leader at most. An observer is UNATTACHED or FOLLOWER, and never
-campaigns.
+The epoch never decreases, and has at most one leader. An observer is UNATTACHED or FOLLOWER and
+never starts an election.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ EpochState = (
 
 
 class QuorumState:
-    """See the module. `out` collects what is to be done; `state.py` hands it on.
+    """Current role, epoch, and pending actions (`out`) of this node.
 
-    `jitter(n)` is a whole number from 0 up to, not including, `n`.
+    `jitter(n)` returns a random integer in [0, n).
     """
 
     def __init__(
@@ -148,7 +149,9 @@ class QuorumState:
         )
         self.out: list[Action] = []
         self.state: EpochState = UnattachedState(0)
-        self.in_memory_voters = VoterSet()  # a static quorum's, with what they told their leader
+        self.in_memory_voters = (
+            VoterSet()
+        )  # static voters, with the endpoints and versions they reported
 
     # What it is
 
@@ -186,7 +189,7 @@ class QuorumState:
 
     @property
     def listener(self) -> str | None:
-        """On which listener voters talk to each other: the first that this node names."""
+        """The listener on which voters connect to each other: the first endpoint of this node."""
         return self.me.endpoints[0].listener if self.me.endpoints else None
 
     @property
@@ -195,10 +198,11 @@ class QuorumState:
 
     @property
     def may_lead(self) -> bool:
-        """Whether it campaigns: a voter does, and one whose removal may not be committed yet.
+        """Whether this node starts elections: it is a voter, or its removal may still be
+        uncommitted.
 
-        Nobody else may have that record, or as much of the log (Raft's dissertation, 4.2.2): of two
-        voters, the one that stays could not be elected without the one that goes. Kafka stalls there.
+        Of two voters, the remaining one may lack the record of the removal. It could then not be
+        elected without the removed voter (Raft dissertation, 4.2.2). Kafka stalls in this case.
         """
         if self.is_voter:
             return True
@@ -217,9 +221,9 @@ class QuorumState:
     # Becoming something else
 
     def begin(self, now_ms: int) -> None:
-        """The role that the election on the disk leads to. Nobody starts as a leader, nor as a candidate:
-        what it had appended and not flushed may be gone, and who was told of it in this epoch gives its
-        vote again, for a log that is not as long any more. The next epoch is asked for anew."""
+        """Enter the role that the persisted election state implies. A node never starts as
+        leader or candidate: unflushed records of that epoch may be lost, so it needs votes in a
+        new epoch."""
         until_ms = now_ms + self.draw_election_timeout_ms()
         endpoints = self.voters.endpoints(self.leader_id)
         if self.leader_id == self.me.id:
@@ -239,7 +243,7 @@ class QuorumState:
         self.requests.forget_all()
 
     def detach(self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER) -> None:
-        """To UNATTACHED, keeping what is left of a time-out that was running."""
+        """Transition to UNATTACHED, keeping the rest of a running election timeout."""
         match self.state:
             case UnattachedState(until_ms) | ResignedState(until_ms):
                 until = until_ms
@@ -255,7 +259,7 @@ class QuorumState:
         self._become(UnattachedState(until), election)
 
     def nominate(self, now_ms: int) -> None:
-        """To PROSPECTIVE; if its own vote is enough, to LEADER at once."""
+        """Transition to PROSPECTIVE; a single voter becomes LEADER at once."""
         nominee = ProspectiveState(self._own_vote(), now_ms + self.draw_election_timeout_ms())
         nominee.leader_ended = isinstance(self.state, FollowerState) and self.state.leader_ended
         self._become(nominee)
@@ -268,14 +272,15 @@ class QuorumState:
         return tally
 
     def go_forward(self, now_ms: int) -> None:
-        """With enough votes from PROSPECTIVE to CANDIDATE, from CANDIDATE to LEADER."""
+        """Transition from PROSPECTIVE to CANDIDATE, or from CANDIDATE to LEADER, after a
+        majority of votes."""
         if isinstance(self.state, ProspectiveState) and self.state.tally.won:
             self.campaign(now_ms)
         if isinstance(self.state, CandidateState) and self.state.tally.won:
             self._lead(now_ms)
 
     def campaign(self, now_ms: int) -> None:
-        """To CANDIDATE, in the next epoch."""
+        """Transition to CANDIDATE in the next epoch."""
         self.leader_endpoints = ()
         self._become(
             CandidateState(self._own_vote(), now_ms + self.draw_election_timeout_ms()),
@@ -304,7 +309,8 @@ class QuorumState:
         self.in_memory_voters = self.voters.updated(self.me, any_directory=True) or self.voters
 
     def _first_of_quorum(self) -> tuple[int, tuple[Voter, ...]] | None:
-        """What the epoch's first batch says of the voters (KIP-853), if it must."""
+        """kraft.version and voters for the epoch's first batch, if it must contain them
+        (KIP-853)."""
         if self.history.kraft_version < 1:
             return None
         updated = (self.voters.updated(self.me) if self.me.endpoints else None) or self.voters
@@ -313,7 +319,7 @@ class QuorumState:
         return None
 
     def follow(self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int) -> None:
-        """To FOLLOWER; who does not know where the leader listens stays UNATTACHED, and asks."""
+        """Transition to FOLLOWER; to UNATTACHED if the leader's endpoints are unknown."""
         if not endpoints:
             self.detach(epoch, now_ms)
             self.election = replace(self.election, leader_id=leader_id)
@@ -328,7 +334,8 @@ class QuorumState:
         self.leader_endpoints = endpoints
 
     def resign(self, now_ms: int) -> None:
-        """From LEADER to RESIGNED: tell the voters, the one with most of the log first."""
+        """Transition from LEADER to RESIGNED. EndQuorumEpoch lists the voters by log end offset,
+        largest first."""
         assert isinstance(self.state, LeaderState)
         self._become(
             ResignedState(
@@ -339,8 +346,8 @@ class QuorumState:
         )
 
     def lose(self, now_ms: int) -> None:
-        """PROSPECTIVE, and not elected, or about to stop: back to the leader there was, if any. If that has
-        ended, the others notice it by and by: come again soon, but not all at once."""
+        """Leave PROSPECTIVE without an election: follow the previous leader, if any. If that
+        leader has stopped, retry after the election backoff."""
         ended = isinstance(self.state, NomineeState) and self.state.leader_ended
         if self.leader_id != NO_LEADER and self.leader_endpoints:
             self.follow(self.epoch, self.leader_id, self.leader_endpoints, now_ms)
@@ -350,7 +357,7 @@ class QuorumState:
             self.detach(self.epoch, now_ms, leader_id=self.leader_id)
 
     def vote_for(self, candidate: ReplicaKey, now_ms: int) -> None:
-        """UNATTACHED or PROSPECTIVE, and free to vote: the next election is a time-out away."""
+        """Record a vote as UNATTACHED or PROSPECTIVE, and restart the election timeout."""
         until_ms = now_ms + self.draw_election_timeout_ms()
         self._become(
             ProspectiveState(self._own_vote(), until_ms)
@@ -370,10 +377,10 @@ class QuorumState:
         *,
         by_leader: bool = False,
     ) -> bool:
-        """Somebody says who leads an epoch, and perhaps where. True if that changed anything.
+        """Apply a leader, epoch and endpoints from a message. Returns whether the state changed.
 
-        Others may know the leader's endpoints from a log that is behind, or fewer of them: their word counts
-        where it has more, the leader's own in any case.
+        Other nodes may know fewer or older endpoints of the leader. Theirs apply only if there are
+        more of them; the leader's own always apply.
 
         Raises InconsistentQuorum if an epoch has two leaders.
         """
@@ -404,13 +411,13 @@ class QuorumState:
     # What it has
 
     def commit(self, high_watermark: int) -> None:
-        """All below is committed."""
+        """Advance the high watermark."""
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             self.out.append(Committed(high_watermark))
 
     def ask(self, to: int, request: Request, endpoints: Endpoints, now_ms: int) -> int:
-        """The number under which it is asked."""
+        """Send a request; returns its number."""
         number = self.requests.asked(to, request, now_ms)
         self.out.append(Send(number, to, endpoints, request))
         return number
@@ -423,7 +430,7 @@ class QuorumState:
         error: ErrorCode = ErrorCode.none,
         message: str | None = None,
     ) -> None:
-        """Answer who asked for it, once."""
+        """Send the response to a voter change, once."""
         if not change.responded:
             change.responded = True
             kind = (

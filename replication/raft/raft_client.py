@@ -1,20 +1,18 @@
-"""The quorum as one of its nodes sees it: a state machine without I/O (KIP-595, 630, 853, 996).
+"""State machine of one node of the metadata quorum, without I/O (KIP-595, 630, 853, 996).
 
-What happened goes in by a method's call, with the time in ms of a clock that never goes back; what is
-to be done comes out as actions (`actions.py`), in the order in which the driver does them. The next
-call may be made once they are done; `tick` is called when `deadline_ms` is reached. Nothing is drawn
-or read here: `jitter` and the log are handed in.
+Kafka's `KafkaRaftClient`. Requests, responses, timeouts and completed log changes come in as method
+calls with the time in ms of a monotonic clock. Each call returns actions (`actions.py`), which
+`raft_client_driver.py` executes in order before the next call. `tick` is due at `deadline_ms`.
 
-- An epoch and a vote are durable (`Persist`, always first) before anything is said in them, and no
-  node votes for two in an epoch: so an epoch has one leader (`roles.py`, `elections.py`).
-- What is committed is what a majority has on its disk, and only once that reaches into the leader's
-  own epoch: `StartEpoch` writes that epoch's first record at once (`leadership.py`).
-- A follower's fetch says what it has on its disk: what it appends is flushed first (`asking.py`). Who
-  led before may not have flushed all it fetches behind, but none of that counts before the first
-  record of the new epoch, and the flush that comes with that one covers everything.
-- Voters are those of the log's end, committed or not, and change one at a time (`voter_changes.py`).
+- The election state is durable (`Persist`, always first) before any message of that epoch is sent. A
+  voter votes at most once per epoch, so an epoch has one leader (`quorum_state.py`, `election_state.py`).
+- A record is committed when a majority has it on disk and the high watermark has reached the leader's
+  own epoch. `StartEpoch` writes the first record of the epoch at once (`leader_state.py`).
+- A follower flushes before it fetches, so that a fetch offset is durable (`outbound_requests.py`).
+- The voter set in the log applies as soon as it is appended, and changes one voter at a time
+  (`voter_changes.py`).
 
-A lone voter is its own majority: `start` makes it leader in one step.
+A single voter is its own majority: `start` makes it the leader.
 """
 
 from __future__ import annotations
@@ -79,8 +77,8 @@ RESPONSES: dict[type[Request], type[Response]] = {
 
 
 class RaftClient:
-    """See the module. `me` is this node as a voter, whether it is one or not; `history` and `log`
-    are as read from the disk, the log flushed; `election` is what `quorum-state` holds."""
+    """Kafka's KafkaRaftClient. `me` is this node as a voter; `history` and `log` are as read
+    from a flushed log, `election` as read from `quorum-state`."""
 
     def __init__(
         self,
@@ -114,7 +112,7 @@ class RaftClient:
 
     @property
     def leader_endpoints(self) -> Endpoints:
-        """Where the leader listens; nothing while that is not known."""
+        """Endpoints of the leader; empty while they are unknown."""
         quorum = self._quorum
         return quorum.leader_endpoints or quorum.voters.endpoints(quorum.leader_id)
 
@@ -124,17 +122,17 @@ class RaftClient:
 
     @property
     def high_watermark(self) -> int:
-        """All below is committed; -1 while this node does not know of anything."""
+        """End of the committed log; -1 while it is unknown."""
         return self._quorum.high_watermark
 
     @property
     def known_to_be_committed(self) -> int:
-        """All below is, as this node was told, whether or not it has it."""
+        """The highest high watermark that any node has reported, even above this node's log end."""
         return max(self._quorum.high_watermark, self._quorum.committed_elsewhere)
 
     @property
     def voters(self) -> VoterSet:
-        """Of the log's end, committed or not."""
+        """The newest voter set in the log, committed or not."""
         return self._quorum.voters
 
     @property
@@ -147,18 +145,18 @@ class RaftClient:
 
     @property
     def is_alone(self) -> bool:
-        """There is no other voter than this node."""
+        """Whether this node is the only voter."""
         return self._quorum.is_only_voter
 
     @property
     def leadership(self) -> LeaderState | None:
-        """What the leader knows of the others; None if this node does not lead."""
+        """State of this leader's epoch; None if this node does not lead."""
         state = self._quorum.state
         return state if isinstance(state, LeaderState) else None
 
     @property
     def may_stop(self) -> bool:
-        """After `shut_down`: nobody waits for this node any more."""
+        """Whether the node may exit after `shut_down`: the quorum no longer depends on it."""
         quorum = self._quorum
         led_by_another = quorum.leader_id not in (NO_LEADER, quorum.me.id)
         return not quorum.is_voter or quorum.is_only_voter or led_by_another
@@ -166,13 +164,13 @@ class RaftClient:
     # Time
 
     def start(self, now_ms: int) -> Sequence[Action]:
-        """Once, before anything else."""
+        """Enter the first role; called once, before all other events."""
         self._quorum.begin(now_ms)
         return self._actions(now_ms)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is due; None if nothing is waited for."""
+        """Time at which `tick` is due; None if no timeout is running."""
         respond, role = self._quorum.requests.deadline_ms, self._role_deadline_ms()
         if respond is None or role is None:
             return role if respond is None else respond
@@ -197,7 +195,7 @@ class RaftClient:
                 return told if due is None else min(due, told)
 
     def tick(self, now_ms: int) -> Sequence[Action]:
-        """Whatever is due by now."""
+        """Handle every timeout that has expired."""
         quorum = self._quorum
         quorum.requests.expire(now_ms)
         match quorum.state:
@@ -211,7 +209,8 @@ class RaftClient:
         return self._actions(now_ms)
 
     def _time_out(self, now_ms: int) -> None:
-        """One role may lead straight to the next: what is left of a time-out goes with it."""
+        """A role may change to the next one with the remaining timeout, which may have expired
+        as well."""
         quorum = self._quorum
         match quorum.state:
             case ProspectiveState(until_ms=until_ms) if now_ms >= until_ms:
@@ -231,9 +230,9 @@ class RaftClient:
     # What others say
 
     def receive(self, request: Request, now_ms: int, *, again: bool = False) -> Sequence[Action]:
-        """A request came in; its `Reply` is among these actions, or comes later (voter changes).
+        """Handle a request. Its `Reply` is among the actions, or follows later (voter changes).
 
-        `again`: a Fetch that found nothing new has waited, and is to be answered now as things are.
+        `again`: a Fetch that found no new records has waited, and must be completed now.
         """
         quorum = self._quorum
         known = quorum.settings.cluster_id
@@ -266,10 +265,11 @@ class RaftClient:
             case UpdateVoterRequest():
                 self._reconfiguration.update(request, now_ms)
             case _:
-                raise WrongState(f"{request} is nothing that a node of the quorum answers")
+                raise WrongState(f"{request} is not a request of the Raft protocol")
 
     def responded(self, number: int, respond: Response, now_ms: int) -> Sequence[Action]:
-        """The answer to what was sent with this number; ignored if it is not waited for."""
+        """Handle the response to request `number`; ignored if that request is no longer in
+        flight."""
         asked = self._quorum.requests.take(number)
         if asked is None:
             return []
@@ -278,7 +278,7 @@ class RaftClient:
         return self._actions(now_ms)
 
     def failed(self, number: int, now_ms: int, *, refused: bool = False) -> Sequence[Action]:
-        """No answer will come to what was sent with this number; `refused`: the node does not run."""
+        """Request `number` failed without a response; `refused`: the connection was refused."""
         asked = self._quorum.requests.take(number)
         if asked is None:
             return []
@@ -289,9 +289,10 @@ class RaftClient:
     # What became of the log
 
     def appended(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
-        """`StartEpoch`, `AppendVoters` or `AppendFetched` is done; `changes` were among the records.
+        """`StartEpoch`, `AppendVoters` or `AppendFetched` is done; `changes` are its control
+        records.
 
-        What a leader appends of its own needs no such call.
+        The leader's metadata records need no such call.
         """
         quorum = self._quorum
         quorum.history.append(changes)
@@ -304,20 +305,20 @@ class RaftClient:
         return self._actions(now_ms)
 
     def not_appended(self, error: KafkaError, now_ms: int) -> Sequence[Action]:
-        """`AppendVoters` found no room: nothing is in the log, and nothing has changed."""
+        """`AppendVoters` failed because the disk is full; the log is unchanged."""
         if isinstance(self._quorum.state, LeaderState):
             self._reconfiguration.not_appended(error)
         return self._actions(now_ms)
 
     def truncated(self, now_ms: int) -> Sequence[Action]:
-        """`Truncate` is done."""
+        """`Truncate` is done; the follower may fetch again."""
         if isinstance(self._quorum.state, FollowerState):
             self._quorum.state.changing_log = False
         return self._actions(now_ms)
 
     def snapshot_given_up(self, now_ms: int) -> Sequence[Action]:
-        """There was no room for what `BeginSnapshot` or `AppendSnapshot` wanted written: what was begun is
-        gone, and a fetch tells what to do now. The snapshot's `InstallSnapshot`, if it comes, is not done."""
+        """The disk is full: the snapshot being fetched was removed, and the next Fetch decides
+        how to continue. A pending `InstallSnapshot` is not executed."""
         following = self._quorum.state
         if isinstance(following, FollowerState):
             following.download = None
@@ -325,8 +326,8 @@ class RaftClient:
         return self._actions(now_ms)
 
     def installed(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
-        """`InstallSnapshot` is done: the log is empty and starts at its end; `changes` are all that
-        the snapshot says of version and voters."""
+        """`InstallSnapshot` is done. The log is empty and starts at the snapshot's end;
+        `changes` are the snapshot's control records."""
         quorum = self._quorum
         quorum.history.reset(changes)
         quorum.commit(quorum.log.end_offset)
@@ -335,9 +336,9 @@ class RaftClient:
         return self._actions(now_ms)
 
     def flushed(self, end_offset: int, epoch: int, now_ms: int) -> Sequence[Action]:
-        """A flush is done that began in this epoch, when the log ended at `end_offset`.
+        """A flush is done that began in `epoch`, when the log ended at `end_offset`.
 
-        One that began in an epoch before means nothing: the log may have been cut since.
+        A flush that began in an earlier epoch is ignored: the log may have been truncated since.
         """
         leads = self.leadership
         if leads is not None and epoch == self.epoch and leads.flushed(end_offset):
@@ -349,26 +350,26 @@ class RaftClient:
     def upgrade(
         self, kraft_version: int, now_ms: int, *, validate_only: bool = False
     ) -> tuple[VoterChangeError | None, Sequence[Action]]:
-        """Raise kraft.version (KIP-853): why not, or what to do."""
+        """Raise kraft.version (KIP-853). Returns the error, if any, and the actions."""
         refusal = self._reconfiguration.upgrade(kraft_version, validate_only=validate_only)
         return refusal, self._actions(now_ms)
 
     def resign(self, now_ms: int) -> Sequence[Action]:
-        """Lead no more in this epoch."""
+        """Give up the leadership of this epoch."""
         if isinstance(self._quorum.state, LeaderState):
             self._quorum.resign(now_ms)
         return self._actions(now_ms)
 
     def shut_down(self, now_ms: int) -> Sequence[Action]:
-        """The node is going to stop: hand over, if it leads, and campaign no more. Who would be elected now
-        would answer nobody, and be waited for by all."""
+        """Resign, and start no election any more: a leader that is shutting down could not serve
+        requests."""
         self._quorum.closing = True
         if isinstance(self._quorum.state, NomineeState):
             self._quorum.lose(now_ms)
         return self.resign(now_ms)
 
     def _actions(self, now_ms: int) -> Sequence[Action]:
-        """What has come together; the election first, before anything that is said in it."""
+        """Collected actions; a changed election state is persisted first."""
         quorum = self._quorum
         self._asking.pursue(now_ms)
         actions, quorum.out = quorum.out, []

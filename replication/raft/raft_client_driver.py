@@ -1,15 +1,15 @@
-"""Drives a quorum's state machine: events in, one after the other, and all that they cause done in order.
+"""Executes the Raft state machine (Kafka's `KafkaRaftClientDriver`): one event at a time, with all
+its actions.
 
-Whatever happens (a request, an answer, a deadline, a flush that is done) is an event. `_event` is
-its turn: the state machine decides, its actions are done to the last, and only then comes the next. An
-event that has begun is never cancelled: a vote that was decided is on the disk before anybody hears of
-it. If the disk fails one, the node ends (`fail`).
+An event is a request, a response, an expired timeout or a completed flush. `_event` calls the state
+machine and executes the actions before the next event. A started event is never cancelled, so a
+vote is durable before it is sent. If the disk fails, the node stops (`fail`).
 
-What the machine wants asked (`Send`) goes to the `NetworkChannel`, one request at a time to each node: a
-newer one lets the older go, whose answer nobody waits for any more. What others ask is answered when
-the machine says so (`Reply`), which for a change of voters is long after.
+Requests (`Send`) go to the `NetworkChannel`, one at a time per node; a newer request cancels the
+older. Responses to inbound requests (`Reply`) may follow long after the request, as for voter
+changes.
 
-`RaftListener` is who keeps the cluster's state above the log. It is told of each step at once, on the loop.
+The `RaftListener` holds the cluster's state and is notified of each step on the event loop.
 """
 
 from __future__ import annotations
@@ -61,28 +61,28 @@ _AT_ONCE = (Send, Reply, Committed, StartEpoch, AppendVoters)
 
 
 class RaftListener(Protocol):
-    """Who is told."""
+    """Callbacks of the owner of the metadata state."""
 
     def committed(self, high_watermark: int) -> None:
-        """All below is committed."""
+        """The high watermark has advanced."""
         ...
 
     def control_appended(self) -> None:
-        """The log has grown by control records of this node, the leader."""
+        """This leader has appended control records."""
         ...
 
     def quorum_changed(self) -> None:
-        """An event is over: role, epoch or leader may be others than before."""
+        """An event is complete: role, epoch or leader may have changed."""
         ...
 
     def quorum_failed(self, error: Exception) -> None:
-        """The node must end."""
+        """The metadata log has failed: the node must stop."""
         ...
 
 
 @state_class
 class _Waiting:
-    """Who asked this node something; the request is kept, for its identity says which it is."""
+    """An inbound request without a response; the request's identity is the key."""
 
     request: Request
     respond: Response | None = None
@@ -92,7 +92,7 @@ class _Waiting:
 
 @state_class
 class _Line:
-    """What is being asked of one node: only the newest; the one before has to let go first."""
+    """Outbound requests to one node: only the newest is sent, the previous one is cancelled."""
 
     next: Send | None = None
     posted: ParkingLot = field(default_factory=ParkingLot)
@@ -103,7 +103,7 @@ class _Line:
 
 
 class RaftClientDriver:
-    """See the module. `start`, then `run` for as long as there may be others."""
+    """Call `start` once, then `run` while there are other nodes."""
 
     def __init__(
         self,
@@ -154,11 +154,11 @@ class RaftClientDriver:
     # Events
 
     async def start(self) -> None:
-        """The first event. A lone voter leads when this returns."""
+        """Handle the first event; a single voter leads when this returns."""
         await self._event(self.quorum.start)
 
     async def _event(self, happen: Callable[[int], Events]) -> None:
-        """Its turn, from the decision to the last action. Raises LogFailed if the node has failed."""
+        """Run one event and its actions. Raises LogFailed if the node has failed."""
         async with self._turn:
             if self.failure is not None:
                 raise LogFailed(f"the metadata log is offline: {self.failure}")
@@ -179,14 +179,14 @@ class RaftClientDriver:
             self.tell()
 
     def fail(self, error: Exception) -> None:
-        """Nothing is decided any more."""
+        """Stop handling events, and report the failure to the listener."""
         if self.failure is None:
             self.failure = error
             self._owner.quorum_failed(error)
             self.tell()
 
     def tell(self) -> None:
-        """There is news: the log has grown, or an event is over."""
+        """Wake up tasks that wait for progress of the log or the quorum."""
         if self._news:
             self._news.unpark_all()
         leadership = self.quorum.leadership
@@ -203,15 +203,15 @@ class RaftClientDriver:
             self._set_alarm(due_ms)
 
     async def news(self) -> None:
-        """Until there is any."""
+        """Wait for the next event."""
         await self._news.park()
 
     async def progress(self) -> None:
-        """Until log, high watermark, epoch or leadership are others: fewer are woken by less."""
+        """Wait until log end, high watermark, epoch or leadership changes."""
         await self._moved.park()
 
     def _do(self, action: Action) -> Events:
-        """What does not wait for the disk. What the state machine wants done next because of it."""
+        """Execute an action that does not block on the disk; returns the follow-up actions."""
         match action:
             case StartEpoch():
                 return self._start_epoch(action)
@@ -228,7 +228,7 @@ class RaftClientDriver:
         return ()
 
     async def _change(self, action: Action) -> Events:
-        """As `_do`, of what changes the disk; not to be cancelled."""
+        """Execute an action that writes to the disk; must not be cancelled."""
         quorum, changes = self.quorum, self._changes
         match action:
             case Persist(election):
@@ -279,7 +279,8 @@ class RaftClientDriver:
     # The log's end, while this node leads
 
     async def flush(self, up_to: int) -> None:
-        """All below `up_to` is on the disk, and counted. Raises DiskFull, and LogFailed for good."""
+        """Flush up to `up_to` and count it for the high watermark. Raises DiskFull, and
+        LogFailed permanently."""
         if self.failure is not None:
             raise LogFailed(f"the metadata log is offline: {self.failure}")
         self._flushes += 1
@@ -310,15 +311,15 @@ class RaftClientDriver:
     # What the node wants
 
     async def resign(self) -> None:
-        """Lead no more in this epoch."""
+        """Give up the leadership of this epoch."""
         await self._event(self.quorum.resign)
 
     async def give_way(self) -> None:
-        """As `resign`; whoever asks need not hear whether the node has failed meanwhile."""
+        """Like `resign`, but does not raise if the node has failed."""
         await self._background_event(self.quorum.resign)
 
     def hand_over(self, error: DiskFull | NoDescriptors) -> bool:
-        """This node leads, and can write nothing: another voter had better, soon. False if there is none."""
+        """Resign because this leader cannot write. Returns False if there is no other voter."""
         if self._nursery is None or self.quorum.is_alone:
             return False
         log.error("this node leads, and can write nothing: %s", error)
@@ -326,7 +327,7 @@ class RaftClientDriver:
         return True
 
     async def upgrade(self, kraft_version: int, *, validate_only: bool) -> VoterChangeError | None:
-        """Raise kraft.version (KIP-853): why not."""
+        """Raise kraft.version (KIP-853); returns the error, if any."""
         refusals: list[VoterChangeError | None] = []
 
         def decide(now_ms: int) -> Events:
@@ -345,7 +346,7 @@ class RaftClientDriver:
         return refusals[0]
 
     async def shut_down(self) -> None:
-        """Hand over, if this node leads, and wait until nobody needs it; the caller sets a limit."""
+        """Resign, and wait until another node leads; the caller sets the timeout."""
         if self.quorum.may_stop:
             return
         await self._event(self.quorum.shut_down)
@@ -355,7 +356,7 @@ class RaftClientDriver:
     # What others ask
 
     async def ask(self, request: Request, *, again: bool = False) -> Response:
-        """The state machine's answer; see `RaftClient.receive`."""
+        """Handle an inbound request; see `RaftClient.receive`."""
         waiting = self._waiting[id(request)] = _Waiting(request)
         try:
             await self._event(partial(self._receive, request, again))
@@ -396,7 +397,7 @@ class RaftClientDriver:
         return ()
 
     async def _keep_asking(self, transport: NetworkChannel, line: _Line) -> None:
-        """Ask one node, one thing after the other."""
+        """Send the requests to one node, one after the other."""
         while True:
             send, line.next = line.next, None
             if send is None:
@@ -408,7 +409,7 @@ class RaftClientDriver:
     async def _ask_other(
         self, transport: NetworkChannel, line: _Line, send: Send
     ) -> Callable[[int], Events]:
-        """What happens by that."""
+        """Send a request; returns the event of its response or failure."""
         try:
             respond = await transport.ask(send.to, send.endpoints, send.request)
         except RequestFailed as error:
@@ -421,7 +422,7 @@ class RaftClientDriver:
     # In the background
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Ask others, keep time, flush, until cancelled."""
+        """Send requests, run timers and flush until cancelled."""
         async with trio.open_nursery() as self._nursery:
             for send in self._unsent:
                 self._send(send)
@@ -438,7 +439,7 @@ class RaftClientDriver:
                 self._changes.is_patient = False
 
     async def _background_event(self, happen: Callable[[int], Events]) -> None:
-        """An event that nobody waits for: if it fails the node, `failed` says so."""
+        """Run an event that has no caller; a failure is reported by `fail`."""
         try:
             await self._event(happen)
         except Exception:
@@ -455,7 +456,7 @@ class RaftClientDriver:
 
     @property
     def _due_ms(self) -> float:
-        """When the state machine wants to hear of the time."""
+        """Deadline of the state machine, in ms; infinite if there is none."""
         due_ms = self.quorum.deadline_ms
         return math.inf if due_ms is None else due_ms
 
@@ -469,12 +470,12 @@ class RaftClientDriver:
 
     @property
     def _is_unattended(self) -> bool:
-        """The leader's log has records that are not on the disk, and nobody has asked for that."""
+        """Whether the leader's log has unflushed records and no flush is running."""
         is_asked = self._flushes > 0
         return self.leads and not is_asked and self._changes.durable_end < self._log.end_offset
 
     async def _keep_flushed(self) -> None:
-        """What a leader appends and nobody waits for: the first record of its epoch, voters."""
+        """Flush records without a waiting commit: the epoch's first batch, and voter changes."""
         while self.failure is None:
             if self._is_unattended:
                 try:
@@ -490,7 +491,7 @@ class RaftClientDriver:
 
 
 def _complain(send: Send, line: _Line, respond: Response) -> None:
-    """Of a node of another cluster, once: asked again and again it will say the same."""
+    """Log INCONSISTENT_CLUSTER_ID once per node."""
     foreign = respond.error is ErrorCode.inconsistent_cluster_id
     if foreign and not line.is_foreign:
         who = "a controller" if send.to == BOOTSTRAP_SERVER else f"controller {send.to}"

@@ -1,7 +1,7 @@
-"""What was asked and is not answered yet: one request at a time to each node, and pauses after failures.
+"""In-flight requests: at most one per node, with timeout and backoff (Kafka's `RequestManager`).
 
-A request has a number. Once it is answered, timed out, or forgotten because the role has changed, an
-answer with its number means nothing any more.
+Each request has a number. Responses to requests that were completed, have timed out, or were sent
+in an earlier role are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class PendingRequest:
 
 @state_class
 class _Line:
-    """To one node. `until_ms`: the request times out then, or the pause is over."""
+    """The connection state of one node. `until_ms`: end of the request timeout or of the
+    backoff."""
 
     asked: PendingRequest | None
     until_ms: int
@@ -48,13 +49,13 @@ class RequestManager:
         return any(line.asked is not None for line in self._lines.values())
 
     def asked(self, to: int, request: Request, now_ms: int) -> int:
-        """The number of the request that is sent now."""
+        """Register a request that is sent now; returns its number."""
         number, self._next = self._next, self._next + 1
         self._lines[to] = _Line(PendingRequest(number, to, request), now_ms + self._timeout_ms)
         return number
 
     def take(self, number: int) -> PendingRequest | None:
-        """What was asked under this number, if an answer is still waited for; now it is not."""
+        """Remove and return the in-flight request with this number, if any."""
         for to, line in self._lines.items():
             if line.asked is not None and line.asked.number == number:
                 del self._lines[to]
@@ -62,12 +63,12 @@ class RequestManager:
         return None
 
     def back_off(self, to: int, now_ms: int) -> None:
-        """Ask this node nothing for a while."""
+        """Send no request to this node during the retry backoff."""
         if to not in self._lines:
             self._lines[to] = _Line(None, now_ms + self._backoff_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Pauses that are over end; who has not answered in time is left alone for a pause."""
+        """End expired backoffs; a request that timed out starts a backoff."""
         for to, line in list(self._lines.items()):
             if now_ms >= line.until_ms:
                 del self._lines[to]
