@@ -1,11 +1,9 @@
-"""A node's way to the active controller, wherever in the quorum that is.
+"""Sends requests of this node to the active controller, and retries after a failover.
 
-Where this node is the active controller, a request is carried out here, by the handler that serves
-the others. Else it goes to the node that leads the quorum as far as this one knows, over a connection
-that it has to itself while it is under way: a change of topics that takes long does not hold up a
-heartbeat. A request that meets no controller, loses its connection or is told NOT_CONTROLLER is made
-again until its time is up; whoever asks must be able to bear that it was carried out and not answered.
-A controller that does not answer is left as soon as another one is known.
+If this node is the active controller, the handler runs in process. Otherwise each request in flight
+has a connection to the leader of the quorum, so that a long request does not delay a heartbeat. A
+request is retried until its timeout after a lost connection or NOT_CONTROLLER; it may therefore be
+executed twice. When another node becomes the leader, requests to the old one are abandoned.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ if TYPE_CHECKING:
 BACKOFF_SECONDS: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 0.5
 GRACE_SECONDS: Final = 0.2
-"""For the answer of a controller that was followed by another one: it may be on its way."""
+"""Time that a deposed controller has to complete a request."""
 CONNECT_SECONDS: Final = 5.0
 IDLE_MAX: Final = 4
-"""Connections that are kept though nobody uses them."""
+"""Maximum number of idle connections."""
 
 
 class ActiveController(Protocol):
-    """Who can be asked: `ControllerChannel` is the way there, whose word on errors holds."""
+    """Sends requests to the active controller."""
 
     async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
 
 
 class ControllerQuorum(Protocol):
-    """What has to be known of the quorum."""
+    """The part of MetadataManager that the channel uses."""
 
     @property
     def is_active(self) -> bool:
@@ -49,16 +47,16 @@ class ControllerQuorum(Protocol):
 
     @property
     def leader_address(self) -> tuple[str, int] | None:
-        """Where the controller listens that leads; None if that is not known, or this node."""
+        """Address of the leader's controller listener; None if unknown or if this node leads."""
         ...
 
     def on_leader(self, callback: Callable[[], None]) -> None:
-        """Call back whenever one of these may be another."""
+        """Call back whenever one of these may have changed."""
         ...
 
 
 class ControllerChannel:
-    """See the module. `start` comes before the first request."""
+    """Channel to the active controller; call `start` before the first request."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class ControllerChannel:
         quorum: Callable[[], ControllerQuorum],
         here: Callable[[Api, Mapping[str, Any]], Awaitable[Any]],
     ) -> None:
-        """`here` carries a request out in this node, as its active controller."""
+        """`here` executes a request in process."""
         self._network = network
         self._quorum = quorum
         self._here = here
@@ -76,15 +74,15 @@ class ControllerChannel:
         self._moved = trio.Event()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own the connections, and hear of every new leader."""
+        """Use `nursery` for the connections, and follow leader changes."""
         self._nursery = nursery
         self._quorum().on_leader(self._leader_moved)
 
     async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any:
-        """The active controller's answer, a kio entity; its error codes are the caller's to read.
+        """The response entity of the active controller; the caller checks its error codes.
 
-        Raises KafkaError: REQUEST_TIMED_OUT where no active controller has answered in time,
-        UNSUPPORTED_VERSION where it does not have that API.
+        Raises KafkaError: REQUEST_TIMED_OUT if no active controller responded, UNSUPPORTED_VERSION
+        if it does not support the API.
         """
         pause_seconds = BACKOFF_SECONDS
         with trio.move_on_after(timeout_s):
@@ -96,11 +94,11 @@ class ControllerChannel:
                 pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
         raise KafkaError(
             ErrorCode.request_timed_out,
-            f"no active controller has answered {api.title} in {timeout_s:g} s",
+            f"no active controller has responded to {api.title} within {timeout_s:g} s",
         )
 
     async def _try(self, api: Api, values: Mapping[str, Any]) -> Any:
-        """The answer; None where there is none, or not from the active controller."""
+        """The response; None if the active controller did not respond."""
         quorum = self._quorum()
         if quorum.is_active:
             try:
@@ -128,11 +126,11 @@ class ControllerChannel:
                 asking.deadline = min(asking.deadline, trio.current_time() + GRACE_SECONDS)
 
     def _is_followed(self, leader: tuple[str, int] | None) -> bool:
-        """Whether another node is known to lead, or this one does."""
+        """Whether another leader is known, or this node leads."""
         return self._quorum().is_active or self._leader() not in (leader, None)
 
     async def _while_led_by(self, leader: tuple[str, int] | None, at_most_seconds: float) -> None:
-        """Until another node leads, or this one does, or nobody knows any more."""
+        """Wait until the leader changes, at most `at_most_seconds`."""
         with trio.move_on_after(at_most_seconds):
             while self._leader() == leader and not self._quorum().is_active:
                 await self._moved.wait()

@@ -1,7 +1,7 @@
-"""A controller makes itself known to the cluster: where it listens, and what it supports (KIP-919).
+"""Registers this controller with the active controller: endpoints and features (KIP-919).
 
-The active controller writes its own registration when it takes over; the others ask it to write
-theirs, as long as the metadata log has none of them or another one, of an earlier run.
+The active controller writes its own registration at failover. Other controllers send
+ControllerRegistration while the metadata log has none of them, or one of an earlier incarnation.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ log = logging.getLogger("odradek.controller")
 
 TIMEOUT_SECONDS = 10.0
 PAUSE_SECONDS = 0.1
-"""After a refusal; doubled with each, up to `PAUSE_SECONDS_MAX`."""
+"""Retry backoff; doubles up to `PAUSE_SECONDS_MAX`."""
 PAUSE_SECONDS_MAX = 10.0
 SETTLE_SECONDS = 1.0
-"""For the log to bring what was registered; and where two say that they are the same controller, this
-keeps them from doing nothing else."""
+"""Wait for the registration to be replayed; also limits two controllers with the same id."""
 
 
 class ControllerMetadata(Protocol):
@@ -41,7 +40,7 @@ class ControllerMetadata(Protocol):
 
     @property
     def controller_registration(self) -> ControllerImage:
-        """What the cluster is to know of this controller."""
+        """Registration of this controller."""
         ...
 
     def subscribe(self, listener: Callable[[MetadataDelta], None]) -> object: ...
@@ -66,7 +65,7 @@ class ControllerRegistration:
         return metadata_version(image.features) >= CONTROLLER_REGISTRATION
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Register whenever that is due, until cancelled."""
+        """Register whenever it is due, until cancelled."""
         task_status.started()
         pause_seconds = PAUSE_SECONDS
         while True:
@@ -89,7 +88,7 @@ class ControllerRegistration:
             if respond.error_code is not ErrorCode.none:
                 raise KafkaError(respond.error_code, respond.error_message or "")
         except KafkaError as error:
-            log.warning("the active controller does not register this one: %s", error)
+            log.warning("registration with the active controller failed: %s", error)
             return False
         return True
 

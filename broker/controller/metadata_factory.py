@@ -1,5 +1,4 @@
-"""A node's part in the metadata quorum, as its configs have it: what it needs to reach the others, and
-the cluster's state that it keeps with them."""
+"""Creates the metadata manager and its network channel from the node's configs."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 def new_network_channel(
     seams: Seams, config: ServerConfig, listening: Sequence[Endpoint]
 ) -> KafkaNetworkChannel | None:
-    """To the others of the quorum; None where nobody else is, nor could come."""
+    """Channel to the other nodes of the quorum; None if there are and can be none."""
     if is_alone(config) and not listening:
         return None
     from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
@@ -49,7 +48,7 @@ def new_metadata(
     listening: Sequence[Endpoint],
     transport: KafkaNetworkChannel | None,
 ) -> MetadataManager:
-    """Not started yet. `listening` is where this node is reached as a controller."""
+    """Create the manager, not started. `listening` are this node's controller listeners."""
     directory = directories.metadata
     assert directory.id is not None
     return MetadataManager(

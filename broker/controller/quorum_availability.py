@@ -1,10 +1,8 @@
-"""Whether there are enough voters left for the metadata quorum to decide anything, as a node finds out that
-is about to stop.
+"""Detects, during shutdown, that too few voters are running to commit anything.
 
-When a whole cluster stops, whoever is last waits for a controlled shutdown that nobody can commit, and for
-a successor that nobody can elect: as long as a session, and some seconds more. The others are gone, though,
-and their addresses refuse connections, for longer than a restart takes. (Who does not answer at all may only be
-slow, or this node be at fault, and is waited for.)
+When a whole cluster stops, the last nodes would wait for a controlled shutdown and an election that
+no quorum can complete. Stopped nodes refuse connections for longer than a restart takes, which ends
+the wait. A node that does not respond may only be slow, and counts as running.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ log = logging.getLogger("odradek.node")
 
 LOOK_SECONDS = 0.25
 CONNECT_SECONDS = 1.0
-"""Who has not refused by then counts as there."""
+"""A node that has not refused the connection by then counts as running."""
 GONE_SECONDS = 2.0
-"""So long every look must find too few: one that restarts is back by then, mostly."""
+"""Too few voters must be found for this long; a restarting node is usually back by then."""
 
 
 class QuorumAvailability:
-    """See the module. Of one node; what it has found holds for all that it waits for."""
+    """Checks whether a majority of the voters is running; one instance per node."""
 
     def __init__(self, metadata: MetadataManager, network: Network) -> None:
         self._metadata = metadata
@@ -41,8 +39,7 @@ class QuorumAvailability:
 
     @contextmanager
     def unless_gone(self, nursery: trio.Nursery) -> Iterator[None]:
-        """What is waited for in here is given up once so many of the voters are gone that the rest, this
-        node included, is no majority. `nursery` ends soon after."""
+        """Cancel the body once no majority of the voters is running. `nursery` ends soon after."""
         with trio.CancelScope() as waiting:
             nursery.start_soon(self._look, waiting)
             yield
@@ -54,12 +51,14 @@ class QuorumAvailability:
             is_gone = await self._is_gone()
             self._gone_since = min(self._gone_since, now) if is_gone else float("inf")
             if now - self._gone_since >= GONE_SECONDS:
-                log.info("too few voters of the metadata quorum are left: nobody is waited for")
+                log.info(
+                    "no majority of the metadata quorum's voters is running: the shutdown does not wait for it"
+                )
                 waiting.cancel()
                 return
 
     async def _is_gone(self) -> bool:
-        """False as long as it is not known who votes."""
+        """Whether no majority is running; False while the voters are unknown."""
         voters = self._metadata.quorum.voters
         others = [voter for voter in voters if voter.id != self._metadata.node_id]
         left = len(voters) - await self._count_gone(others)

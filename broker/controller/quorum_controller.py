@@ -1,14 +1,13 @@
-"""What the active controller does beside answering: it fences who is silent, and puts leaders back.
+"""Broker registration, heartbeats and periodic tasks of the active controller (Kafka's
+`QuorumController`).
 
-Brokers live by heartbeats (KIP-631): whose session ends is fenced, one after the other, for what one
-leaves is what the next is decided on. Leaders return to the first of their replicas once it is in sync
-(`auto.leader.rebalance.enable`), and partitions without any get one that may lack records, where unclean
-elections are allowed. What a broker's coming leaves to be done, because the controller changed meanwhile or a
-commit failed, is not remembered: it is what the state shows, and is looked for. All of it begins when
-this node becomes the active controller and ends when it is that no more; what it knew of sessions is
-forgotten then.
+While this node is the active controller it fences brokers whose session has expired (KIP-631),
+elects leaders for leaderless partitions, restores preferred leaders
+(`auto.leader.rebalance.enable`), and runs unclean elections where they are allowed. Work that an
+earlier controller or a failed commit left is found in the image. Sessions are kept for one term as
+active controller only.
 
-A node that is alone (`is_alone`) sends no heartbeats to itself, and is not missed for it.
+A node that is its whole cluster (`is_alone`) sends no heartbeats and has no session.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ log = logging.getLogger("odradek.controller")
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.5
-"""After a change that could not be committed, before it is tried again."""
+"""Retry interval after a change that could not be committed."""
 LEFT_SECONDS = 10.0
-"""Between two looks for partitions without a leader that could have one."""
+"""Interval between checks for leaderless partitions that can have a leader."""
 
 
 class ControllerMetadataManager(Protocol):
-    """The cluster's state as a member of the quorum keeps it: `Metadata`."""
+    """The part of MetadataManager that the controller uses."""
 
     node_id: int
     cluster_id: str
@@ -63,7 +62,7 @@ class ControllerMetadataManager(Protocol):
     def quorum(self) -> QuorumInfo: ...
 
     def on_active(self, callback: Callable[[bool], None]) -> object:
-        """Hear of becoming the active controller, which may be now, and of being it no more."""
+        """Call back when this node becomes the active controller, and when it stops being it."""
         ...
 
     def subscribe(self, listener: Callable[[MetadataDelta], None]) -> object: ...
@@ -72,13 +71,13 @@ class ControllerMetadataManager(Protocol):
 
 
 def is_alone(image: MetadataImage, voters: Iterable[int], node_id: int) -> bool:
-    """Whether the node is all of its cluster: its one voter, and the only node it ever heard of."""
+    """Whether the node is the only voter and the only registered node."""
     me = {node_id}
     return set(voters) == me and image.brokers.keys() <= me and image.controllers.keys() <= me
 
 
 class QuorumController:
-    """See the module. What brokers ask comes in by `register` and `heartbeat`."""
+    """Serves registrations and heartbeats, and runs the controller's periodic tasks."""
 
     def __init__(
         self, metadata: ControllerMetadataManager, clock: Clock, config: ServerConfig
@@ -101,12 +100,12 @@ class QuorumController:
 
     @property
     def unclean_election(self) -> bool:
-        """What holds for topics that set nothing."""
+        """The default of `unclean.leader.election.enable`."""
         return self._config.get_bool("unclean.leader.election.enable")
 
     @property
     def sessions(self) -> BrokerHeartbeatManager:
-        """Of this term. Raises NotController."""
+        """Broker sessions of this term. Raises NotController."""
         if not self._metadata.is_active:
             raise NotController("this node is not the active controller")
         if self._sessions is None:
@@ -126,7 +125,8 @@ class QuorumController:
     # What brokers ask
 
     async def register(self, registration: BrokerRegistration) -> int:
-        """The broker's epoch. Raises what `register_broker_session` does, and NotController."""
+        """Register a broker; returns its epoch. Raises the errors of `register_broker_session`,
+        and NotController."""
         from odradek.replication.controller import partition_update_batches as steps
         from odradek.replication.controller.broker_heartbeats import register_broker_session
 
@@ -147,7 +147,8 @@ class QuorumController:
         )
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatResponse:
-        """Raises what `process_broker_heartbeat` does, and NotController."""
+        """Process a heartbeat. Raises the errors of `process_broker_heartbeat`, and
+        NotController."""
         from odradek.replication.controller.broker_heartbeats import process_broker_heartbeat
         from odradek.replication.controller.partition_update_batches import PARTITIONS_PER_BATCH
 
@@ -170,7 +171,7 @@ class QuorumController:
         return respond
 
     async def _make_way(self, broker: BrokerImage, heartbeat: BrokerHeartbeat) -> None:
-        """What has to come before a broker, or a directory of it, is said to be gone."""
+        """Move partitions off a broker or its directories before it is marked fenced or offline."""
         from odradek.replication.controller import partition_update_batches as steps
 
         image, unclean = self._metadata.image, self.unclean_election
@@ -188,7 +189,8 @@ class QuorumController:
             )
 
     async def _follow_up(self, before: BrokerImage) -> None:
-        """What comes after a broker is said to serve, or to shut down."""
+        """Update the remaining partitions after a broker was unfenced or began a controlled
+        shutdown."""
         from odradek.replication.controller import partition_update_batches as steps
 
         image, unclean = self._metadata.image, self.unclean_election
@@ -204,14 +206,14 @@ class QuorumController:
                 self.sessions.shutting_down(broker, self._metadata.image.offset)
 
     async def _make_first(self, steps: PartitionUpdateBatches) -> None:
-        """As `_step`, before an operation that can do few of them by itself."""
+        """Commit the batches beforehand if one operation could not include them all."""
         from odradek.replication.controller.partition_update_batches import PARTITIONS_PER_BATCH
 
         if len(steps.keys) > PARTITIONS_PER_BATCH:
             await self._step(steps)
 
     async def _step(self, steps: PartitionUpdateBatches) -> None:
-        """Go through them, with others in between, and commit them together. Raises KafkaError."""
+        """Commit the batches, with other tasks in between. Raises KafkaError."""
         failures: list[KafkaError] = []
 
         async def perform(operation: Callable[[MetadataImage], ControllerResult[None]]) -> None:
@@ -237,7 +239,7 @@ class QuorumController:
         self._turn()
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
-        """Who was alone has heard no heartbeats: what is known of sessions begins anew."""
+        """Restart the sessions when the node is no longer alone."""
         if not self._metadata.is_active:
             return
         if not self._alone:
@@ -254,7 +256,7 @@ class QuorumController:
         self._turned = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Do what is due whenever this node is the active controller of others, until cancelled."""
+        """Run the periodic tasks while this node is the active controller, until cancelled."""
         task_status.started()
         while True:
             turned = self._turned
@@ -285,11 +287,11 @@ class QuorumController:
 
     @property
     def _late_ms(self) -> int:
-        """How late a broker may be fenced (Kafka looks eight times a session)."""
+        """Tolerated delay of fencing; Kafka checks eight times per session."""
         return self._config.get_int("broker.session.timeout.ms") // 8
 
     async def _fence_oldest(self) -> None:
-        """Its partitions first: others lead by the time that it is said to be gone."""
+        """Fence the broker whose session expired first; its partitions are moved before."""
         from odradek.replication.controller import partition_update_batches as steps
         from odradek.replication.controller.broker_heartbeats import fence_stale_broker
 
@@ -308,7 +310,7 @@ class QuorumController:
             await self._lead_what_was_left()
 
     async def _look_for_what_was_left(self) -> None:
-        """First of all for what an earlier controller did not come to."""
+        """Elect leaders for leaderless partitions at failover and periodically."""
         while True:
             await self._tried(self._lead_what_was_left)
             await trio.sleep(LEFT_SECONDS)
@@ -337,22 +339,22 @@ class QuorumController:
             )
 
     async def _all_of(self, operation: Callable[[MetadataImage], ControllerResult[bool]]) -> None:
-        """Perform as long as it says that there is more, with others in between."""
+        """Repeat an operation until it reports that nothing is left."""
         while await self._tried(lambda: self._metadata.perform(operation)):
             await trio.lowlevel.checkpoint()
 
     async def _tried(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """None, after a pause, if that could not be committed."""
+        """Return None after a pause if the change could not be committed."""
         try:
             return await work()
         except KafkaError as error:
-            log.warning("a change of the controller's own is not committed: %s", error)
+            log.warning("a periodic task of the controller failed: %s", error)
             await trio.sleep(PAUSE_SECONDS)
             return None
 
 
 def _log_change(broker_id: int, delta: MetadataDelta) -> None:
-    """What became of a broker, in the log of who decided it."""
+    """Log registration, fencing and shutdown of a broker."""
     now = delta.image.brokers.get(broker_id)
     was = delta.before.brokers.get(broker_id)
     if now is None:

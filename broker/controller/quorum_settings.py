@@ -1,4 +1,4 @@
-"""What a node's configs say of its metadata quorum: who else is in it, and how patient it is."""
+"""The `controller.quorum.*` configs as settings of the Raft client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 def quorum_settings(config: ServerConfig, cluster_id: str) -> QuorumSettings:
-    """The configs `controller.quorum.*`; fetches are held for what Kafka's are held."""
+    """Raft settings from the `controller.quorum.*` configs."""
     return QuorumSettings(
         cluster_id=cluster_id,
         election_timeout_ms=config.get_int("controller.quorum.election.timeout.ms"),
@@ -28,7 +28,7 @@ def quorum_settings(config: ServerConfig, cluster_id: str) -> QuorumSettings:
 
 
 def static_voters(config: ServerConfig) -> dict[int, Address]:
-    """controller.quorum.voters, by id."""
+    """Voters of controller.quorum.voters, by id."""
     return {
         voter.node_id: (voter.host, voter.port)
         for voter in config.quorum_voters
@@ -37,8 +37,8 @@ def static_voters(config: ServerConfig) -> dict[int, Address]:
 
 
 def bootstrap_servers(config: ServerConfig) -> list[Address]:
-    """Where to ask for the quorum's leader: controller.quorum.bootstrap.servers, or else the voters;
-    this node is none of them, where it knows its name."""
+    """Addresses of controller.quorum.bootstrap.servers, else of the voters, without this node's
+    own."""
     name = "controller.quorum.bootstrap.servers"
     named = [
         (server.host, server.port)
@@ -52,12 +52,12 @@ def bootstrap_servers(config: ServerConfig) -> list[Address]:
 
 
 def is_alone(config: ServerConfig) -> bool:
-    """Whether the configs know of no other node: then it may begin a cluster of its own."""
+    """Whether the configs name no other node, so that this one may create a cluster."""
     return config.is_broker and config.is_controller and not bootstrap_servers(config)
 
 
 def _is_own(config: ServerConfig, host: str, port: int) -> bool:
-    """Whether a controller listener of this node is meant: where it listens, or as others are told of it."""
+    """Whether the address is a controller listener of this node, as bound or as advertised."""
     for mine in (*config.controller_listeners, *config.advertised_controller_listeners):
         here = host in _LOCAL and (mine.host in _LOCAL or mine.host in EVERY_ADDRESS)
         if port == mine.port and (host == mine.host or here):
@@ -66,8 +66,8 @@ def _is_own(config: ServerConfig, host: str, port: int) -> bool:
 
 
 def _may_be_own(config: ServerConfig, port: int) -> bool:
-    """Whether this node listens on that port of every address, and nobody says what it is called: the one name
-    there is can be its own. Of several, all but one are others', which are asked, this node with them."""
+    """Whether the port is that of a wildcard listener without an advertised name. A single
+    address may then be this node's own."""
     return any(
         mine.port == port and mine.host in EVERY_ADDRESS and told.host in EVERY_ADDRESS
         for mine, told in zip(

@@ -1,4 +1,4 @@
-"""Voters as an argument names them: `id@host:port:directory`, with commas between (KIP-853)."""
+"""Parses voters of the command line: `id@host:port:directory`, separated by commas (KIP-853)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _VOTER = re.compile(
 
 
 class InvalidVoter(ValueError):
-    """The text names no voters; the message says what is wrong with it."""
+    """The text is not a valid list of voters; the message says why."""
 
 
 def parse_voters(text: str, listener: str) -> tuple[Voter, ...]:
-    """The voters, by id; each is reached at `listener`. Raises InvalidVoter."""
+    """Voters sorted by id, with `listener` as listener name. Raises InvalidVoter."""
     voters: dict[int, Voter] = {}
     for entry in filter(None, text.strip().split(",")):
         voter = parse_voter(entry, listener)
@@ -31,7 +31,7 @@ def parse_voters(text: str, listener: str) -> tuple[Voter, ...]:
 
 
 def parse_voter(text: str, listener: str) -> Voter:
-    """Raises InvalidVoter."""
+    """Parse one voter. Raises InvalidVoter."""
     match = _VOTER.fullmatch(text.strip())
     if match is None:
         raise InvalidVoter(f"a voter is ID@HOST:PORT:DIRECTORY (IPv6 in brackets), not {text!r}")

@@ -1,8 +1,8 @@
-"""What the leader's log and snapshots hold for those who fetch them (KIP-595, KIP-630).
+"""Serves Fetch and FetchSnapshot requests of the metadata log (KIP-595, KIP-630).
 
-The state machine says where a replica may read on; the bytes are put in here. A fetch that finds
-nothing new is held until the log grows, more is committed, this node leads no more, or its time is up.
-Records are sent as soon as they are in the log: a follower's disk may be quicker than this one's.
+The state machine validates the offset; the records are added here. A fetch without new records
+waits until the log or the high watermark advances, the leadership is lost, or its max wait time is
+over. Unflushed records are sent too, because a follower's disk may be faster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FetchHandler:
-    """See the module."""
+    """Adds records or snapshot bytes to the responses of the state machine."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class FetchHandler:
 
 
 def _says_all(respond: FetchResponse) -> bool:
-    """It has no place for records."""
+    """Whether the response carries no records: an error, a diverging epoch or a snapshot id."""
     return (
         respond.error is not ErrorCode.none
         or respond.diverging is not None

@@ -1,11 +1,8 @@
-"""A node's way to the others of its quorum, over Kafka's wire.
+"""Sends Raft requests over Kafka connections (Kafka's `KafkaNetworkChannel`).
 
-Nodes are asked on the listener that controllers use among themselves. A connection carries one
-question at a time, and is kept for the next one to the same address when the answer was read to its
-end; whatever else happens to a question ends its connection. So a question that is given up (an
-election in the middle of a fetch) is never waited for by the next one.
-
-Nothing is asked twice here: who gets no answer decides itself when to ask again.
+Requests use the controller listener. A connection carries one request at a time, and is reused only
+after its response was read completely; cancellation or failure closes it. There are no retries
+here. `RPC_CODECS` maps each message of `messages.py` to its API and codec.
 """
 
 from __future__ import annotations
@@ -77,9 +74,9 @@ def codec_of(request: Request) -> RpcCodec:
 
 
 def unsupported_response(request: Request) -> Response:
-    """The answer of a node that does not have the API, or not in a version that can say this.
+    """Response for a node that does not support the API or the required version.
 
-    A leader that knows nothing of voters' endpoints is not told of them again in its epoch.
+    For UpdateRaftVoter it has the epoch, so that the request is not repeated in this epoch.
     """
     told: dict[str, Any] = {"error": ErrorCode.unsupported_version}
     if isinstance(request, UpdateVoterRequest):
@@ -88,10 +85,11 @@ def unsupported_response(request: Request) -> Response:
 
 
 class KafkaNetworkChannel:
-    """See the module.
+    """Connections to the other nodes of the quorum.
 
-    `listener` is the name of the controllers' listener, `bootstrap` where to ask when nobody is known,
-    `timeout_s` how long an answer may take, connecting included. Answers come while `run` is running.
+    `listener`: name of the controller listener. `bootstrap`: addresses to use when no leader is
+    known. `timeout_s`: timeout of a request, connection setup included. Works while `run` is
+    running.
     """
 
     def __init__(
@@ -124,10 +122,10 @@ class KafkaNetworkChannel:
                 self._idle.clear()
 
     async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
-        """Ask a node that listens there, or BOOTSTRAP_SERVER: the next of the bootstrap servers.
+        """Send a request to a node, or to the next bootstrap server (BOOTSTRAP_SERVER).
 
-        A node that does not speak that answers UNSUPPORTED_VERSION. Raises NodeNotRunning where nobody
-        listens, else RequestFailed, also for an answer that means nothing.
+        A node that does not support it yields UNSUPPORTED_VERSION. Raises NodeNotRunning if the
+        connection is refused, RequestFailed otherwise.
         """
         address = (
             self._bootstrap_server() if to == BOOTSTRAP_SERVER else self._address(to, endpoints)
@@ -161,7 +159,7 @@ class KafkaNetworkChannel:
         return Address(there.host, there.port)
 
     async def _exchange(self, address: Address, form: RpcCodec, request: Request) -> Any:
-        """The answer's entity; None if the node does not speak that."""
+        """The response entity; None if the node does not support the API."""
         until = trio.current_time() + self._timeout_s
         connection = self._idle.pop(address, None)
         if connection is None or connection.broken:

@@ -1,7 +1,7 @@
-"""From batches to an image: records decoded, transactions resolved, control records noted.
+"""Decodes batches of the metadata log and applies them to an image (Kafka's `MetadataBatchLoader`).
 
-Records of an open metadata transaction (KIP-868) are held back until its end; an abort, or the end
-of a log without one, leaves no trace of them.
+Records of an open metadata transaction (KIP-868) are applied at its end. An aborted transaction, or
+one that is open at the end of the log, is not applied.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from odradek.replication.raft.voter_history import ControlChange
 from odradek.replication.raft.voters import voters_of
 
 RECORDS_A_STEP: Final = 50
-"""How many are decoded and applied in one go, where others have to run in between."""
+"""Records decoded and applied per step, between which other tasks run."""
 
 
 class MetadataTransaction:
-    """Which records apply, and when."""
+    """Records of an open metadata transaction."""
 
     def __init__(self, *, is_open: bool = False) -> None:
         self._held: list[Any] | None = [] if is_open else None
@@ -41,13 +41,13 @@ class MetadataTransaction:
         return self._held is not None
 
     def copy(self) -> MetadataTransaction:
-        """As it is now, to go on from."""
+        """Independent copy of the current state."""
         other = MetadataTransaction()
         other._held = None if self._held is None else list(self._held)
         return other
 
     def pass_on(self, record: Any) -> Iterable[Any]:
-        """The records that apply by this one."""
+        """Return the records that become effective with this one."""
         kind = type(record).__name__
         if kind == "BeginTransactionRecord":
             if self._held is not None:
@@ -66,7 +66,7 @@ class MetadataTransaction:
 
 
 class MetadataBatchLoader:
-    """Builds an image from a snapshot and the log after it."""
+    """Builds an image from a snapshot and the batches after it."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class MetadataBatchLoader:
         keep_records: bool = False,
         transactions: MetadataTransaction | None = None,
     ) -> None:
-        """`transactions`: what is open where `image` is, and held back until its end."""
+        """`transactions`: the transaction that is open at `image`."""
         self._draft = ImageBuilder(image or MetadataImage(), keep_records=keep_records)
         self.transactions = transactions or MetadataTransaction()
         self.changes: list[ControlChange] = []  # of kraft.version and voters
@@ -83,25 +83,25 @@ class MetadataBatchLoader:
         self.offset, self.epoch, self.timestamp_ms = -1, 0, -1
 
     def batch(self, batch: Batch) -> None:
-        """The next batch of the log. Raises InvalidMetadata."""
+        """Apply the next batch of the log. Raises InvalidMetadata."""
         for _ in self.batch_in_steps(batch):
             pass
 
     def batch_in_steps(self, batch: Batch) -> Iterator[None]:
-        """As `batch`, a step at a time."""
+        """Like `batch`, one step at a time."""
         yield from self._contents(batch)
         self.offset, self.epoch = batch.last_offset, batch.leader_epoch
         self.timestamp_ms = batch.max_timestamp
 
     def snapshot(self, batches: Iterable[Batch], *, end_offset: int, epoch: int) -> None:
-        """A whole snapshot, before any batch of the log. Raises InvalidMetadata."""
+        """Apply a snapshot, before any batch of the log. Raises InvalidMetadata."""
         for _ in self.snapshot_in_steps(batches, end_offset=end_offset, epoch=epoch):
             pass
 
     def snapshot_in_steps(
         self, batches: Iterable[Batch], *, end_offset: int, epoch: int
     ) -> Iterator[None]:
-        """As `snapshot`, a step at a time."""
+        """Like `snapshot`, one step at a time."""
         for batch in batches:
             yield from self._contents(batch, of_snapshot=end_offset)
             yield
@@ -112,7 +112,7 @@ class MetadataBatchLoader:
             self._draft.apply(each)
 
     def finish(self) -> MetadataDelta:
-        """Once, at the end; what an unfinished transaction holds is not in it."""
+        """Return the delta, once, without the records of an open transaction."""
         return self._draft.finish(self.offset, self.epoch, self.timestamp_ms)
 
     def _contents(self, batch: Batch, *, of_snapshot: int | None = None) -> Iterator[None]:
@@ -146,7 +146,7 @@ class MetadataBatchLoader:
 
 
 def control_changes(batches: Iterable[Batch]) -> list[ControlChange]:
-    """What they say of kraft.version and voters. Raises InvalidMetadata."""
+    """Changes of kraft.version and voters in these batches. Raises InvalidMetadata."""
     replay = MetadataBatchLoader()
     for batch in batches:
         if batch.is_control:

@@ -1,8 +1,8 @@
-"""A node's state follows the log: what is committed is read back and replayed, a step at a time.
+"""Replays committed records of the metadata log into the image (Kafka's `MetadataLoader`).
 
-So it is on followers and observers, and on a new leader until it takes over. What lies below the
-log's start came as a snapshot, and is loaded whole: listeners hear of it as one change. Others run
-between the steps; the image moves every few records, for what listeners do about a change is one step.
+Runs on followers, on observers, and on a new leader until it becomes the active controller. If the
+log no longer contains the next offset, the newest snapshot is loaded and published as one delta.
+The work is split into small chunks, so that other tasks run in between.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from odradek.storage.errors import NoDescriptors, OffsetOutOfRange
 log = logging.getLogger("odradek.metadata")
 
 RECORDS_A_CHANGE: Final = 50
-"""Or those of one batch, if it has more: listeners hear of so many at a time."""
+"""Records per published delta; a larger batch is not split."""
 PAUSE_SECONDS: Final = 1.0
-"""Where descriptors are lacking."""
+"""Retry interval when no file descriptors are available."""
 
 
 async def catch_up(
     state: MetadataState, metadata_log: MetadataLog, high_watermark: int, blocking: Blocking
 ) -> None:
-    """Apply all that is committed. Raises InvalidMetadata, LogFailed."""
+    """Apply all committed records. Raises InvalidMetadata, LogFailed."""
     while (offset := state.image.offset + 1) < high_watermark:
         try:
             if offset < metadata_log.start_offset:
@@ -44,7 +44,7 @@ async def catch_up(
         except OffsetOutOfRange:
             await trio.lowlevel.checkpoint()  # a snapshot has taken the log's place meanwhile
         except (NoDescriptors, OutOfDescriptors) as error:
-            log.warning("what is committed cannot be read now: %s", error)
+            log.warning("committed records cannot be read, retrying: %s", error)
             await trio.sleep(PAUSE_SECONDS)
 
 
@@ -69,7 +69,7 @@ async def _apply(
 async def _read(
     metadata_log: MetadataLog, offset: int, high_watermark: int, blocking: Blocking
 ) -> list[Batch]:
-    """What was just committed was just appended: it is in memory, mostly."""
+    """Read from memory if possible: recently committed records usually are there."""
     try:
         return metadata_log.batches_at(offset, high_watermark, nowait=True)
     except WouldBlock:
@@ -106,7 +106,7 @@ async def _load_newest(state: MetadataState, metadata_log: MetadataLog, blocking
 async def read_snapshot(
     metadata_log: MetadataLog, snapshot: SnapshotId, blocking: Blocking
 ) -> MetadataBatchLoader:
-    """A snapshot replayed. Raises InvalidMetadata, OSError."""
+    """Load a snapshot. Raises InvalidMetadata, OSError."""
     contents = await blocking(metadata_log.snapshots.read, snapshot)
     replay = MetadataBatchLoader()
     await run_in_chunks(

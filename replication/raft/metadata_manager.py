@@ -1,25 +1,23 @@
-"""The cluster's state, kept: a quorum's log underneath, an image above it.
+"""The metadata log and the image: decides, commits and publishes changes of the cluster's state.
 
-Operations are decided one after the other on the newest image, the one with all that was decided
-before, and their records are appended at once; they are answered when the records are committed.
-Whoever finds the disk idle flushes for all who have appended by then, so that commits that arrive
-together share a flush. `image` is committed state: it moves, and listeners hear of it, in the order of
-the log, between two awaits of anyone else.
+Operations run one after the other on the newest image, which includes uncommitted records. Their
+records are appended at once; the caller gets the result when they are committed. Concurrent commits
+share a flush. `image` contains committed records only; it and its listeners are updated in log
+order, synchronously.
 
-Only the active controller decides: the leader of the quorum, once all that was committed before its
-epoch is in its image and it has written what a new controller begins with. A commit that has been
-appended is not cancelled: the log has it, and its answer waits for a majority's disks. Should this node
-lose its epoch first, nobody can tell what becomes of it, and it is answered NOT_CONTROLLER.
+Only the active controller runs operations: the leader of the quorum, after its image contains all
+records committed before its epoch and it has written the activation records. An appended commit is
+not cancelled. If the node loses its epoch first, the outcome is unknown and the caller gets
+NOT_CONTROLLER.
 
-A write or flush that fails is final (`failed` is set): what is on the disk is no longer known, and the
-node must end.
+A failed write or flush is final: `failed` is set and the node must stop.
 
-    start:    format if new → recover → snapshot + log → image → vote → first records of the epoch
+    start:    format if new → recover → snapshot + log → image → vote → activation records
     commit:   decide → apply to the newest image → append → flush → high watermark → listeners
     follow:   fetch → append → flush → high watermark → replay → image → listeners
 
-A lone voter is active when `start` returns. Where there are others, `run` drives the quorum
-(`driver.py`) and replays what is committed (`catching_up.py`).
+A single voter is active when `start` returns. Otherwise `run` drives the quorum
+(`raft_client_driver.py`) and replays committed records (`metadata_loader.py`).
 """
 
 from __future__ import annotations
@@ -76,10 +74,11 @@ T = TypeVar("T")
 
 
 class MetadataManager:
-    """See the module. `directory` is the metadata log directory (`__cluster_metadata-0` goes in it).
+    """Facade of the metadata quorum. `directory` is the metadata log directory, the parent of
+    `__cluster_metadata-0`.
 
-    All listeners hear of every commit, in order, synchronously, after `image` has moved and before
-    `perform` or `commit` returns.
+    Listeners are called in commit order, after `image` has changed and before `perform` or `commit`
+    returns.
     """
 
     def __init__(
@@ -151,12 +150,12 @@ class MetadataManager:
 
     @property
     def image(self) -> MetadataImage:
-        """Committed state only."""
+        """The committed metadata image."""
         return self._state.image
 
     @property
     def leader_id(self) -> int:
-        """Which node leads the quorum; -1 if none does as far as this one knows."""
+        """Node id of the quorum's leader; -1 if unknown."""
         return -1 if self._driver is None else self._driver.quorum.leader_id
 
     @property
@@ -165,8 +164,8 @@ class MetadataManager:
 
     @property
     def leader_address(self) -> tuple[str, int] | None:
-        """Host and port where the leader serves controllers' requests; None if that is this node, or
-        nobody that it knows of."""
+        """Host and port of the leader's controller listener; None if this node leads or no
+        leader is known."""
         if self._driver is None or self.leader_id == self.node_id:
             return None
         endpoints = self._driver.quorum.leader_endpoints
@@ -186,7 +185,7 @@ class MetadataManager:
 
     @property
     def finalized_features(self) -> dict[str, int]:
-        """The levels of all features as ApiVersions tells them: kraft.version, if not 0, with them."""
+        """Finalized feature levels for ApiVersions, with kraft.version if it is not 0."""
         features = dict(self.image.features)
         if self.kraft_version > 0:
             features[KRAFT_VERSION] = self.kraft_version
@@ -194,7 +193,7 @@ class MetadataManager:
 
     @property
     def high_watermark(self) -> int:
-        """All below is committed, as far as this node knows."""
+        """End of the committed log, as far as this node knows."""
         return 0 if self._driver is None else self._driver.high_watermark
 
     @property
@@ -206,10 +205,11 @@ class MetadataManager:
     # Starting
 
     async def start(self) -> None:
-        """Recover log and image, take part in the quorum; a lone voter leads when this returns.
+        """Recover the log and the image, and join the quorum; a single voter leads when this
+        returns.
 
-        Raises InvalidMetadata or InvalidQuorum if the directory holds nothing this node can go on
-        with, OSError or LogFailed if it cannot be read or written.
+        Raises InvalidMetadata or InvalidQuorum if the directory cannot be used, OSError or
+        LogFailed if it cannot be read or written.
         """
         opened = await recover_quorum(
             self._seams,
@@ -261,7 +261,7 @@ class MetadataManager:
         )
 
     async def wait_until_caught_up(self) -> None:
-        """Until the image has all that was committed when this node first heard of it.
+        """Wait until the image contains everything committed at the first known high watermark.
 
         Raises LogFailed.
         """
@@ -272,22 +272,20 @@ class MetadataManager:
         await self.wait_for_offset(driver.quorum.known_to_be_committed - 1)
 
     async def wait_for_offset(self, offset: int) -> None:
-        """Until `image` has the record at `offset`."""
+        """Wait until `image` contains the record at `offset`."""
         await self._state.wait_for_offset(offset)
 
     # Deciding and committing
 
     async def perform(self, operation: Callable[[MetadataImage], ControllerResult[T]]) -> T:
-        """Decide on the newest state, commit what was decided, and return the result.
+        """Run an operation on the newest image, commit its records, and return its result.
 
-        Operations are decided one after the other, each seeing what those before it decided;
-        flushes are shared by all that arrive together. Not cancelled half way: once appended, this
-        waits until the records are committed. Raises what the operation raises (nothing is
-        committed then), BatchTooLarge, NotController; DiskFull and NoDescriptors, and then another voter
-        is to lead, if there is one; LogFailed once the log is offline.
-        NotController may also mean that this node lost its epoch before the commit was: its records
-        may be there, or not. Of a plan that is not atomic, the first batches may be committed though a
-        later one is not.
+        Operations run one after the other and share flushes. Once the records are appended, this
+        waits for the commit even if cancelled. Raises what the operation raises (nothing is
+        committed then), BatchTooLarge, NotController, LogFailed, and DiskFull or NoDescriptors,
+        after which this leader resigns if there is another voter. NotController may also mean that
+        the epoch was lost before the commit: its records may or may not be committed. A non-atomic
+        result may be committed in part.
         """
         self._check_active()
         plan = operation(self._state.newest)
@@ -301,7 +299,7 @@ class MetadataManager:
         return plan.result
 
     async def commit(self, records: Sequence[Any]) -> int:
-        """Commit records decided elsewhere; the offset of the last one."""
+        """Commit the given records; returns the last offset."""
         return await self.perform(
             lambda image: ControllerResult(records, image.offset + len(records))
         )
@@ -318,10 +316,9 @@ class MetadataManager:
     def _append(
         self, records: Sequence[Any], transactions: MetadataTransaction | None = None
     ) -> None:
-        """Apply and append, in one batch: all of it or, if this raises, nothing.
+        """Apply and append records as one batch, or raise and change nothing.
 
-        How many records a client may cause is what the operations bound. They are applied first:
-        what contradicts the state (a bug of ours) must not be written.
+        They are applied first, so that records that contradict the image are never written.
         """
         newest = self._state.newest
         replay = MetadataBatchLoader(newest, keep_records=True, transactions=transactions)
@@ -341,7 +338,7 @@ class MetadataManager:
         self._state.appended(replay.finish(), size)
 
     async def _commit(self, offset: int) -> None:
-        """Wait until all below `offset` is committed; flush, if nobody else is about to."""
+        """Wait until the high watermark reaches `offset`; flush if no flush is running."""
         driver = self._running()
         if driver.high_watermark >= offset:
             return
@@ -353,23 +350,24 @@ class MetadataManager:
             raise commit.error
 
     def subscribe(self, listener: MetadataListener) -> Callable[[], None]:
-        """Call back at every commit from now on, in the order in which they subscribed; returns the
-        way to unsubscribe. Listeners must not block or raise."""
+        """Call `listener` at every commit; returns the function that unsubscribes. Listeners
+        must not block or raise."""
         return self._state.subscribe(listener)
 
     # The active controller
 
     def on_active(self, callback: Callable[[bool], None]) -> None:
-        """Call back, on the loop, when this node becomes the active controller (True), which may be
-        now, and when it ceases to be (False). Nothing may be raised there."""
+        """Call `callback` on the event loop when this node becomes the active controller (True)
+        and stops being it (False). It must not raise."""
         self._activity.subscribe(callback)
 
     def on_leader(self, callback: Callable[[], None]) -> None:
-        """Call back, on the loop, whenever `leader_address` or `is_active` may be another."""
+        """Call `callback` on the event loop when `leader_address` or `is_active` may have
+        changed."""
         self._activity.on_leader(callback)
 
     async def _take_over(self) -> None:
-        """Write what a new controller begins with; from then on operations are decided here."""
+        """Controller failover: claim the role and write the activation records."""
         driver, state = self._running(), self._state
         epoch = driver.quorum.epoch
         bootstrap: Sequence[Any] = ()
@@ -400,7 +398,7 @@ class MetadataManager:
 
     @property
     def controller_registration(self) -> ControllerImage:
-        """What this node, if it is a controller, has the cluster know of it (KIP-919)."""
+        """Registration of this controller (KIP-919)."""
         return self._member.registration(self.incarnation_id)
 
     # What the driver tells
@@ -432,9 +430,9 @@ class MetadataManager:
     # What others ask, what the operator asks
 
     async def respond(self, request: Request) -> Response:
-        """What this node answers another of the quorum, with the records or bytes of a fetch in it.
+        """Handle a request of another node of the quorum, including the records of a fetch.
 
-        A Fetch may wait, for as long as it says; a change of voters, until it is committed. Raises
+        A Fetch waits up to its max wait time, a voter change until it is committed. Raises
         NotController before `start`, LogFailed once the log is offline.
         """
         self._running()
@@ -451,7 +449,7 @@ class MetadataManager:
     # In the background
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take part in the quorum, replay what is committed, take snapshots; until cancelled."""
+        """Run the quorum, the metadata loader and the snapshot generator until cancelled."""
         driver = self._running()
         async with trio.open_nursery() as nursery:
             await nursery.start(driver.run)
@@ -474,7 +472,7 @@ class MetadataManager:
                     self.quorum_changed()
 
     async def _keep_up(self) -> None:
-        """MetadataBatchLoader what is committed, as long as others decide; take over when this node may."""
+        """Replay committed records while another node is active; take over when this node may."""
         driver, state = self._running(), self._state
         while self.failure is None:
             try:
@@ -488,27 +486,28 @@ class MetadataManager:
                 else:
                     await driver.progress()
             except (DiskFull, NoDescriptors) as error:
-                log.error("this node leads, and cannot take over: %s", error)
+                log.error(
+                    "this node leads the quorum but cannot become the active controller: %s", error
+                )
                 await driver.give_way()
             except (InvalidMetadata, LogFailed, OSError) as error:
                 driver.fail(error)
 
     async def take_snapshot(self) -> SnapshotId | None:
-        """Write the image as it is now beside the log; None if there is such a snapshot already."""
+        """Write a snapshot of the committed image; None if it exists already."""
         return await self._snapshotting.take()
 
     # Ending
 
     async def shut_down(self, timeout_s: float) -> None:
-        """Hand the quorum over, if this node leads it, and wait until nobody needs it any more, for
-        so many seconds at most. `run` goes on meanwhile; `close` comes after it."""
+        """Resign and wait up to `timeout_s` for another leader. `run` continues; call `close`
+        afterwards."""
         if self._driver is not None and self.failure is None:
             with trio.move_on_after(timeout_s):
                 await self._driver.shut_down()
 
     async def close(self) -> None:
-        """Flush and close; `failed` is set where that can't be done. The log directory's clean-shutdown mark is
-        not this one's business."""
+        """Flush and close the log; `failed` is set if that fails."""
         driver = self._driver
         if driver is None or self._closed:
             return
@@ -526,7 +525,7 @@ class MetadataManager:
 
     def _running(self) -> RaftClientDriver:
         if self._driver is None:
-            raise NotController("this node takes no part in the metadata quorum yet")
+            raise NotController("this node has not joined the metadata quorum yet")
         return self._driver
 
     async def _blocking(self, fn: Callable[..., T], *args: Any) -> T:

@@ -1,9 +1,9 @@
-"""The cluster's state as this node has it: what is committed, and what it decided on top of that.
+"""Committed and newest image of a node, pending commits, and listeners.
 
-`image` is committed state and moves in the order of the log, between two awaits of anyone else. The
-active controller has `newest` ahead of it, with all that it has appended; elsewhere the two are one.
-Each step that the controller appended waits in `_uncommitted` until the high watermark passes it; if
-the controller loses its epoch first, the steps are forgotten, and what became of them the log tells.
+`image` is committed and changes in log order. On the active controller `newest` also includes
+appended, uncommitted records; elsewhere both are the same. Uncommitted steps wait in `_uncommitted`
+for the high watermark. When the controller loses its epoch they are dropped, and the log decides
+their outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MetadataListener = Callable[[MetadataDelta], None]
 
 @state_class
 class PendingCommit:
-    """Somebody waits for all below `offset` to be committed; `error` says why it never will."""
+    """A caller that waits for the high watermark to reach `offset`; `error` is set if it failed."""
 
     offset: int
     over: trio.Event = field(default_factory=trio.Event)
@@ -32,7 +32,7 @@ class PendingCommit:
 
 
 class MetadataState:
-    """See the module. All listeners hear of every step, in order, after `image` has moved."""
+    """Committed and newest image; listeners are called after `image` has changed."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -50,7 +50,7 @@ class MetadataState:
     def load(
         self, image: MetadataImage, transactions: MetadataTransaction, applied_bytes: int
     ) -> None:
-        """What the disk tells, before anybody listens."""
+        """Set the recovered state, before any listener subscribes."""
         self.image = self.newest = image
         self.transactions = transactions
         self.applied_bytes = applied_bytes
@@ -58,14 +58,13 @@ class MetadataState:
     # On the active controller
 
     def take_over(self, end_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """From here on records are appended by this node, the next one at `end_offset`; all that is
-        between `image` and there are control records."""
+        """Start appending at `end_offset`; only control records lie between `image` and there."""
         self._uncommitted.clear()
         self.newest = self.image
         self.control_appended(end_offset - 1, epoch, timestamp_ms)
 
     def control_appended(self, last_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Control records: the same state, further on."""
+        """Advance the newest image over control records, which do not change it."""
         self.newest = replace(
             self.newest, offset=last_offset, epoch=epoch, timestamp_ms=timestamp_ms
         )
@@ -76,7 +75,7 @@ class MetadataState:
         self._uncommitted.append((delta, delta.image, size_bytes))
 
     def committed(self, high_watermark: int) -> None:
-        """Publish the steps that are below; then wake who waited for them."""
+        """Publish the steps below the high watermark, then complete their pending commits."""
         while self._uncommitted and self._uncommitted[0][1].offset < high_watermark:
             delta, image, size_bytes = self._uncommitted.popleft()
             if delta is None:
@@ -90,13 +89,13 @@ class MetadataState:
             self._commits.popleft().over.set()
 
     def wait_for(self, offset: int) -> PendingCommit:
-        """For all below `offset`, which is not below that of the call before."""
+        """Register a pending commit; `offset` must not decrease between calls."""
         commit = PendingCommit(offset)
         self._commits.append(commit)
         return commit
 
     def step_down(self, error: Exception) -> None:
-        """What is appended and not committed is up to others now."""
+        """Drop uncommitted steps and fail the pending commits with `error`."""
         self._uncommitted.clear()
         self.newest = self.image
         while self._commits:
@@ -107,7 +106,7 @@ class MetadataState:
     # Everywhere
 
     def publish(self, delta: MetadataDelta, size_bytes: int) -> None:
-        """A step that is committed."""
+        """Publish a committed step to the listeners."""
         self.applied_bytes += size_bytes
         self._move(delta.image)
         if changes_cluster(delta):
@@ -122,7 +121,7 @@ class MetadataState:
         moved.set()
 
     async def wait_for_offset(self, offset: int) -> None:
-        """Until the image has the record at `offset`."""
+        """Wait until the image contains the record at `offset`."""
         while self.image.offset < offset:
             await self._moved.wait()
 
@@ -138,7 +137,7 @@ class MetadataState:
 
 
 def changes_cluster(delta: MetadataDelta) -> bool:
-    """Not what holds only control records, a NoOpRecord, or the middle of a transaction."""
+    """Whether a delta changes anything but control records, NoOpRecords or an open transaction."""
     before, after = delta.before, delta.image
     return (
         bool(delta.changed_configs)

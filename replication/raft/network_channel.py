@@ -1,4 +1,4 @@
-"""How the driver reaches the other nodes of the quorum: the interface. `wire_transport.py` has Kafka's."""
+"""Interface through which the driver sends requests to other nodes (Kafka's `NetworkChannel`)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from odradek.replication.raft.messages import Endpoints, Request, Response
 
 
 class RequestFailed(Exception):
-    """No answer came, or none that means anything; the text says why."""
+    """A request without a usable response."""
 
 
 class NodeNotRunning(RequestFailed):
-    """The node's host answers, and nobody listens there."""
+    """The node's host refused the connection."""
 
 
 class NetworkChannel(Protocol):
-    """One request at a time to each node: the next comes after the one before was answered, failed
-    or let go. It may be cancelled at any time, since roles change; its answer must not be taken for
-    that of the next."""
+    """Sends one request at a time per node. A request may be cancelled at any time; its response
+    must not complete the next one."""
 
     async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
-        """Ask a node that listens there; `to` is its id, or ANYONE: a bootstrap server in turn.
+        """Send a request; `to` is a node id, or BOOTSTRAP_SERVER for the next bootstrap server.
 
-        Raises RequestFailed, and NodeNotRunning where that is why. May be cancelled: who asks the same node
-        next is not held up by that.
+        Raises RequestFailed, or NodeNotRunning if the connection was refused.
         """
         ...

@@ -1,8 +1,8 @@
-"""What a node finds in its metadata directory when it starts, and what that makes it in the quorum.
+"""Recovery of the metadata log directory at start, and the resulting quorum state.
 
-All control records of the log count, committed or not: a voter acts by the newest voters it has. Of
-the state, a lone voter takes all that is in its log, for its own disk is the majority; any other node
-takes the newest snapshot, and what came after it once it hears that it is committed.
+All control records of the log apply, committed or not: a voter uses the newest voter set it has. A
+single voter also applies all other records, because its disk is the majority. Other nodes load the
+newest snapshot, and replay the log once they learn the high watermark.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from odradek.seams.values import value_class
 log = logging.getLogger("odradek.metadata")
 
 SNAPSHOT_REMEDY: Final = (
-    "the log lacks what was in it: bring it back, or, where other controllers have it, begin anew with an "
+    "the log lacks what was in it: restore it, or, if other controllers have it, start with an "
     "empty directory, as another voter"
 )
 
 
 @value_class
 class QuorumMember:
-    """This node, as its configs have it. `is_alone`: they name no other controller, so that it makes
-    a quorum of its own where there is none."""
+    """This node as configured. `is_alone`: no other controller is configured, so it may create a
+    quorum of its own."""
 
     node_id: int
     directory_id: UUID
@@ -63,7 +63,7 @@ class QuorumMember:
 
     @property
     def voter(self) -> Voter:
-        """As which it votes, if it does."""
+        """This node's voter entry."""
         return Voter(
             self.node_id,
             self.directory_id,
@@ -81,7 +81,7 @@ class QuorumMember:
         )
 
     def voters_before_the_log(self) -> list[Voter]:
-        """Who votes as long as the log names nobody (kraft.version 0)."""
+        """The static voters, used while the log contains no voter set (kraft.version 0)."""
         if self.is_alone:
             return [self.voter]
         return [
@@ -90,13 +90,14 @@ class QuorumMember:
         ]
 
     def history(self, changes: Iterable[ControlChange]) -> VoterHistory:
-        """Who votes, with what the log and its snapshot say of it."""
+        """Voter history from static voters and control records."""
         return VoterHistory(self.voters_before_the_log(), changes)
 
 
 @value_class
 class RecoveredQuorum:
-    """`image` and what is open of `transactions` in it; `applied_bytes` of the log are in it."""
+    """Image, open transaction and election state; `applied_bytes` is the log size included in
+    the image."""
 
     directory: Path
     member: QuorumMember
@@ -108,11 +109,11 @@ class RecoveredQuorum:
 
     @property
     def is_alone(self) -> bool:
-        """This node is the one voter there is."""
+        """Whether this node is the only voter."""
         return _is_alone(self.member, self.history)
 
     def not_alone(self) -> InvalidQuorum:
-        """For a node that can reach nobody else."""
+        """The error for a node that cannot reach the other voters."""
         member, voters = self.member, self.history.voters
         if voters.ids == (member.node_id,):
             (voter,) = voters
@@ -130,7 +131,7 @@ def _belongs_to_others(
 ) -> InvalidQuorum:
     return InvalidQuorum(
         f"{directory} belongs to a quorum of the nodes {sorted(voters)}; this node, "
-        f"{member.node_id}, is not told how to reach them"
+        f"{member.node_id}, has no configuration to reach them"
     )
 
 
@@ -147,8 +148,11 @@ async def recover_quorum(
     blocking: Callable[..., Awaitable[Any]],
     partitions_are_in: Callable[[], Path | None] = lambda: None,
 ) -> RecoveredQuorum:
-    """Recover the log and read it. `partitions_are_in` is a directory with this node's, if one has any;
-    it may block. Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed."""
+    """Recover and read the log. `partitions_are_in` returns a directory that contains partitions,
+    and may block.
+
+    Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed.
+    """
     election: ElectionState = await blocking(
         _open, seams, directory, metadata_log, member, partitions_are_in
     )
@@ -174,8 +178,8 @@ async def recover_quorum(
 async def _read_newest(
     metadata_log: MetadataLog, blocking: Callable[..., Awaitable[Any]]
 ) -> tuple[MetadataBatchLoader, int]:
-    """The newest snapshot and where it ends. A damaged one goes, if nothing is lost by that: nobody is to
-    be sent it, and nothing of the log to be deleted for it. Raises InvalidMetadata."""
+    """Load the newest snapshot and return its end offset. A damaged one is removed if the log
+    contains its records. Raises InvalidMetadata."""
     snapshots = metadata_log.snapshots
     while (newest := snapshots.newest) is not None:
         try:
@@ -189,8 +193,7 @@ async def _read_newest(
 
 
 async def _is_in_the_log(metadata_log: MetadataLog, snapshot: SnapshotId) -> bool:
-    """Whether the log has all of the newest snapshot that none before has. The first one's voters are
-    there once somebody has led."""
+    """Whether the log contains all that the newest snapshot adds to earlier ones."""
     *_, before = (None, *metadata_log.snapshots.ids[:-1])
     if metadata_log.start_offset > (0 if before is None else before.end_offset):
         return False
@@ -207,7 +210,8 @@ async def _replay_log(
     replay: MetadataBatchLoader,
     wanted: Callable[[Batch], bool],
 ) -> int:
-    """The `wanted` batches from offset `start` on; their bytes. Raises InvalidMetadata."""
+    """Apply the `wanted` batches from offset `start`; returns their size in bytes. Raises
+    InvalidMetadata."""
     size_bytes = 0
     for found in metadata_log.batches(start):
         for batch in filter(wanted, found):
@@ -224,7 +228,7 @@ def _open(
     member: QuorumMember,
     partitions_are_in: Callable[[], Path | None],
 ) -> ElectionState:
-    """Blocks: everything that the disk is asked before the log is read."""
+    """Open the log and read the election state; blocks on the disk."""
     files = seams.files
     if member.is_alone and not is_formatted(files, directory):
         _refuse_beside_partitions(metadata_log, partitions_are_in)
@@ -239,11 +243,11 @@ def _open(
 def _refuse_beside_partitions(
     metadata_log: MetadataLog, partitions_are_in: Callable[[], Path | None]
 ) -> None:
-    """A partition is made once its topic is in the log, on the disk. So where there is one, and a log without
-    a record that no other node has either, the log is lost: who began anew would set all aside."""
+    """Raise InvalidQuorum if there are partitions: a topic is in the log before its partitions
+    exist, so an empty log means that the metadata was lost."""
     home = partitions_are_in()
     if home is not None:
         raise InvalidQuorum(
             f"{metadata_log.directory} has no record, though {home} has partitions, which would all "
-            f"be set aside: bring it back, or move them away to begin anew"
+            f"be set aside: restore it, or move them away to start a new cluster"
         )

@@ -1,7 +1,7 @@
-"""The log as the quorum's state machine sees it, and what two logs tell of each other by it.
+"""Interface of the log for the Raft state machine, and offset validation (Kafka's `RaftLog`).
 
-A log is told from another by its epochs: two logs that hold the same epoch at the same offset are the
-same up to there, because an epoch has one leader and that appends once (KIP-595, "Truncation").
+Two logs with the same epoch at the same offset are equal up to there, because an epoch has one
+leader (KIP-595, "Truncation").
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from odradek.replication.raft.snapshots import SnapshotId
 from odradek.seams.values import value_class
 
 NOTHING = SnapshotId(0, 0)
-"""The snapshot that formatting writes: it holds no record."""
+"""The empty snapshot that formatting writes."""
 
 
 class RaftLog(Protocol):
+    """Read access to the metadata log."""
+
     @property
     def start_offset(self) -> int: ...
 
@@ -26,7 +28,7 @@ class RaftLog(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """Of the last record; of the newest snapshot if there is none; else 0."""
+        """Epoch of the last record, else of the newest snapshot, else 0."""
         ...
 
     @property
@@ -36,20 +38,17 @@ class RaftLog(Protocol):
     def latest_snapshot(self) -> SnapshotId | None: ...
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int | None:
-        """Bytes of its file; None if there is no such snapshot."""
+        """Size of the snapshot file in bytes; None if it does not exist."""
         ...
 
     def end_of_epoch(self, epoch: int) -> EpochEndOffset:
-        """The largest epoch in the log that is not above `epoch`, and where it ends.
-
-        Below all there is: `epoch` itself, and the log's start. Above all: the last one.
-        """
+        """Largest epoch not above `epoch`, with its end offset."""
         ...
 
 
 @value_class
 class ValidOffset:
-    """The replica's log is a prefix of this one."""
+    """The fetching replica's log is a prefix of this log."""
 
 
 OffsetValidation = ValidOffset | EpochEndOffset | SnapshotId
@@ -60,10 +59,10 @@ def log_end(log: RaftLog) -> OffsetAndEpoch:
 
 
 def validate_offset_and_epoch(log: RaftLog, fetch_offset: int, last_epoch: int) -> OffsetValidation:
-    """Whether a replica whose log ends at `fetch_offset`, in `last_epoch`, may read on there.
+    """Validate a fetch at `fetch_offset` after `last_epoch` (Kafka's `validateOffsetAndEpoch`).
 
-    ValidOffset; an EpochEndOffset: it must truncate to that first; a SnapshotId: the log no longer reaches back
-    far enough, it must fetch that snapshot. An empty replica always gets a snapshot, if there is one.
+    Returns ValidOffset, the EpochEndOffset to truncate to, or the SnapshotId to fetch if the log no
+    longer contains the offset. An empty replica fetches the newest snapshot, if there is one.
     """
     latest, earliest = log.latest_snapshot, log.earliest_snapshot
     if fetch_offset == 0 and latest is not None and latest != NOTHING:
@@ -82,7 +81,7 @@ def validate_offset_and_epoch(log: RaftLog, fetch_offset: int, last_epoch: int) 
 
 
 def truncation_offset(log: RaftLog, diverging: EpochEndOffset) -> int:
-    """Where a follower cuts its log, told where the leader's log ends `diverging.epoch`."""
+    """Offset to which a follower truncates, given the leader's diverging epoch."""
     if diverging.epoch == 0:
         return min(diverging.end_offset, log.end_offset)
     mine = log.end_of_epoch(diverging.epoch)

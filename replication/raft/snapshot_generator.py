@@ -1,7 +1,8 @@
-"""Snapshots of the cluster's state: when one is due, writing it, dropping what it supersedes (KIP-630).
+"""Generates snapshots of the metadata image and deletes old ones (KIP-630; Kafka's
+`SnapshotGenerator`).
 
-Every node takes its own, of what it knows to be committed, while the log goes on. None is taken in the
-middle of a metadata transaction: what that holds back is not in the image.
+Every node takes its own snapshots of committed state. None is taken during a metadata transaction,
+whose records are not in the image.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ BATCH_RECORDS: Final = 500
 RECORDS_A_STEP: Final = 50  # encoded in one go
 CHECK_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 10.0
-"""After one that failed: it is due all the time, and takes a while to write."""
+"""Retry interval after a failed snapshot."""
 
 
 class SnapshotGenerator:
-    """See the module. What `changes` does to the log does not go on meanwhile."""
+    """Takes snapshots by size and interval; excludes concurrent installs of fetched snapshots."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class SnapshotGenerator:
         self._wanted = trio.Event()
 
     async def run(self) -> None:
-        """Take them as they fall due, until cancelled."""
+        """Take snapshots when they are due, until cancelled."""
         while True:
             with trio.move_on_after(CHECK_SECONDS):
                 await self._wanted.wait()
@@ -70,7 +71,9 @@ class SnapshotGenerator:
                 except (OSError, KafkaError) as error:
                     # the log has all of it: the next try may find more space
                     log.error(
-                        "no snapshot of the metadata in %s: %s", self._log.directory.parent, error
+                        "could not write a metadata snapshot in %s: %s",
+                        self._log.directory.parent,
+                        error,
                     )
                     await trio.sleep(RETRY_SECONDS)
 
@@ -88,7 +91,7 @@ class SnapshotGenerator:
         return since * 1000 >= self._settings.snapshot_interval_ms
 
     async def take(self) -> SnapshotId | None:
-        """Write the image as it is now beside the log; None if there is such a snapshot already."""
+        """Write a snapshot of the committed image; None if a newer one exists."""
         image, covered = self._state.image, self._state.applied_bytes
         snapshot = SnapshotId(image.offset + 1, image.epoch)
         if self._is_superseded(snapshot) or self._state.transactions.open:
@@ -119,7 +122,7 @@ class SnapshotGenerator:
         return newest is not None and newest.end_offset >= snapshot.end_offset
 
     async def _prune(self) -> None:
-        """Not beside a flush, which would sync what is removed; appends may go on meanwhile."""
+        """Delete old snapshots and segments; excludes flushes, which would sync removed files."""
         now_ms = self._clock.wall_ms()
         with trio.CancelScope(shield=True):
             async with self._changes.flushing:
@@ -130,7 +133,7 @@ class SnapshotGenerator:
 
 
 async def _write_image(writer: SnapshotWriter, image: MetadataImage) -> None:
-    """The records of an image, a batch at a time; others run in between."""
+    """Write the records of an image in batches, with other tasks in between."""
     records = image.records()
     values: list[bytes] = []
     while step := list(islice(records, RECORDS_A_STEP)):
