@@ -1,9 +1,9 @@
-"""`odradek log-dirs balance`: what moves would even out each broker's directories, and making them.
+"""`odradek log-dirs balance`: plan and start the moves that balance the log directories of each broker.
 
-The plan (`balance_plan`) is made from what the brokers report. A replica that is on its way already
-counts where it goes to, so nothing has to be remembered: interrupted and run again, it finds the moves
-that go on and plans what is missing. All moves are asked for at once; a broker makes as many at a time
-as it has threads for it, and goes on with them whether we watch or not, through a restart, too.
+`balance_plan` computes the plan from the sizes that the brokers report. A moving replica counts in its
+destination. The command therefore keeps no state: if it is interrupted and run again, it includes the
+running moves and plans the missing ones. It starts all moves at once. A broker runs as many of them
+concurrently as it has threads for moves, and continues after a restart and after this command ends.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from odradek.protocol.errors import ErrorCode
 from odradek.seams import Seams
 from odradek.seams.values import value_class
 
-LOOK_EVERY_S = 1.0
-TELL_EVERY_S = 10.0
-"""How often progress is told where nobody sees a line change."""
-SILENCE_MAX_S = 300.0
-"""How long a broker may not answer (it is being restarted) before watching it is given up."""
-ASKED_AGAIN = 3
-"""How often a move that the broker has lost is asked for again."""
+POLL_EVERY_S = 1.0
+PROGRESS_EVERY_S = 10.0
+"""Interval of progress lines if stderr is not a terminal."""
+UNREACHABLE_MAX_S = 300.0
+"""How long a broker may be unreachable, for example during a restart, before the command fails."""
+RESTARTS_MAX = 3
+"""How often a move that the broker has dropped is started again."""
 
 
 @value_class
 class Balance:
-    """A broker's moves: from where to where, and how large."""
+    """Planned and running moves of a broker."""
 
     directories: Sequence[LogDirectory]
     moves: Mapping[Replica, tuple[str, str, int]]
-    """Source, target, bytes."""
-    under_way: Mapping[Replica, tuple[str, str, int]]
-    """Those that go on already."""
+    """Source path, destination path and bytes of each planned move."""
+    in_progress: Mapping[Replica, tuple[str, str, int]]
+    """Source path, destination path and bytes of each running move."""
 
     def after(self, path: str) -> tuple[int, int]:
-        """Bytes and replicas in a directory once all moves are made."""
-        everything = {**self.under_way, **self.moves}
+        """Bytes and number of replicas in a directory after all moves."""
+        everything = {**self.in_progress, **self.moves}
         size_bytes = count = 0
         for directory in self.directories:
             for each in directory.replicas:
@@ -77,7 +77,7 @@ class Balance:
 
 
 def balance_of(found: Sequence[LogDirectory], *, tolerance_percent: int) -> Balance:
-    """The plan for one broker: of its directories that work and are not cordoned."""
+    """Plan the moves of one broker between its directories that are online and not cordoned."""
     usable = [each for each in found if not each.error and not each.cordoned]
     number = {each.path: index for index, each in enumerate(usable)}
     targets = {
@@ -89,7 +89,7 @@ def balance_of(found: Sequence[LogDirectory], *, tolerance_percent: int) -> Bala
     sizes: list[int] = []
     homes: list[int] = []
     replicas: list[tuple[Replica, str]] = []
-    under_way: dict[Replica, tuple[str, str, int]] = {}
+    in_progress: dict[Replica, tuple[str, str, int]] = {}
     for each in found:
         for kept in each.replicas:
             if kept.is_future:
@@ -97,7 +97,7 @@ def balance_of(found: Sequence[LogDirectory], *, tolerance_percent: int) -> Bala
             replica = Replica(each.broker, kept.topic, kept.partition)
             home = targets.get(replica, each.path)
             if replica in targets:
-                under_way[replica] = (each.path, home, kept.size_bytes)
+                in_progress[replica] = (each.path, home, kept.size_bytes)
             if home in number:
                 sizes.append(kept.size_bytes)
                 homes.append(number[home])
@@ -108,7 +108,7 @@ def balance_of(found: Sequence[LogDirectory], *, tolerance_percent: int) -> Bala
         for (replica, source), size, home, place in zip(replicas, sizes, homes, wanted, strict=True)
         if place != home
     }
-    return Balance(found, moves, {r: each for r, each in under_way.items() if r not in moves})
+    return Balance(found, moves, {r: each for r, each in in_progress.items() if r not in moves})
 
 
 async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
@@ -124,31 +124,31 @@ async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
     if not args.execute:
         await _show(args, cluster, balances, moves)
         return 0
-    _check_room(balances)
-    under_way = {replica: each for one in balances for replica, each in one.under_way.items()}
-    if not moves and not under_way:
+    _check_free_space(balances)
+    in_progress = {replica: each for one in balances for replica, each in one.in_progress.items()}
+    if not moves and not in_progress:
         print_lines([_even(balances)])
-        # Of a run that was interrupted, and whose moves have come to their end by themselves.
+        # The moves of an interrupted run may have completed.
         await _end_throttle(cluster, brokers, ours=args.throttle is not None)
         return 0
-    moving = {replica.broker for replica in (*moves, *under_way)}
+    moving = {replica.broker for replica in (*moves, *in_progress)}
     if args.throttle is not None:
         await _set_throttle(cluster, moving, args.throttle)
-    _say_what_happens(moves, under_way)
+    _print_start(moves, in_progress)
     await _begin(cluster, {replica: target for replica, (_, target, _) in moves.items()})
     try:
-        await _watch(cluster, seams, {**under_way, **moves})
+        await _watch(cluster, seams, {**in_progress, **moves})
     except KeyboardInterrupt:
         hint(
-            "\nThe moves go on. `odradek log-dirs balance --execute` watches them again, "
-            "`odradek log-dirs describe` shows them."
+            "\nThe moves continue. `odradek log-dirs balance --execute` waits for them, "
+            "`odradek log-dirs describe` lists them."
         )
         raise
     await _end_throttle(cluster, moving, ours=args.throttle is not None)
     return 0
 
 
-# What is shown
+# Output
 
 
 async def _show(
@@ -175,7 +175,7 @@ async def _show(
             for replica, (source, target, size) in sorted(moves.items())
         ],
     )
-    print_lines(["", f"{_summary(moves)}; `odradek log-dirs balance --execute` makes these moves"])
+    print_lines(["", f"{_summary(moves)}; `odradek log-dirs balance --execute` starts these moves"])
 
 
 def _directory_rows(one: Balance) -> list[tuple[Any, ...]]:
@@ -202,7 +202,7 @@ def _directory_rows(one: Balance) -> list[tuple[Any, ...]]:
 
 
 async def _as_reassignment(cluster: Cluster, moves: Mapping[Replica, tuple[str, str, int]]) -> str:
-    """The file that `odradek reassign` and kafka-reassign-partitions execute."""
+    """Format the moves as a file for `odradek reassign` and kafka-reassign-partitions."""
     wanted = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in moves)
     await cluster.refresh_existing({where.topic for where in wanted})
     partitions = {
@@ -214,9 +214,9 @@ async def _as_reassignment(cluster: Cluster, moves: Mapping[Replica, tuple[str, 
 
 
 def _even(balances: Sequence[Balance]) -> str:
-    if any(one.under_way for one in balances):
-        return "nothing to add: with the moves under way the log directories will be even"
-    return "nothing to do: the log directories are as even as they can be"
+    if any(one.in_progress for one in balances):
+        return "nothing to add: the running moves balance the log directories"
+    return "nothing to do: the log directories are balanced"
 
 
 def _summary(moves: Mapping[Replica, tuple[str, str, int]]) -> str:
@@ -224,40 +224,40 @@ def _summary(moves: Mapping[Replica, tuple[str, str, int]]) -> str:
     return f"{len(moves)} {'replica' if len(moves) == 1 else 'replicas'}, {size}"
 
 
-def _say_what_happens(
+def _print_start(
     moves: Mapping[Replica, tuple[str, str, int]],
-    under_way: Mapping[Replica, tuple[str, str, int]],
+    in_progress: Mapping[Replica, tuple[str, str, int]],
 ) -> None:
-    if under_way:
-        print_lines([f"under way already: {_summary(under_way)}"])
+    if in_progress:
+        print_lines([f"already in progress: {_summary(in_progress)}"])
     if moves:
         print_lines([f"moving: {_summary(moves)}"])
 
 
-# What is done
+# Execution
 
 
-def _check_room(balances: Sequence[Balance]) -> None:
-    """Raises CommandFailed where a disk can't take what is to come."""
+def _check_free_space(balances: Sequence[Balance]) -> None:
+    """Raise CommandFailed if a destination does not have enough free space."""
     for one in balances:
         for directory in one.directories:
             coming = sum(size for _, target, size in one.moves.values() if target == directory.path)
             if coming and 0 <= directory.usable_bytes < coming:
                 raise CommandFailed(
-                    f"{human_bytes(coming)} are to move to {directory.path} of broker "
-                    f"{directory.broker}, where {human_bytes(directory.usable_bytes)} are free"
+                    f"the moves to {directory.path} of broker {directory.broker} need {human_bytes(coming)}, "
+                    f"and {human_bytes(directory.usable_bytes)} are free"
                 )
 
 
 async def _begin(cluster: Cluster, wanted: Mapping[Replica, str]) -> None:
-    """Raises CommandFailed for the first that is refused; those before it have begun."""
+    """Start moves. Raises CommandFailed for the first one that a broker refuses; others may have started."""
     if not wanted:
         return
     for replica, code in sorted((await alter_replica_log_dirs(cluster, wanted)).items()):
         if code != ErrorCode.none:
             raise CommandFailed(
-                f"{replica} can't be moved to {wanted[replica]} [{code.name.upper()}]; what has "
-                "begun goes on, run the same command again to plan anew"
+                f"{replica} can't be moved to {wanted[replica]} [{code.name.upper()}]; moves that have "
+                "started continue, run the same command again to plan the others"
             )
 
 
@@ -267,7 +267,7 @@ async def _set_throttle(cluster: Cluster, brokers: Iterable[int], rate: int) -> 
 
 
 async def _end_throttle(cluster: Cluster, brokers: Iterable[int], *, ours: bool) -> None:
-    """Remove the limit, if it was asked for; else tell of one that is there."""
+    """Remove the limit if this command set it; otherwise print a hint about an existing limit."""
     for broker in sorted(brokers):
         if ours:
             unset = [ConfigChange(ConfigOperation.DELETE, MOVE_RATE)]
@@ -277,48 +277,48 @@ async def _end_throttle(cluster: Cluster, brokers: Iterable[int], *, ours: bool)
         for each in found:
             if each.source is ConfigSource.BROKER:
                 hint(
-                    f"broker {broker} is limited to {each.value} bytes/s for such moves; "
-                    f"`odradek configs alter broker {broker} --unset {MOVE_RATE}` removes that"
+                    f"broker {broker} limits moves between log directories to {each.value} bytes/s; "
+                    f"`odradek configs alter broker {broker} --unset {MOVE_RATE}` removes the limit"
                 )
 
 
 async def _watch(
     cluster: Cluster, seams: Seams, wanted: Mapping[Replica, tuple[str, str, int]]
 ) -> None:
-    """Show how far the moves are until all are made. Raises CommandFailed for those that stopped."""
+    """Print progress until all moves are complete. Raises CommandFailed if a move stops."""
     watcher = _Watcher(cluster, wanted)
     progress = Progress()
     clock = seams.clock
-    told_at, heard_at, is_silent = -inf, clock.monotonic(), False
+    printed_at, responded_at, is_unreachable = -inf, clock.monotonic(), False
     while True:
         now = clock.monotonic()
         try:
             progress.saw(now, (await watcher.look()).values())
-            heard_at, is_silent = now, False
+            responded_at, is_unreachable = now, False
         except ClientError as error:
-            if now - heard_at > SILENCE_MAX_S:
+            if now - responded_at > UNREACHABLE_MAX_S:
                 raise
-            if not is_silent:
-                hint(f"{error}; the moves go on when the broker is back")
-            is_silent = True
+            if not is_unreachable:
+                hint(f"{error}; the moves continue when the broker is back")
+            is_unreachable = True
         else:
             if is_terminal():
                 hint_over(str(progress), last=progress.is_done)
-            elif progress.is_done or now - told_at >= TELL_EVERY_S:
+            elif progress.is_done or now - printed_at >= PROGRESS_EVERY_S:
                 print_now(str(progress))
-                told_at = now
+                printed_at = now
             if progress.is_done:
                 break
-        await clock.sleep(LOOK_EVERY_S)
+        await clock.sleep(POLL_EVERY_S)
 
 
 def hint_over(text: str, *, last: bool) -> None:
-    """A line on stderr that takes the place of the one before."""
+    """Print a line to stderr that replaces the previous one."""
     hint(f"\r\x1b[K{text}", end="\n" if last else "")
 
 
 class _Watcher:
-    """What has become of the moves; asks again for those that the broker has lost."""
+    """Reads the progress of moves, and restarts moves that the broker has dropped."""
 
     def __init__(self, cluster: Cluster, wanted: Mapping[Replica, tuple[str, str, int]]) -> None:
         self._cluster = cluster
@@ -335,10 +335,10 @@ class _Watcher:
                 found = await describe_log_dirs(
                     self._cluster, brokers=[broker], partitions=partitions
                 )
-                copied |= await self._judge(its, found)
+                copied |= await self._check(its, found)
         return copied
 
-    async def _judge(
+    async def _check(
         self, its: Sequence[Replica], found: Sequence[LogDirectory]
     ) -> dict[Replica, Copied]:
         sizes = {
@@ -355,19 +355,19 @@ class _Watcher:
                 copied[replica] = self._done[replica] = Copied(total, total, done=True)
             elif state is Move.ACTIVE:
                 copied[replica] = Copied(sizes.get((replica, True), 0), total)
-            elif state is Move.CANCELLED and self._lost[replica] < ASKED_AGAIN:
+            elif state is Move.CANCELLED and self._lost[replica] < RESTARTS_MAX:
                 self._lost[replica] += 1
                 await _begin(self._cluster, {replica: target})
                 copied[replica] = Copied(0, total)
             else:
                 raise CommandFailed(
-                    f"{replica} does not move to {target} any more ({_where(place.current, place.future)}"
-                    "); the other moves go on, run the same command again to plan anew"
+                    f"{replica} is no longer moving to {target} ({_describe_place(place.current, place.future)}"
+                    "); the other moves continue, run the same command again to plan the rest"
                 )
         return copied
 
 
-def _where(current: str | None, future: str | None) -> str:
+def _describe_place(current: str | None, future: str | None) -> str:
     if current is None:
-        return "it is in no log directory that works"
-    return f"it is in {current}" + (f", on its way to {future}" if future else "")
+        return "it is not in an online log directory"
+    return f"it is in {current}" + (f", moving to {future}" if future else "")

@@ -1,14 +1,12 @@
-"""The door of the command line: which command, and what its end looks like from outside.
+"""Entry point of the command line: selects the command and maps errors to exit codes.
 
 A command is a module with `add_parser(subparsers)`, which declares its arguments, and `run(args)`,
-which does the work and returns the exit code. Only the module of the chosen command is imported
-(`odradek serve` must be up in a fraction of a second); of the others only the line of help is known
-here. Other distributions, and floors above this one, add commands by an entry point in the group
-`odradek.commands` (name = module); those are looked for only where a name is not one of ours, and for
-the help that lists them all.
+which runs it and returns the exit code. Only the module of the selected command is imported, because
+`odradek serve` must start in a fraction of a second. Other distributions, and layers above this one,
+add commands with an entry point in the group `odradek.commands` (name = module). Entry points are read
+only for names that are not built in, and for the list of all commands.
 
-Exit codes: 0 done, 1 failed (one line on stderr says what and what to do), 2 wrong usage,
-130 Ctrl-C, 141 the reader of our output went away; the last two say nothing.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 141 the reader of stdout ended.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 from odradek.cli.errors import CommandFailed, WrongUsage
-from odradek.cli.unused_modules import OF_TRIO, load_when_used
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,67 +32,68 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 class Command(Protocol):
-    """What a command's module offers."""
+    """Interface of the module of a command."""
 
     def add_parser(self, subparsers: Subparsers) -> argparse.ArgumentParser: ...
 
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-# name -> (module, the line of help); in the order in which help shows them
+# name -> (module, help line), in the order of `odradek --help`
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("odradek.cli.serve", "run a broker"),
     "storage": (
         "odradek.cli.storage",
-        "format a node's directories for its cluster, and look at them",
+        "format and describe the log directories of a node",
     ),
-    "cluster": ("odradek.cli.local_cluster", "run several brokers on this machine"),
+    "cluster": ("odradek.cli.local_cluster", "run a cluster on this machine"),
     "topics": ("odradek.cli.topics", "list, describe, create, alter and delete topics"),
     "groups": ("odradek.cli.groups", "list, describe, reset and delete consumer groups"),
     "configs": ("odradek.cli.configs", "describe and alter configs"),
     "acls": ("odradek.cli.acls", "list, add and remove access control lists"),
     "quorum": (
         "odradek.cli.quorum",
-        "describe the metadata quorum, add and remove its voters",
+        "describe the metadata quorum, add and remove voters",
     ),
     "log-dirs": (
         "odradek.cli.log_dirs",
-        "what lies in the log directories, and evening it out",
+        "list, describe, balance and format log directories",
     ),
     "reassign": (
         "odradek.cli.reassign",
-        "move partitions between brokers and between log directories",
+        "move replicas between brokers and log directories",
     ),
     "remote": (
         "odradek.cli.remote",
-        "list and verify what is in the remote tier, and remove garbage from it",
+        "list and verify remote log segments, and remove garbage",
     ),
-    "produce": ("odradek.cli.produce", "write records from stdin to a topic"),
-    "consume": ("odradek.cli.consume", "print a topic's records"),
-    "dump": ("odradek.cli.dump", "show and verify a broker's files, offline"),
+    "produce": ("odradek.cli.produce", "produce records from stdin"),
+    "consume": ("odradek.cli.consume", "consume records to stdout"),
+    "dump": ("odradek.cli.dump", "print and verify the files of a broker, offline"),
 }
 
 ADDED_COMMANDS = "odradek.commands"
-"""The group of entry points by which others add commands."""
+"""Entry point group of commands of other distributions."""
 
 EXAMPLES = """\
-a first minute:
+getting started:
   odradek serve --topic greetings          # in one terminal: a broker on 127.0.0.1:9092
   echo hello | odradek produce -t greetings
   odradek consume -t greetings -o beginning -e
 
-`odradek COMMAND --help` explains a command and shows examples.
+`odradek COMMAND --help` describes a command and has examples.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's); returns the exit code."""
+    """Run a command line (default: `sys.argv`) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names that the terminal has no letters for
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # the terminal may not support all characters of a name
             stream.reconfigure(errors="backslashreplace")
-    load_when_used(*OF_TRIO)
     try:
         return _run(arguments)
     except SystemExit as end:  # argparse: --help, --version, wrong usage
@@ -108,14 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except RuntimeError as error:  # Python 3.11 wraps what interrupts the making of a class
+    except RuntimeError as error:  # Python 3.11 wraps an interrupt during the creation of a class
         if isinstance(error.__cause__, KeyboardInterrupt):
             return INTERRUPTED
         raise
     except BrokenPipeError:
         _forget_stdout()
         return READER_GONE
-    except OSError as error:  # a full disk behind stdout, a file that can't be read
+    except OSError as error:  # for example a full disk or an unreadable file
         _complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
         _forget_stdout()
         return FAILED
@@ -126,22 +124,24 @@ def _run(arguments: list[str]) -> int:
     command = _load(chosen) if chosen in COMMANDS else _load_added(chosen)
     parser = build_parser(chosen if command else None, command, alone=arguments[:1] == [chosen])
     args = parser.parse_args(arguments)
-    if command is None:  # no command at all: the teaching page, as an error
+    if command is None:  # without a command, print the help as an error
         parser.print_help(sys.stderr)
         return WRONG_USAGE
     code = command.run(args)
-    sys.stdout.flush()  # here, where a broken pipe can still be met quietly
+    sys.stdout.flush()  # a broken pipe is handled by the caller
     return code
 
 
 def build_parser(
     chosen: str | None, command: Command | None, *, alone: bool = False
 ) -> argparse.ArgumentParser:
-    """The parser in which only the chosen command knows its arguments. `alone`: the others are not
-    in it, since it is not asked for what comes before the command."""
+    """Build a parser that has the arguments of the selected command only.
+
+    With `alone`, the parser does not contain the other commands, because no option precedes the command.
+    """
     parser: argparse.ArgumentParser = _Parser(
         prog="odradek",
-        description="A Kafka-wire-compatible broker, and the tools to talk to any Kafka cluster.",
+        description="A Kafka-compatible broker, and tools for any Kafka cluster.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -158,7 +158,7 @@ def build_parser(
 
 
 class _Parser(argparse.ArgumentParser):
-    """And every command's. Options are written out: `--port 9092` is not a short `--port-file`."""
+    """Parser without abbreviated options: `--port 9092` is not accepted for `--port-file`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})
@@ -166,8 +166,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As ever, but what is left over is told by the command it was for, with that one's usage: not by
-        the door, which argparse hands it up to."""
+        """Report unknown arguments with the usage of the command, not of `odradek`."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -175,7 +174,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """`--version`, reading the distribution's metadata only when asked."""
+    """Action of `--version`: reads the distribution's metadata only when it is used."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
@@ -193,7 +192,7 @@ def _load(name: str | None) -> Command:
 
 
 def _added(name: str | None = None) -> Iterable[EntryPoint]:
-    """The commands that others add; those of ours by the same name win."""
+    """Entry points of other distributions; built-in commands take precedence."""
     from importlib.metadata import entry_points
 
     return [
@@ -204,7 +203,10 @@ def _added(name: str | None = None) -> Iterable[EntryPoint]:
 
 
 def _load_added(name: str | None) -> Command | None:
-    """The command of this name that others add, None if nobody does; CommandFailed if it is broken."""
+    """Load a command of another distribution; None if there is none.
+
+    Raises CommandFailed if its module cannot be imported.
+    """
     for entry in () if name is None else _added(name):
         try:
             return cast(Command, entry.load())
@@ -226,7 +228,7 @@ def _complain(message: str) -> None:
 
 
 def _open_streams() -> None:
-    """Where whoever started us has closed a standard stream, nothing comes and nobody listens."""
+    """Replace standard streams that the parent process closed by /dev/null."""
     import os  # noqa: TID251 - the process's edge
 
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -235,7 +237,7 @@ def _open_streams() -> None:
 
 
 def _forget_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not complain either."""
+    """Redirect stdout to /dev/null, so that the flush at exit does not fail."""
     import os  # noqa: TID251 - the process's edge
 
     nowhere = os.open(os.devnull, os.O_WRONLY)

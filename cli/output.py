@@ -1,4 +1,4 @@
-"""What commands print: a table for a person, JSON for a program."""
+"""Output of commands: tables, JSON and lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GAP = "  "
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows under their columns' names; numbers to the right, None as '-'."""
+    """Print a table. Numbers are right-aligned; None is printed as '-'."""
     body = [list(row) for row in rows]
     texts = [[_text(cell) for cell in row] for row in body]
     widths = [
@@ -43,13 +43,13 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_now(line: str) -> None:
-    """A line that whoever reads us is to see at once, though more follow."""
+    """Print a line and flush it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def human_bytes(count: int | None) -> str:
-    """1536 -> '1.5 KiB'; '-' where it is not known."""
+    """Format bytes: 1536 is '1.5 KiB', an unknown number is '-'."""
     return "-" if count is None or count < 0 else units.human_bytes(count)
 
 

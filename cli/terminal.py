@@ -1,7 +1,7 @@
-"""The process's edge, as the commands see it: the environment, stdin, stdout.
+"""Environment variables, stdin, stdout and signals of the process.
 
-Stdin is read without a thread: a pipe or a terminal is waited for by the event loop (so that Ctrl-C is
-heard at once), a file is simply read.
+Stdin is read without a thread: the event loop waits for a pipe or a terminal, so that Ctrl-C interrupts
+at once. A file is read directly.
 """
 
 from __future__ import annotations
@@ -25,49 +25,48 @@ def environment(name: str, default: str) -> str:
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Those at which a server ends cleanly, which are Kafka's; SIGHUP, of a terminal that is gone, unless
-    `nohup` has it ignored."""
+    """Signals that stop a server cleanly, as in Kafka: SIGTERM, SIGINT, and SIGHUP unless it is ignored (`nohup`)."""
     hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
     return [signal.SIGTERM, signal.SIGINT, *hangup]
 
 
 def is_terminal() -> bool:
-    """Whether a person types what we read and reads what we say."""
+    """Whether stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def hint(text: str, *, end: str = "\n") -> None:
-    """A line on stderr, for the person in front of it."""
+    """Print a line to stderr."""
     sys.stderr.write(text + end)
     sys.stderr.flush()
 
 
 def write_bytes(parts: Iterable[bytes]) -> None:
-    """Write to stdout and flush. BrokenPipeError once its reader has gone."""
+    """Write to stdout and flush. Raises BrokenPipeError if the reader has closed it."""
     sys.stdout.buffer.writelines(parts)
     sys.stdout.buffer.flush()
 
 
 def check_reader() -> None:
-    """BrokenPipeError if whoever reads our stdout has gone, without having to write to find out."""
+    """Raise BrokenPipeError if the reader of stdout has closed it, without writing."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         gone = any(events & select.POLLERR for _, events in poll.poll(0))
-    except (OSError, ValueError):  # no such descriptor: then nobody can go away
+    except (OSError, ValueError):  # stdout is not a descriptor
         return
     if gone:
-        raise BrokenPipeError(errno.EPIPE, "stdout's reader has gone")
+        raise BrokenPipeError(errno.EPIPE, "the reader of stdout has closed it")
 
 
 async def stdin_chunks() -> AsyncIterator[bytes]:
-    """What is on stdin, as it comes, to its end."""
+    """Yield the bytes of stdin as they arrive, up to its end."""
     can_wait = True
     while True:
         if can_wait:
             try:
                 await trio.lowlevel.wait_readable(STDIN)
-            except OSError as error:  # a file, which is always readable
+            except OSError as error:  # a regular file, which is always readable
                 if error.errno != errno.EPERM:
                     raise
                 can_wait = False
@@ -82,9 +81,9 @@ async def stdin_chunks() -> AsyncIterator[bytes]:
 async def split_stream(
     chunks: AsyncIterator[bytes], delimiter: bytes
 ) -> AsyncIterator[list[bytes]]:
-    """The parts between delimiters, as many at a time as a chunk completes.
+    """Yield lists of the parts between delimiters.
 
-    What follows the last delimiter is a part of its own, unless it is empty.
+    The rest after the last delimiter is the last part, unless it is empty.
     """
     rest = b""
     async for chunk in chunks:

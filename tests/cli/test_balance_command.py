@@ -51,7 +51,7 @@ def test_what_moves_already_counts_where_it_goes_to() -> None:
     found = [directory("/a", t=60, u=30, v=30), directory("/b", to_t=7)]
     balance = balance_of(found, tolerance_percent=5)
     assert balance.moves == {}
-    assert balance.under_way == {Replica(1, "t", 0): ("/a", "/b", 60)}
+    assert balance.in_progress == {Replica(1, "t", 0): ("/a", "/b", 60)}
     assert [balance.after(path) for path in ("/a", "/b")] == [(60, 2), (60, 1)]
     assert moves(directory("/a", t=60, u=30, v=30), directory("/b", to_u=7)) == {
         "v": ("/a", "/b", 30)
@@ -169,10 +169,10 @@ def test_interrupted_the_moves_go_on_and_are_found_again(
         first.send_signal(signal.SIGINT)
         _, errors = first.communicate(timeout=30)
     assert first.returncode == INTERRUPTED
-    assert "The moves go on. `odradek log-dirs balance --execute` watches them again" in errors
+    assert "The moves continue. `odradek log-dirs balance --execute` waits for them" in errors
     assert odradek("log-dirs", "balance", "--json").json["partitions"] == []
     again = odradek("log-dirs", "balance", "--execute", "--throttle", "500000000")
-    assert again.lines[1].startswith("under way already: ")
+    assert again.lines[1].startswith("already in progress: ")
     assert "(100 %)" in again.lines[-1]
     configs = odradek("configs", "describe", "broker", "1", "--json").json
     assert MOVE_RATE not in {row["name"] for row in configs}
