@@ -129,7 +129,7 @@ async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
     if not moves and not in_progress:
         print_lines([_even(balances)])
         # The moves of an interrupted run may have completed.
-        await _end_throttle(cluster, brokers, ours=args.throttle is not None)
+        await _end_throttle(cluster, brokers, remove=args.throttle is not None)
         return 0
     moving = {replica.broker for replica in (*moves, *in_progress)}
     if args.throttle is not None:
@@ -144,7 +144,7 @@ async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
             "`odradek log-dirs describe` lists them."
         )
         raise
-    await _end_throttle(cluster, moving, ours=args.throttle is not None)
+    await _end_throttle(cluster, moving, remove=args.throttle is not None)
     return 0
 
 
@@ -266,10 +266,10 @@ async def _set_throttle(cluster: Cluster, brokers: Iterable[int], rate: int) -> 
     print_lines([f"the brokers' limit for these moves is {human_bytes(rate)}/s"])
 
 
-async def _end_throttle(cluster: Cluster, brokers: Iterable[int], *, ours: bool) -> None:
+async def _end_throttle(cluster: Cluster, brokers: Iterable[int], *, remove: bool) -> None:
     """Remove the limit if this command set it; otherwise print a hint about an existing limit."""
     for broker in sorted(brokers):
-        if ours:
+        if remove:
             unset = [ConfigChange(ConfigOperation.DELETE, MOVE_RATE)]
             await alter_configs(cluster, ResourceType.BROKER, str(broker), unset)
             continue

@@ -1,4 +1,4 @@
-"""What every command that talks to a cluster shares: --bootstrap, and what its failures say."""
+"""Common parts of the commands that connect to a cluster: --bootstrap, and error messages."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ T = TypeVar("T")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 HINTS = {
-    ErrorCode.unknown_topic_or_partition: "`odradek topics list` shows the topics there are",
+    ErrorCode.unknown_topic_or_partition: "`odradek topics list` lists the topics",
     ErrorCode.topic_already_exists: "`odradek topics describe` shows it; "
-    "--if-not-exists makes this no error",
-    ErrorCode.group_id_not_found: "`odradek groups list` shows the groups there are",
-    ErrorCode.non_empty_group: "stop its members first, or wait until they have timed out",
+    "with --if-not-exists this is not an error",
+    ErrorCode.group_id_not_found: "`odradek groups list` lists the groups",
+    ErrorCode.non_empty_group: "stop its members first, or wait for their session timeout",
     ErrorCode.unknown_member_id: "if the group has members, stop them first",
-    ErrorCode.group_subscribed_to_topic: "stop the members that read the topic first",
-    ErrorCode.offset_out_of_range: "`odradek topics offsets TOPIC` shows what is there",
-    ErrorCode.message_too_large: "the topic's max.message.bytes says how large a record may be",
-    ErrorCode.kafka_storage_error: "a disk is full or failing: the broker's log says which",
-    ErrorCode.unknown_server_error: "the broker's log says why",
-    ErrorCode.invalid_replication_factor: "there can't be more replicas than brokers",
+    ErrorCode.group_subscribed_to_topic: "stop the members that consume the topic first",
+    ErrorCode.offset_out_of_range: "`odradek topics offsets TOPIC` prints the offsets",
+    ErrorCode.message_too_large: "the topic's max.message.bytes limits the size of a batch",
+    ErrorCode.kafka_storage_error: "a disk is full or has failed: see the broker's log",
+    ErrorCode.unknown_server_error: "see the broker's log for the reason",
+    ErrorCode.invalid_replication_factor: "the replication factor is larger than the number of brokers",
     ErrorCode.security_disabled: "start the broker with --set authorizer.class.name="
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     ErrorCode.cluster_authorization_failed: "this user may not do that",
     ErrorCode.topic_authorization_failed: "this user may not do that",
     ErrorCode.group_authorization_failed: "this user may not do that",
 }
-"""What to do about a refusal, where there is something to say."""
+"""Hints for error codes."""
 
 
 def leaf(
@@ -53,7 +53,7 @@ def leaf(
     epilog: str = "",
     json: bool = True,
 ) -> argparse.ArgumentParser:
-    """A subcommand that talks to a cluster; `action` is run by `run_leaf`."""
+    """Add a subcommand that connects to a cluster; `run_leaf` runs its `action`."""
     parser = subparsers.add_parser(
         name,
         help=line,
@@ -69,14 +69,14 @@ def leaf(
 
 
 def cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    """--bootstrap and --timeout."""
+    """Add the options --bootstrap and --timeout."""
     bootstrap_argument(parser)
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=seconds,
         default=10.0,
-        help="how long to wait for an answer (default: 10)",
+        help="timeout of requests (default: 10)",
     )
 
 
@@ -87,39 +87,39 @@ def bootstrap_argument(parser: argparse.ArgumentParser) -> None:
         "--bootstrap-server",
         metavar="HOST:PORT",
         default=environment("ODRADEK_BOOTSTRAP", DEFAULT_BOOTSTRAP),
-        help="a broker of the cluster, or several with commas between "
+        help="brokers of the cluster, separated by commas "
         f"(default: ODRADEK_BOOTSTRAP, or {DEFAULT_BOOTSTRAP})",
     )
 
 
 def seconds(text: str) -> float:
-    """An argument that is a time in seconds, above 0."""
+    """Parse an argument of seconds above 0."""
     value = float(text)
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return value
 
 
 def record_count(text: str) -> int:
-    """An argument that is a number of records."""
+    """Parse an argument that is a number of records."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of records")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
     return int(text)
 
 
 def run_leaf(args: argparse.Namespace) -> int:
-    """Run the subcommand that was chosen; with none chosen, say which there are."""
+    """Run the selected subcommand. Raises WrongUsage if there is none."""
     if not hasattr(args, "action"):
-        raise WrongUsage(f"odradek {args.command} what? See `odradek {args.command} --help`")
+        raise WrongUsage(f"a subcommand is missing: see `odradek {args.command} --help`")
     code: int = with_cluster(args, lambda cluster, seams: args.action(args, cluster, seams))
     return code
 
 
 def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Awaitable[T]]) -> T:
-    """Run `action` with the cluster at --bootstrap; its failures become texts that help.
+    """Run `action` with the cluster at --bootstrap, and add hints to its errors.
 
-    Ctrl-C strikes where `action` waits, never in the middle of a step: raised inside trio's own
-    (`start_soon`, say) it leaves a nursery that never ends.
+    Ctrl-C interrupts `action` only where it waits. Raised inside trio's functions, such as `start_soon`,
+    KeyboardInterrupt would leave a nursery that never ends.
     """
     try:
         addresses = parse_bootstrap(args.bootstrap)
@@ -141,9 +141,9 @@ def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Aw
 
 
 def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
-    """The error with what to do about it, if it is one of those that are expected."""
+    """Convert an expected error to CommandFailed with a hint; return other errors unchanged."""
     if isinstance(error, NoSuchNode):
-        return CommandFailed(f"{error}\n`odradek configs list broker` shows the brokers there are")
+        return CommandFailed(f"{error}\n`odradek configs list broker` lists the brokers")
     if isinstance(error, Unreachable):
         return CommandFailed(
             f"{error}\nIs a broker running there? Name another one with --bootstrap HOST:PORT or "
@@ -151,9 +151,11 @@ def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
         )
     if isinstance(error, ClientError):
         return CommandFailed(str(error))
-    if isinstance(error, UnicodeEncodeError):  # a name on the command line, which is bytes to us
+    if isinstance(error, UnicodeEncodeError):  # an argument of the command line that is not text
         return WrongUsage(f"{error.object!r} is not UTF-8")
-    if isinstance(error, struct.error):  # one on the command line, which no request has room for
+    if isinstance(
+        error, struct.error
+    ):  # a number of the command line that a request cannot contain
         return WrongUsage(f"a number is too large, or too small: {error}")
     if isinstance(error, KafkaError):
         text = error.message or str(error)
@@ -165,7 +167,7 @@ def explained(error: BaseException, args: argparse.Namespace) -> BaseException:
 
 
 def first_cause(group: BaseException) -> BaseException:
-    """What a group of exceptions is about: Ctrl-C or a broken pipe before anything else."""
+    """Select the exception of a group to report: Ctrl-C and broken pipes first."""
     leaves = list(_leaves(group))
     for error in leaves:
         if isinstance(error, KeyboardInterrupt | BrokenPipeError):
@@ -180,7 +182,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """An argument KEY=VALUE, which is text."""
+    """Parse an argument KEY=VALUE."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -192,18 +194,18 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def partition_list(text: str) -> list[int]:
-    """An argument like 0,3,5-7."""
+    """Parse an argument such as 0,3,5-7."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise argparse.ArgumentTypeError(f"{text!r} is no list of partitions such as 0,3,5-7")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,3,5-7")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return found
 
 
 def base64_uuid(value: Any) -> str | None:
-    """A topic id as Kafka's tools show it."""
+    """Format a topic id like Kafka's tools."""
     if value is None:
         return None
     import base64

@@ -1,4 +1,4 @@
-"""`odradek cluster`: run a whole cluster on this machine, look at it, start one of its nodes again."""
+"""`odradek cluster`: run a cluster on this machine, print its status, restart a node."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ DEFAULT_BROKERS = 3
 DEFAULT_PORT = 9092
 PORT_MAX = 65535
 STATUS_S = 5.0
-"""What is asked for is known: who does not say it stands still."""
+"""Timeout of a status request. The supervisor responds at once unless it hangs."""
 
 DESCRIPTION = """\
-Run a cluster on this machine, one process a broker, until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which
-stop it cleanly. What the nodes write is passed on, each line with its node before it.
+Run a cluster on this machine, one process per node, until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which
+stop it cleanly. Log lines of the nodes are printed with the node id.
 
-Brokers are nodes 1, 2, …; the first three are the controllers, too, unless --controllers asks for nodes
-that are nothing else. A node that dies stays dead until `odradek cluster restart NODE`. The same --data
-again is the same cluster.
+Brokers have the node ids 1, 2, …. The first three are also controllers; --controllers adds nodes that are
+only controllers. A node that ends is not restarted until you run `odradek cluster restart NODE`. With the
+same --data, the same cluster starts again.
 """
 EPILOG = """\
 examples:
@@ -55,7 +55,7 @@ examples:
   odradek cluster status --data /tmp/five --json
   odradek cluster restart 2 --data /tmp/five
 
-exit status: 0 after a clean end, 1 if a node did not start or had to be killed, 2 for bad usage
+exit status: 0 after a clean shutdown, 1 if a node did not start or was killed, 2 for invalid options
 """
 
 
@@ -64,7 +64,7 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "cluster",
-        help="run several brokers on this machine",
+        help="run a cluster on this machine",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -74,29 +74,29 @@ def add_parser(
         "--brokers",
         metavar="N",
         type=int,
-        help=f"how many brokers a new cluster has (default: {DEFAULT_BROKERS})",
+        help=f"number of brokers of a new cluster (default: {DEFAULT_BROKERS})",
     )
     parser.add_argument(
         "--controllers",
         metavar="N",
         type=int,
-        help="how many controllers of its own a new cluster has (default: 0, brokers are)",
+        help="number of additional nodes that are only controllers (default: 0)",
     )
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="where the first broker of a new cluster listens, the others on the ports after it; port 0 "
-        f"picks free ones (default: {HOST}:{DEFAULT_PORT}, or free ones if those are taken)",
+        help="address of the first broker of a new cluster; the others use the following ports; port 0 "
+        f"selects free ports (default: {HOST}:{DEFAULT_PORT}, or free ports if those are in use)",
     )
     parser.add_argument(
         "--port-file",
         metavar="FILE",
-        help="gets HOST:PORT of each broker, one a line, whole, once every broker answers",
+        help="write HOST:PORT of each broker to this file, one per line, when all brokers serve clients",
     )
     parser.add_argument(
         "--tiered",
         metavar="DIR|URL",
-        help="tiered storage for a new cluster, in this directory or object store (s3://bucket/prefix, …)",
+        help="enable tiered storage of a new cluster in this directory or object store (s3://bucket/prefix, …)",
     )
     parser.add_argument(
         "--set",
@@ -104,22 +104,22 @@ def add_parser(
         type=key_value,
         action="append",
         default=[],
-        help="a config of every node of a new cluster; may be given again",
+        help="a configuration of every node of a new cluster; repeat for more",
     )
     commands = parser.add_subparsers(metavar="WHAT", dest="what")
     shown = commands.add_parser(
         "status",
-        help="show the nodes of a cluster, running or not",
-        description="Show the nodes of a cluster: their processes, addresses and states, whether anybody "
-        "runs them or not.",
+        help="print the nodes of a cluster, running or not",
+        description="Print the nodes of a cluster with their processes, addresses and states, whether or not "
+        "the cluster is running.",
     )
     _data_argument(shown)
     shown.add_argument("--json", action="store_true", help="print JSON instead of a table")
     again = commands.add_parser(
         "restart",
-        help="start a node, stopping it first if it runs",
-        description="Start a node of a cluster that `odradek cluster` runs, stopping it first if it runs; "
-        "ends once the node answers.",
+        help="restart a node",
+        description="Restart a node of a cluster that is running, or start it if it has ended. The command "
+        "ends when the node serves clients.",
     )
     again.add_argument("node", metavar="NODE", type=int, help="the node's id")
     _data_argument(again)
@@ -131,12 +131,12 @@ def _data_argument(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="DIR",
         default=DEFAULT_DATA,
-        help=f"where the cluster is kept (default: ./{DEFAULT_DATA})",
+        help=f"directory of the cluster (default: ./{DEFAULT_DATA})",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises WrongUsage, CommandFailed."""
+    """Run the subcommand. Raises WrongUsage and CommandFailed."""
     directory = Path(LocalPath(args.data).absolute())
     seams = real_seams()
     if args.what == "status":
@@ -147,19 +147,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan_of(seams: Seams, directory: Path) -> ClusterPlan | None:
-    """Raises CommandFailed for a file that is none of ours."""
+    """Read cluster.json; None if there is none. Raises CommandFailed if it is invalid."""
     try:
         return read_plan(seams.files, directory)
     except ValueError as error:
-        raise CommandFailed(
-            f"{directory} has a cluster.json that is not to be read: {error}"
-        ) from None
+        raise CommandFailed(f"{directory} has an invalid cluster.json: {error}") from None
 
 
 def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
     plan = _plan_of(seams, directory)
     if plan is None:
-        raise CommandFailed(f"no cluster in {directory}: `odradek cluster --data` makes one")
+        raise CommandFailed(f"no cluster in {directory}: `odradek cluster --data` creates one")
     try:
         asked = {"do": "status"}
         ask = partial(control.ask, timeout_s=STATUS_S)
@@ -168,7 +166,7 @@ def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
         found = status(plan, None)
     except trio.TooSlowError:
         raise CommandFailed(
-            f"whoever runs the cluster in {directory} does not answer: if nobody does, remove "
+            f"the process that runs the cluster in {directory} does not respond: if it has ended, remove "
             f"{directory / control.FILE_NAME}"
         ) from None
     if as_json:
@@ -186,7 +184,7 @@ def _restart(seams: Seams, directory: Path, node: int) -> int:
         respond = trio.run(control.ask, seams.network, seams.files, directory, asked)
     except control.NobodyRuns:
         raise CommandFailed(
-            f"nobody runs the cluster in {directory}: `odradek cluster --data {directory}` does"
+            f"the cluster in {directory} is not running: `odradek cluster --data {directory}` starts it"
         ) from None
     except control.Refused as refused:
         raise CommandFailed(str(refused)) from None
@@ -214,7 +212,7 @@ def _run(args: argparse.Namespace, seams: Seams, directory: Path) -> int:
 
 
 def _first(group: BaseException) -> BaseException:
-    """What a group is about, as what the command says of it."""
+    """Return the first error of a group, as CommandFailed if a node failed."""
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
     return CommandFailed(str(group)) if isinstance(group, NodeFailed) else group
@@ -230,10 +228,10 @@ def _target(text: str) -> str:
 async def _serve(args: argparse.Namespace, seams: Seams, directory: Path) -> None:
     from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 
-    if args.port_file is not None:  # what the last run wrote says nothing of this one
+    if args.port_file is not None:  # the file may be from an earlier run
         seams.files.remove(Path(args.port_file), missing_ok=True)
     plan = await _the_plan(args, seams, directory)
-    addresses = [str(door.advertised) for node in plan.brokers if (door := node.clients)]
+    addresses = [str(listener.advertised) for node in plan.brokers if (listener := node.clients)]
 
     def ready() -> None:
         if args.port_file is not None:
@@ -263,13 +261,13 @@ async def _stop_on_signal(signals: object, supervisor: Supervisor) -> None:
 
 
 def _print_line(node: NodePlan, line: bytes) -> None:
-    """A node's line, marked; as it is, whatever letters it has."""
+    """Print a node's log line as bytes, after the node id."""
     sys.stdout.buffer.write(b"node-%d | %s\n" % (node.node_id, line))
     sys.stdout.buffer.flush()
 
 
 async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> ClusterPlan:
-    """The directory's own, or a new one. Raises WrongUsage where the arguments want another."""
+    """Return the plan of the directory, or create it. Raises WrongUsage if the options differ from it."""
     plan = _plan_of(seams, directory)
     if plan is not None:
         _check_same(args, plan)
@@ -283,7 +281,7 @@ async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> 
         controllers=controllers,
         directory=str(directory),
         new_id=lambda: uuid_to_text(seams.entropy.uuid()),
-        addresses=await _doors(args.listen, seams, brokers, controllers or brokers),
+        addresses=await _addresses(args.listen, seams, brokers, controllers or brokers),
         settings=dict(args.set),
         tiered=None if args.tiered is None else _target(args.tiered),
     )
@@ -293,7 +291,7 @@ async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> 
 
 
 def _check_configs(plan: ClusterPlan) -> None:
-    """Raises WrongUsage for what no node would start with: the plan, once written, is the cluster's."""
+    """Raise WrongUsage for invalid configurations, before the plan is written."""
     from odradek.broker.config.server_config import ServerConfig
 
     try:
@@ -311,28 +309,29 @@ def _check_same(args: argparse.Namespace, plan: ClusterPlan) -> None:
     for name, count in has.items():
         if getattr(args, name) not in (None, count):
             raise WrongUsage(
-                f"--{name} {getattr(args, name)}: the cluster in {args.data} has {count}; another --data "
-                "is another cluster"
+                f"--{name} {getattr(args, name)}: the cluster in {args.data} has {count}; use another --data "
+                "for another cluster"
             )
     if args.listen is not None or args.set or args.tiered is not None:
         raise WrongUsage(
-            f"--listen, --set and --tiered are for a new cluster; the configs of the one in {args.data} are in "
-            "its cluster.json"
+            f"--listen, --set and --tiered apply to new clusters only; cluster.json in {args.data} has the "
+            "configurations of this one"
         )
 
 
-async def _doors(listen: str | None, seams: Seams, brokers: int, more: int) -> Iterator[Door]:
-    """Addresses, the brokers' first: consecutive from where `listen` says. Raises WrongUsage, CommandFailed."""
+async def _addresses(listen: str | None, seams: Seams, brokers: int, more: int) -> Iterator[Door]:
+    """Choose the addresses, brokers first, with consecutive ports from `listen`.
+
+    Raises WrongUsage and CommandFailed.
+    """
     host, first = (HOST, DEFAULT_PORT) if listen is None else _host_and_port(listen)
     ports = [first + number for number in range(brokers)] if first else []
     if ports and ports[-1] > PORT_MAX:
-        raise WrongUsage(
-            f"--listen {listen}: there is no port {PORT_MAX + 1}, for {brokers} brokers"
-        )
+        raise WrongUsage(f"--listen {listen}: {brokers} brokers would need port {PORT_MAX + 1}")
     try:
         taken = [port for port in ports if not await is_free(seams.network, host, port)]
         if taken and listen is not None:
-            raise CommandFailed(f"somebody listens on {Address(host, taken[0])} already")
+            raise CommandFailed(f"{Address(host, taken[0])} is already in use")
         if taken:
             ports = []
         ports += await free_ports(seams.network, seams.entropy, host, brokers + more - len(ports))

@@ -1,4 +1,4 @@
-"""`odradek log-dirs`: the brokers' log directories and what lies in them."""
+"""`odradek log-dirs`: list, describe, balance and format log directories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPILOG = """\
 examples:
   odradek log-dirs list
   odradek log-dirs describe --topic orders
-  odradek log-dirs balance                             # what would be moved
+  odradek log-dirs balance                             # print the plan
   odradek log-dirs balance --execute --throttle 50000000
   odradek log-dirs describe --json --broker 1 --log-dirs /disk1,/disk2 --topics orders,bills
   odradek log-dirs format /disk3 --like /disk1         # a new disk
@@ -40,8 +40,8 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "log-dirs",
-        help="what lies in the log directories, and evening it out",
-        description="The brokers' log directories.",
+        help="list, describe, balance and format log directories",
+        description="List, describe and balance the log directories of brokers, or format a new one.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,9 +50,9 @@ def add_parser(
     describing = leaf(
         commands,
         "describe",
-        "show every replica's place, size, lag and move",
+        "list every replica with its directory, size, lag and move",
         describe,
-        epilog="--json prints KIP-113's JSON; of several brokers each directory says whose it is.",
+        epilog="--json prints KIP-113's JSON; with several brokers, each directory has the broker's id.",
     )
     describing.add_argument(
         "--kafka-json", action="store_true", help="print what kafka-log-dirs prints, as JSON"
@@ -66,45 +66,48 @@ def add_parser(
         action="extend",
         type=_names,
         metavar="LIST",
-        help="only these topics, with commas between",
+        help="only these topics, separated by commas",
     )
     balancing = leaf(
         commands,
         "balance",
-        "even out the directories of each broker, moving the least data",
+        "balance the directories of each broker with the least data moved",
         balance,
-        epilog="--json prints the plan as a file for `odradek reassign`. Interrupted, the moves go on; "
-        "run it again to watch them.",
+        epilog="--json prints the plan as a file for `odradek reassign`. If it is interrupted, the moves "
+        "continue; run it again to wait for them.",
     )
     what = balancing.add_mutually_exclusive_group()
-    what.add_argument("--plan", action="store_true", help="show what would be moved (the default)")
-    what.add_argument("--execute", action="store_true", help="move it, and show how far it is")
+    what.add_argument("--plan", action="store_true", help="print the plan (the default)")
+    what.add_argument(
+        "--execute", action="store_true", help="start the moves, and print their progress"
+    )
     balancing.add_argument(
         "--tolerance",
         metavar="PERCENT",
         type=_percent,
         default=TOLERANCE_PERCENT,
-        help=f"how far from the mean is even (default: {TOLERANCE_PERCENT})",
+        help=f"allowed deviation from the mean (default: {TOLERANCE_PERCENT})",
     )
     balancing.add_argument(
         "--throttle",
         metavar="BYTES/S",
         type=_rate,
-        help="limit the moves of each broker; the limit is removed at the end",
+        help="limit the moves of each broker; removed at the end",
     )
     formatting = commands.add_parser(
         "format",
-        help="make a new disk a log directory of a node",
-        description="Make a new disk a log directory of a node, which takes it in at its next start: write "
-        "meta.properties in it. A broker does so by itself only at its very first start. Add the "
-        "directory to log.dirs, too.",
+        help="format a new disk as a log directory of a node",
+        description="Write meta.properties for a node to a new log directory. A broker does this itself only at "
+        "its first start. Also add the directory to log.dirs, and restart the broker.",
     )
-    formatting.add_argument("directory", metavar="NEW", help="the new directory; made if need be")
+    formatting.add_argument(
+        "directory", metavar="NEW", help="the new directory; created if it does not exist"
+    )
     formatting.add_argument(
         "--like",
         metavar="DIRECTORY",
         required=True,
-        help="one that is the node's already",
+        help="a log directory of the node",
     )
     formatting.set_defaults(offline=format_directory)
     for command in (listing, describing, balancing):
@@ -124,7 +127,7 @@ def add_parser(
             action="extend",
             type=_names,
             metavar="LIST",
-            help="only these log directories, with commas between",
+            help="only these log directories, separated by commas",
         )
     return parser
 
@@ -137,24 +140,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _names(text: str) -> list[str]:
-    """An argument like one,two."""
+    """Parse an argument such as one,two."""
     return [name for name in text.split(",") if name]
 
 
 def _percent(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 100):
-        raise argparse.ArgumentTypeError(f"{text} is no percentage from 0 to 100")
+        raise argparse.ArgumentTypeError(f"{text} is not a percentage from 0 to 100")
     return int(text)
 
 
 def _rate(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
-        raise argparse.ArgumentTypeError(f"{text} is no number of bytes from 1 to 2^63-1")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of bytes from 1 to 2^63-1")
     return int(text)
 
 
 def format_directory(args: argparse.Namespace) -> int:
-    """Without a broker, on this machine's disks."""
+    """Format a log directory on this machine; no broker is needed."""
     from odradek.storage.directories.errors import DirectoryError
     from odradek.storage.directories.formatting import format_like
 
@@ -164,8 +167,8 @@ def format_directory(args: argparse.Namespace) -> int:
     except DirectoryError as error:
         raise CommandFailed(str(error)) from None
     print(
-        f"{args.directory} is a log directory of node {made.node_id} now: give it in log.dirs, and "
-        f"start the broker anew"
+        f"{args.directory} is now a log directory of node {made.node_id}: add it to log.dirs and "
+        f"restart the broker"
     )
     return 0
 
@@ -219,21 +222,21 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
         print_json(kip_113_json(found, only))
     else:
         print_table(COLUMNS, table(found, only))
-    _say_what_is_missing(args, found)
+    _report_missing(args, found)
     return 0
 
 
-def _say_what_is_missing(args: argparse.Namespace, found: list[LogDirectory]) -> None:
+def _report_missing(args: argparse.Namespace, found: list[LogDirectory]) -> None:
     there = {replica.topic for directory in found for replica in directory.replicas}
     for name in args.topics or ():
         if name not in there:
             hint(
-                f"no log directory has a replica of {name}; `odradek topics list` shows the topics"
+                f"no log directory has a replica of {name}; `odradek topics list` lists the topics"
             )
 
 
 async def _described(args: argparse.Namespace, cluster: Cluster) -> list[LogDirectory]:
-    """The directories of the brokers that --broker names, or of all."""
+    """Describe the directories of the brokers in --broker, or of all brokers."""
     await cluster.refresh()
     unknown = sorted(set(args.brokers or ()) - set(cluster.nodes))
     if unknown:
@@ -245,13 +248,13 @@ async def _described(args: argparse.Namespace, cluster: Cluster) -> list[LogDire
 
 
 def _chosen(args: argparse.Namespace, found: list[LogDirectory]) -> list[LogDirectory]:
-    """Those that --dir names: the request itself has no such filter (J-17)."""
+    """Filter by --dir, because the request has no such filter (J-17)."""
     if not args.directories:
         return found
     there = {directory.path for directory in found}
     missing = [path for path in args.directories if path not in there]
     if missing:
         raise CommandFailed(
-            f"no broker has the log directory {missing[0]}; `odradek log-dirs list` shows them"
+            f"no broker has the log directory {missing[0]}; `odradek log-dirs list` lists them"
         )
     return [directory for directory in found if directory.path in args.directories]

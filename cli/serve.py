@@ -1,4 +1,4 @@
-"""`odradek serve`: run one broker until it is told to stop."""
+"""`odradek serve`: run a node until a signal stops it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 SWITCH_SECONDS = 0.0005
-"""How long a thread of the offload may keep the interpreter from the loop, which waits to serve."""
+"""Switch interval of the interpreter: the longest time that an offload thread delays the event loop."""
 DEFAULT_LOG_DIRS = "odradek-data"
 
 STALL_SECONDS_MAX = 60.0
-"""A loop that stands still for so long waits for a write that hangs: the process ends."""
+"""If the event loop does not run for this time, a disk write hangs, and the process exits."""
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 CLOSE_SECONDS_MAX = 60.0
 
-HELP = "run a broker"
+HELP = "run a broker, a controller, or both"
 DESCRIPTION = """\
-Run one broker until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which close it cleanly.
+Run a node until SIGTERM, SIGINT (Ctrl-C) or SIGHUP, which shut it down cleanly.
 
-Without --config it is one node for tests: node 1, the internal topics with one replica, no initial
-delay for group rebalances, and larger socket buffers; everything else is as Apache
-Kafka has it. With --config the file is a server.properties, read as it is; flags and --set win over
-it.
+Without --config, it is a single node for tests: node id 1, internal topics with one replica, no initial
+rebalance delay, and socket buffers of the operating system. All other configurations have Apache Kafka's
+defaults. --config reads a server.properties file. Options and --set override the file.
 """
 EPILOG = """\
 examples:
@@ -44,8 +43,8 @@ examples:
   odradek serve --tiered /tmp/tier --topic history
   odradek configs alter topic history --set remote.storage.enable=true
 
-exit status: 0 after a clean shutdown, 1 if it could not start or had to stop, 2 for bad usage or
-a bad config
+exit status: 0 after a clean shutdown, 1 if the node could not start or had to stop, 2 for invalid options
+or configurations
 """
 
 
@@ -62,18 +61,18 @@ def add_parser(
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help=f"where to listen; port 0 picks a free one (default: {DEFAULT_LISTEN})",
+        help=f"address of the listener; port 0 selects a free port (default: {DEFAULT_LISTEN})",
     )
     parser.add_argument(
         "--log-dirs",
         metavar="DIR[,DIR…]",
-        help=f"where the data is kept (default: ./{DEFAULT_LOG_DIRS})",
+        help=f"log directories (default: ./{DEFAULT_LOG_DIRS})",
     )
     parser.add_argument(
         "--tiered",
         metavar="DIR|URL",
-        help="tiered storage, in this directory or object store (s3://bucket/prefix, gs://…, az://…);"
-        " topics choose it by remote.storage.enable",
+        help="enable tiered storage in this directory or object store (s3://bucket/prefix, gs://…, az://…);"
+        " set remote.storage.enable=true for each tiered topic",
     )
     parser.add_argument("--config", metavar="FILE", help="a server.properties file")
     parser.add_argument(
@@ -81,43 +80,45 @@ def add_parser(
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="a broker config; may be given again",
+        help="a broker configuration; repeat for more",
     )
     parser.add_argument(
         "--topic",
         metavar="NAME[:PARTITIONS]",
         action="append",
         default=[],
-        help="a topic to create if it is not there; may be given again",
+        help="create this topic if it does not exist; repeat for more",
     )
     parser.add_argument(
         "--port-file",
         metavar="FILE",
-        help="gets HOST:PORT in it, whole, once requests are answered",
+        help="write HOST:PORT to this file when the node serves clients",
     )
     parser.add_argument(
         "--metrics",
         metavar="HOST:PORT",
-        help="where Prometheus reads metrics, at /metrics; port 0 picks a free one (default: nowhere)",
+        help="serve metrics for Prometheus at /metrics; port 0 selects a free port (default: off)",
     )
     parser.add_argument(
         "--stop-with-stdin",
         action="store_true",
-        help="stop, too, at the end of stdin: when whoever holds its other end is gone",
+        help="also stop when stdin is closed, for example because the parent process ended",
     )
     parser.add_argument(
         "--log-level",
         default="warning",
         choices=["debug", "info", "warning", "error"],
-        help="what is logged to stderr (default: warning)",
+        help="lowest level that is logged to stderr (default: warning)",
     )
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve; raises WrongUsage for a bad flag or config, CommandFailed for what keeps it from
-    starting."""
-    gc.disable()  # until it is up: what a start makes stays, there is nothing to collect
+    """Run the node.
+
+    Raises WrongUsage for an invalid option or configuration, CommandFailed if the node cannot start.
+    """
+    gc.disable()  # during the start no garbage is created that could be collected
     switch_seconds = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -143,7 +144,7 @@ def _run(args: argparse.Namespace) -> int:
 
     keep_freed_memory()
     seams = real_seams()
-    if args.port_file is not None:  # what the last run wrote says nothing of this one
+    if args.port_file is not None:  # the file may be from an earlier run
         seams.files.remove(files.Path(args.port_file), missing_ok=True)
     topics = [_topic(text) for text in args.topic]
     path = None if args.config is None else files.Path(args.config)
@@ -158,7 +159,7 @@ def _run(args: argparse.Namespace) -> int:
     for warning in config.warnings:
         logging.getLogger("odradek.config").warning("%s", warning)
     if topics and not config.is_broker:
-        raise WrongUsage("--topic is for brokers: this node is a controller only")
+        raise WrongUsage("--topic needs a broker: this node is only a controller")
     from odradek.broker.node import Node
 
     broker = Node(seams, config)
@@ -173,7 +174,7 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str | None]:
         overrides["log.dirs"] = _absolute(DEFAULT_LOG_DIRS)
     if args.listen is not None:
         overrides["listeners"] = f"PLAINTEXT://{_address(args.listen, '--listen')}"
-        overrides["advertised.listeners"] = None  # the file's is of the listeners it names
+        overrides["advertised.listeners"] = None  # the file's map is for the listeners of the file
     if args.metrics is not None:
         overrides["odradek.metrics.listener"] = _address(args.metrics, "--metrics")
     if args.log_dirs is not None:
@@ -195,7 +196,7 @@ def _tiered(target: str) -> Mapping[str, str]:
 
 
 def _tiered_defaults(given: Mapping[str, str]) -> Mapping[str, str]:
-    """What --tiered says beyond its target, where nobody else does."""
+    """Configurations that --tiered sets unless the file or --set does."""
     from odradek.broker.config.tiered import metadata_settings
 
     listener = given.get("inter.broker.listener.name")
@@ -205,10 +206,10 @@ def _tiered_defaults(given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _absolute(directories: str) -> str:
-    """As DescribeLogDirs is to show them, whatever directory the asker stands in."""
+    """Make log directories absolute, because DescribeLogDirs returns them."""
     names = [each.strip() for each in directories.split(",")]
     if not all(names):
-        raise WrongUsage("--log-dirs takes DIR[,DIR…], none of them empty")
+        raise WrongUsage("--log-dirs takes DIR[,DIR…] without empty entries")
     return ",".join(str(Path(name).absolute()) for name in names)
 
 
@@ -222,7 +223,9 @@ def _address(text: str, flag: str) -> str:
 def _topic(text: str) -> tuple[str, int]:
     name, colon, partitions = text.partition(":")
     if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
-        raise WrongUsage(f"{name!r} can't be a topic's name: up to 249 of a-z, A-Z, 0-9, . _ -")
+        raise WrongUsage(
+            f"{name!r} is not a valid topic name: 1 to 249 of the characters a-z, A-Z, 0-9, . _ -"
+        )
     if colon and not (partitions.isdecimal() and int(partitions) > 0):
         raise WrongUsage(f"--topic takes NAME[:PARTITIONS], not {text!r}")
     return name, int(partitions) if colon else -1
@@ -231,8 +234,11 @@ def _topic(text: str) -> tuple[str, int]:
 async def _serve(
     broker: Node, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
 ) -> None:
-    """Run the broker to its end. Raises WrongUsage for a config that makes no sense, CommandFailed for what
-    else kept it from starting or stopped it."""
+    """Run the node until it stops.
+
+    Raises WrongUsage for an invalid configuration, CommandFailed for any other reason that the node could
+    not start or had to stop.
+    """
     import trio
 
     from odradek.broker.lifecycle.errors import WrongConfig
@@ -248,17 +254,17 @@ async def _serve(
             with trio.open_signal_receiver(*ending_signals()) as signals:
                 nursery.start_soon(_stop_on_signal, signals, broker)
                 if stop_with_stdin:
-                    nursery.start_soon(_stop_with_stdin, broker)
+                    nursery.start_soon(_stop_at_end_of_stdin, broker)
                 nursery.start_soon(watch, STALL_SECONDS_MAX)
                 await nursery.start(broker.run)
                 for name, partitions in topics:
                     await broker.ensure_topic(name, partitions)
                 _announce(broker, port_file)
-                nursery.start_soon(_settle, broker)
+                nursery.start_soon(_enable_gc_and_warm_up, broker)
                 await broker.stopped.wait()
                 nursery.cancel_scope.cancel()
     except* Stopped:
-        pass  # as it was told to
+        pass  # a requested stop
     except* WrongConfig as group:
         wrong = [str(error) for error in _leaves(group)]
     except* (CannotStart, StorageLost, KafkaError, OSError) as group:
@@ -277,22 +283,22 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-async def _settle(broker: Node) -> None:
-    """Collect garbage from now on, and load what the first clients will need."""
+async def _enable_gc_and_warm_up(broker: Node) -> None:
+    """Enable garbage collection, and import the modules that the first clients need."""
     from odradek.broker.lifecycle.warm_up import warm_up
 
-    gc.freeze()  # what a start has made lives to the end: not worth looking at again
+    gc.freeze()  # objects of the start live until the end, so exclude them from collection
     gc.enable()
     if broker.config.is_broker:
         await warm_up(
             broker.seams.clock, is_catching_up=lambda: broker.services.replicas.is_catching_up
         )
         gc.collect()
-        gc.freeze()  # so does what was loaded now
+        gc.freeze()  # the imported modules too
 
 
 async def _stop_on_signal(signals: object, broker: Node) -> None:
-    """Stop at the first signal; a disk that hangs must not keep the process for ever."""
+    """Stop at the first signal. If the shutdown hangs, for example on a disk, end the process."""
     import trio
 
     from odradek.seams.watchdog import give_up
@@ -301,14 +307,14 @@ async def _stop_on_signal(signals: object, broker: Node) -> None:
         broker.stop()
         break
     await trio.sleep(CLOSE_SECONDS_MAX)
-    give_up(f"closing takes more than {CLOSE_SECONDS_MAX:.0f} s")
+    give_up(f"the shutdown took more than {CLOSE_SECONDS_MAX:.0f} s")
 
 
-async def _stop_with_stdin(broker: Node) -> None:
+async def _stop_at_end_of_stdin(broker: Node) -> None:
     from odradek.cli.terminal import stdin_chunks
 
     async for _ in stdin_chunks():
-        pass  # what it says is not for us
+        pass  # the content is ignored
     broker.stop()
 
 
@@ -320,8 +326,8 @@ def _announce(broker: Node, port_file: str | None) -> None:
         broker.seams.files.write_new(files.Path(port_file), f"{address}\n".encode())
     directories = ",".join(str(path) for path in broker.config.log_dirs)
     metrics = broker.metrics_address
-    told = "" if metrics is None else f", metrics at http://{metrics}/metrics"
+    metrics_text = "" if metrics is None else f", metrics at http://{metrics}/metrics"
     print(
-        f"odradek: node {broker.node_id} listens on {address}, data in {directories}{told}",
+        f"odradek: node {broker.node_id} listens on {address}, data in {directories}{metrics_text}",
         flush=True,
     )

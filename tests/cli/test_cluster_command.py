@@ -191,7 +191,7 @@ def test_who_does_not_answer_is_not_waited_for(command: Command) -> None:
     shown = command.run("status")
     command.process.send_signal(signal.SIGCONT)
     assert shown.returncode == 1
-    assert "does not answer" in shown.stderr
+    assert "does not respond" in shown.stderr
     assert command.status()["state"] == "running"
     assert command.stop() == 0
 
@@ -250,7 +250,7 @@ def test_a_node_that_can_not_be_started_again_ends_no_other(command: Command) ->
 @pytest.mark.parametrize(
     ("listen", "code", "why"),
     [
-        ("127.0.0.1:65535", 2, "there is no port 65536"),
+        ("127.0.0.1:65535", 2, "would need port 65536"),
         ("192.0.2.1:0", 1, "can't listen on 192.0.2.1"),
         ("192.0.2.1:9092", 1, "can't listen on 192.0.2.1"),
     ],

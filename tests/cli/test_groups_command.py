@@ -113,13 +113,13 @@ def test_forget_and_delete(odradek: CommandLine, topic: str, group: str) -> None
     assert 0 not in {row["partition"] for row in described["partitions"]}
     odradek("consume", "-t", topic, "-G", group, "-e")
     assert odradek("groups", "delete", group).lines == [f"deleted: {group}"]
-    assert "`odradek groups list` shows" in odradek("groups", "describe", group, code=1).stderr
+    assert "`odradek groups list` lists" in odradek("groups", "describe", group, code=1).stderr
     assert group not in odradek("groups", "list").stdout.decode()
 
 
 def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
     missing = odradek("groups", "describe", "no-such-group", code=1).stderr
-    assert "`odradek groups list` shows" in missing
+    assert "`odradek groups list` lists" in missing
     assert odradek("groups", "delete", "no-such-group", code=1).stderr
     nothing = odradek("groups", "reset", "no-such-group", "--to", "end", code=1).stderr
     assert "name a topic with --topic" in nothing

@@ -203,7 +203,7 @@ def test_a_new_disk_is_formatted(offline: CommandLine, tmp_path: Path) -> None:
     old.mkdir()
     (old / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")
     said = offline("log-dirs", "format", str(new), "--like", str(old)).stdout.decode()
-    assert "of node 7 now" in said
+    assert "is now a log directory of node 7" in said
     written = (new / "meta.properties").read_text()
     assert "cluster.id=c\n" in written
     assert "directory.id=" in written

@@ -186,22 +186,6 @@ def _serve(path: Path, *before: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_no_command_loads_openssl_until_it_is_used() -> None:
-    script = (
-        "import sys\n"
-        "from odradek.cli.main import main\n"
-        "main(['serve', '--help'])\n"
-        "import hmac, ssl, trio\n"
-        "assert not {'_ssl', '_hashlib'} & sys.modules.keys()\n"
-        "assert trio.open_ssl_over_tcp_stream\n"
-        "assert hmac.digest(b'key', b'text', 'sha256').hex().startswith('6afa9046')\n"
-        "assert isinstance(ssl.create_default_context(), ssl.SSLContext)\n"
-        "import importlib.util\n"
-        "assert importlib.util.find_spec('ssl') is ssl.__spec__"
-    )
-    subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-
 def test_a_reader_that_goes_away_is_met_quietly(cli_broker: BrokerProcess, topic: str) -> None:
     """As `odradek consume … | head -1`: also while there is nothing more to print."""
     main(["produce", "-b", cli_broker.bootstrap, "-t", topic, __file__])

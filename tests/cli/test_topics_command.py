@@ -56,7 +56,7 @@ def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
         (["create", "a/b"], "INVALID_TOPIC_EXCEPTION"),
         (["create", "x", "-r", "3"], "INVALID_REPLICATION_FACTOR"),
         (["create", "x", "-c", "retention.ms=soon"], "retention.ms"),
-        (["delete", "nothing-here"], "`odradek topics list` shows"),
+        (["delete", "nothing-here"], "`odradek topics list` lists"),
         (["describe", "nothing-here"], "nothing-here does not exist"),
         (["offsets", "nothing-here"], "nothing-here does not exist"),
         (["alter", topic, "-p", "1"], "INVALID_PARTITIONS"),
