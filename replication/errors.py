@@ -1,4 +1,4 @@
-"""What a partition answers when it is not the one to ask (KIP-320, KIP-101)."""
+"""Errors of partitions: wrong leader, wrong epoch, too few replicas (KIP-320, KIP-101)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class NotLeader(KafkaError):
 
 
 class FencedLeaderEpoch(KafkaError):
-    """The client knows an older leader than this one: it must refresh its metadata."""
+    """The client's leader epoch is older than the current one."""
 
     code = ErrorCode.fenced_leader_epoch
 
 
 class UnknownLeaderEpoch(KafkaError):
-    """The client knows a newer leader than this broker does."""
+    """The client's leader epoch is newer than this broker's."""
 
     code = ErrorCode.unknown_leader_epoch
 
@@ -38,12 +38,12 @@ class NotEnoughReplicas(KafkaError):
 
 
 class NotEnoughReplicasAfterAppend(KafkaError):
-    """It is appended, and may or may not stay."""
+    """The records were appended, but too few replicas are in sync."""
 
     code = ErrorCode.not_enough_replicas_after_append
 
 
 class RequestTimedOut(KafkaError):
-    """What was asked for may still happen; the client waits no longer."""
+    """The operation may still complete after the timeout."""
 
     code = ErrorCode.request_timed_out

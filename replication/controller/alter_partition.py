@@ -1,10 +1,9 @@
-"""A leader changes its in-sync set: AlterPartition (KIP-497, KIP-841, KIP-903).
+"""AlterPartition: the controller changes an ISR that the leader proposes (KIP-497, KIP-841,
+KIP-903).
 
-The leader proposes, the controller checks and decides: the leader must be the one of the epoch, know
-the partition as it is (the partition epoch), and propose none who must not be in sync now. A broker that
-is fenced, shutting down, or registered anew since it last fetched may not join, for it may not hold
-what the leader thinks it does. What follows from a new in-sync set (a reassignment completes, the ELR
-grows or is forgotten) is `build_partition_change`'s.
+The sender must be the leader of the current epoch and know the current partition epoch. A replica
+whose broker is fenced, shutting down, or registered with another epoch is not eligible.
+`build_partition_change` derives the consequences: a completed reassignment, and changes of the ELR.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord
 
 ANY_EPOCH = -1
-"""A broker epoch that is not checked: all in version 2, and of whoever fetches without one."""
+"""A broker epoch that is not checked: version 2, and replicas that fetch without an epoch."""
 RECOVERED = 0
 
 
 @value_class
 class ProposedIsr:
-    """What a leader proposes for one partition; `isr` is (broker, its epoch as the leader knows it)."""
+    """The ISR that a leader proposes; `isr` contains (broker, broker epoch known to the leader)."""
 
     topic_id: UUID
     index: int
@@ -55,7 +54,7 @@ class ProposedIsr:
 
 @value_class
 class AlteredPartition:
-    """The answer for one partition: its state from now on, or why it is refused."""
+    """Result for one partition: its new state, or the error."""
 
     topic_id: UUID
     index: int
@@ -71,10 +70,10 @@ def alter_partitions(
     *,
     unclean_election: bool = False,
 ) -> ControllerResult[list[AlteredPartition]]:
-    """One answer for each partition, in the order asked. Raises StaleBrokerEpoch.
+    """Results in request order. Raises StaleBrokerEpoch.
 
-    `unclean_election` is what holds for topics that set nothing. NEW_LEADER_ELECTED is an answer
-    that comes with a record: the change was made, and took the leadership from who proposed it.
+    `unclean_election` is the default for topics without the config. NEW_LEADER_ELECTED means that
+    the change was made and another leader was elected.
     """
     check_broker_epoch(image, broker_id, broker_epoch)
     records: list[PartitionChangeRecord] = []
@@ -112,7 +111,7 @@ def _find(image: MetadataImage, proposed: ProposedIsr) -> tuple[TopicImage, Part
 
 
 def _check_epochs(broker_id: int, now: PartitionImage, proposed: ProposedIsr) -> None:
-    """Raises ItemRefused. Who knows of later epochs than we do heard of them from a later controller."""
+    """Raise ItemRefused. Epochs above ours come from a later controller: NOT_CONTROLLER."""
     if proposed.leader_epoch > now.leader_epoch or proposed.partition_epoch > now.partition_epoch:
         raise ItemRefused(ErrorCode.not_controller)
     if proposed.leader_epoch < now.leader_epoch:
@@ -124,7 +123,7 @@ def _check_epochs(broker_id: int, now: PartitionImage, proposed: ProposedIsr) ->
 
 
 def _check_isr(image: MetadataImage, now: PartitionImage, proposed: ProposedIsr) -> None:
-    """Raises ItemRefused."""
+    """Raise ItemRefused if the proposed ISR is not valid."""
     isr = [replica for replica, _ in proposed.isr]
     if len(set(isr)) != len(isr) or not set(isr) <= set(now.replicas):
         raise ItemRefused(ErrorCode.invalid_request, "the in-sync set is none of the replicas")
@@ -142,7 +141,7 @@ def _check_isr(image: MetadataImage, now: PartitionImage, proposed: ProposedIsr)
 
 
 def _may_be_in_sync(image: MetadataImage, replica: int, epoch: int) -> bool:
-    """KIP-841: it serves and goes on to. KIP-903: it is the incarnation that the leader saw fetch."""
+    """Whether the broker is active (KIP-841) and has the epoch that the leader knows (KIP-903)."""
     broker = image.brokers.get(replica)
     return broker is not None and broker.active and epoch in (ANY_EPOCH, broker.epoch)
 

@@ -1,17 +1,17 @@
-"""What a heartbeat makes of a broker: the states of its life under a controller (KIP-631, KIP-841).
+"""Broker states and their transitions by heartbeats (KIP-631, KIP-841; Kafka's
+`BrokerControlState`).
 
-    now                  wants          next
+    current              requested      next
     fenced               shut down      shutdown now
     fenced               serve          unfenced once it has caught up with its registration
     fenced               be fenced      fenced
     unfenced             serve          unfenced
     unfenced             be fenced      fenced
-    unfenced             shut down      controlled shutdown; shutdown now if it leads nothing
+    unfenced             shut down      controlled shutdown; shutdown now if it leads no partition
     unfenced             both           shutdown now
-    controlled shutdown  anything       shutdown now once it leads nothing and all others know
+    controlled shutdown  anything       shutdown now once it leads no partition and all brokers know
 
-`both` is a broker that cannot wait: it asks to be fenced and to shut down. A session that ends fences
-in any state, and an unregistration or another incarnation ends the life altogether.
+A broker that cannot wait requests both. An expired session fences a broker in any state.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def next_state(
     leads: Callable[[], bool],
     is_known: Callable[[], bool],
 ) -> BrokerControlState:
-    """The state after a heartbeat.
+    """Broker state after a heartbeat.
 
-    `may_serve`: it has caught up, and has not been about to stop. `leads`: it leads a partition.
-    `is_known`: all that serve have heard that it stops; the two are asked only where they count.
+    `may_serve`: it has caught up and is not shutting down. `leads`: it leads a partition.
+    `is_known`: all unfenced brokers have replayed its shutdown. The two callbacks run only when
+    needed.
     """
     match now, want_fence, want_shut_down:
         case BrokerControlState.FENCED, _, True:

@@ -44,7 +44,7 @@ def mark_directories_offline(
     *,
     unclean_election: bool = False,
 ) -> ControllerResult[None]:
-    """Directories failed: replicas in them leave in-sync sets, others lead (KIP-858)."""
+    """Remove replicas in failed directories from ISRs and elect other leaders (KIP-858)."""
     broker = check_broker_epoch(image, broker_id, broker_epoch)
     newly = [each for each in broker.directories if each in offline]
     records: list[Any] = []
@@ -64,7 +64,7 @@ def mark_directories_offline(
 def mark_directories_cordoned(
     image: MetadataImage, broker_id: int, broker_epoch: int, cordoned: Sequence[UUID]
 ) -> ControllerResult[None]:
-    """Which directories take no new replicas; a broker tells once it has caught up."""
+    """Set the directories that accept no new replicas (KIP-1066)."""
     broker = check_broker_epoch(image, broker_id, broker_epoch)
     unchanged = broker.cordoned_directories is not None and sorted(
         broker.cordoned_directories
@@ -84,12 +84,12 @@ def assign_directories(
     *,
     unclean_election: bool = False,
 ) -> ControllerResult[Mapping[tuple[UUID, int], ErrorCode]]:
-    """In which of its log directories a broker keeps its replicas (AssignReplicasToDirs, KIP-858).
+    """Assign replicas of a broker to log directories (AssignReplicasToDirs, KIP-858).
 
-    `assignments`: (topic id, partition) to directory id. What is assigned to a directory that is
-    offline loses its leader and its place in the in-sync set; what has no leader and turns up in one
-    that is online gets it (Kafka has it wait for the broker's next start). Raises KafkaError:
-    stale_broker_epoch, or unsupported_version under a metadata.version without directories.
+    `assignments`: (topic id, partition) to directory id. A replica in an offline directory loses
+    leadership and ISR membership. A leaderless partition whose replica moves to an online directory
+    gets a leader (Kafka waits for the broker's restart). Raises KafkaError: stale_broker_epoch, or
+    unsupported_version if the metadata version has no directories.
     """
     if metadata_version(image.features) < DIRECTORY_ASSIGNMENT:
         raise KafkaError(
@@ -128,9 +128,8 @@ def assign_directories(
 def _lacks_records(
     partition: PartitionImage, broker: BrokerImage, directory: UUID
 ) -> frozenset[int]:
-    """The broker, where its replica may have been made anew: a directory that it was in is not there, and
-    others have the records. It is in another one, and no leader before it has them again (Kafka leaves it
-    eligible)."""
+    """The broker, if its replica left an offline directory and may be empty: it is removed from
+    the ELR (Kafka keeps it eligible)."""
     is_left = not broker.has_online(partition.directory_of(broker.id))
     others = {*partition.isr, *partition.elr} - {broker.id}
     lacks = is_left and broker.has_online(directory) and others and broker.id in partition.elr
@@ -152,7 +151,7 @@ def _leave_offline(
     offline: Sequence[tuple[UUID, int]],
     unclean_election: bool,
 ) -> list[Any]:
-    """What follows for replicas that turned out to be offline, decided on what was just assigned."""
+    """Changes for replicas in offline directories, based on the new assignment."""
     assigned = apply_records(image, records, offset=image.offset).image
     places = []
     for topic_id, index in offline:

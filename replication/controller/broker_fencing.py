@@ -1,4 +1,10 @@
-"""Fencing, unfencing and controlled shutdown of brokers, and the effect on leaders and ISRs (KIP-631, KIP-841, KIP-966)."""
+"""Fencing, unfencing and controlled shutdown of brokers (KIP-631, KIP-841).
+
+Fencing removes a broker from all ISRs (with ELR, it may become eligible) and elects other leaders;
+unfencing elects leaders for leaderless partitions. A result may need several batches. A record that
+fences follows the partition changes, so that a new controller repeats them after a failover in
+between; a record that unfences or starts a shutdown precedes them.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +43,9 @@ def unfence_broker(
     unclean_election: bool = False,
     at_once: int | None = None,
 ) -> ControllerResult[None]:
-    """Let it serve, and lead what has no leader and may have it: all, or the first `at_once`.
+    """Unfence the broker and elect leaders for leaderless partitions: all, or the first `at_once`.
 
-    A broker that is shutting down comes back by registering again.
+    A broker in controlled shutdown is unfenced by a new registration only.
     """
     broker = check_broker_epoch(image, broker_id, broker_epoch)
     if not broker.fenced or broker.in_controlled_shutdown:
@@ -58,7 +64,7 @@ def unfence_broker(
 def fence_broker(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
 ) -> ControllerResult[None]:
-    """Its session is over, or it asked for it: others lead from now on."""
+    """Fence the broker after an expired session or on request, and elect other leaders."""
     if check_broker_epoch(image, broker_id, broker_epoch).fenced:
         return ControllerResult([], None)
     updates = leader_and_isr_updates(
@@ -80,8 +86,8 @@ def begin_controlled_shutdown(
     unclean_election: bool = False,
     at_once: int | None = None,
 ) -> ControllerResult[None]:
-    """It is going to stop: its partitions, all or the first `at_once`, go to others while it still
-    answers (KIP-841)."""
+    """Start the controlled shutdown and move all, or the first `at_once`, partitions to other
+    leaders (KIP-841)."""
     broker = check_broker_epoch(image, broker_id, broker_epoch)
     if broker.fenced:
         return ControllerResult([], None)
@@ -105,10 +111,10 @@ def start_broker(
     cordoned: Sequence[UUID] = (),
     unclean_election: bool = False,
 ) -> ControllerResult[int]:
-    """Register and unfence at once: for a broker in the controller's own process, which by the lock
-    on its directories is the only one with its id, and which has all that the controller knows.
+    """Register and unfence the broker of the controller's own process in one batch; the result is
+    its epoch.
 
-    The records are those that the two steps would give, in one batch; the result is the epoch.
+    The lock on its log directories guarantees that it is the only broker with its id.
     """
     registered = register_broker(
         image, registration, next_offset=next_offset, unclean_election=unclean_election

@@ -1,11 +1,8 @@
-"""What the active controller knows of brokers beside the log: who was heard of when (KIP-631).
+"""Sessions of brokers on the active controller (KIP-631; Kafka's `BrokerHeartbeatManager`).
 
-A new active controller begins with none of it and gives every broker that serves a session's time to
-be heard. Nothing here is a state of its own: whether a broker is fenced or shutting down is in the
-image, so that a decision whose records were not appended leaves nothing behind that contradicts it.
-What is kept of a broker belongs to one registration, and another incarnation's begins afresh.
-
-Time is milliseconds of a monotonic clock, and comes in as an argument.
+A new active controller starts a session for every unfenced broker. Fencing and shutdown are stored
+in the image only, so that a failed commit leaves no contradiction here. All values belong to one
+broker epoch. Times are ms of a monotonic clock, passed as arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one registration of a broker."""
+    """Offsets of one broker registration."""
 
     epoch: int
     registered_at: int  # the offset of its registration record, or one that is surely not before it
@@ -32,14 +29,14 @@ class _Known:
 
 
 class _Heard(NamedTuple):
-    """When a registration of a broker was heard of last."""
+    """Last heartbeat of one broker registration."""
 
     epoch: int
     at_ms: int
 
 
 class BrokerHeartbeatManager:
-    """The sessions of one controller's term; `image` is what it begins with."""
+    """Sessions during one term as active controller; `image` is the state at its start."""
 
     def __init__(self, image: MetadataImage, now_ms: int, *, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
@@ -53,13 +50,13 @@ class BrokerHeartbeatManager:
     # Who is alive
 
     def heard(self, broker: BrokerImage, now_ms: int, metadata_offset: int) -> None:
-        """It sent a heartbeat, which reports that it has the metadata up to that offset."""
+        """Record a heartbeat with the broker's metadata offset."""
         self._heard.pop(broker.id, None)
         self._heard[broker.id] = _Heard(broker.epoch, now_ms)
         self._of(broker).metadata_offset = metadata_offset
 
     def is_alive(self, broker: BrokerImage, now_ms: int) -> bool:
-        """Whether this incarnation of it has a session: what was heard of another says nothing of it."""
+        """Whether this broker epoch has a live session."""
         heard = self._heard.get(broker.id)
         return (
             heard is not None
@@ -68,29 +65,28 @@ class BrokerHeartbeatManager:
         )
 
     def holds_id(self, broker: BrokerImage, now_ms: int) -> bool:
-        """Whether no other incarnation may register with its id: it is alive, and not about to stop
+        """Whether the session blocks other incarnations: it is live and not shutting down
         (KAFKA-19047)."""
         return self.is_alive(broker, now_ms) and not broker.in_controlled_shutdown
 
     def expire(self, broker: BrokerImage, now_ms: int) -> None:
-        """It was told to shut down: its session is over now. Like any that expires it is forgotten
-        once the image says that the broker is fenced."""
+        """Expire the session of a broker that was told to shut down."""
         self._heard.pop(broker.id, None)
         self._heard = {broker.id: _Heard(broker.epoch, now_ms - self.timeout_ms), **self._heard}
 
     def forget(self, broker_id: int) -> None:
-        """It is fenced or gone: its silence says nothing new."""
+        """Remove the session of a fenced or unregistered broker."""
         self._heard.pop(broker_id, None)
 
     def oldest_expired(self, now_ms: int) -> int | None:
-        """Which broker's session expired first; None if all are alive."""
+        """Id of the broker whose session expired first; None if all are live."""
         for broker_id, heard in self._heard.items():
             return broker_id if now_ms >= heard.at_ms + self.timeout_ms else None
         return None
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next session expires if nothing is heard; None if there is none."""
+        """Time at which the next session expires; None if there is none."""
         for heard in self._heard.values():
             return heard.at_ms + self.timeout_ms
         return None
@@ -98,7 +94,7 @@ class BrokerHeartbeatManager:
     # How far they are
 
     def registered(self, broker_id: int, epoch: int, offset: int) -> None:
-        """Its registration's record is at that offset; another incarnation's replaces what was known."""
+        """Record the offset of a registration; a new epoch replaces earlier values."""
         known = self._known.get(broker_id)
         if known is not None and known.epoch == epoch:
             known.registered_at = offset
@@ -106,12 +102,13 @@ class BrokerHeartbeatManager:
             self._known[broker_id] = _Known(epoch, offset)
 
     def registration_offset(self, broker: BrokerImage) -> int:
-        """What a broker must have read to know of itself. Of registrations before this controller's
-        term it is where the term began."""
+        """Offset that the broker must reach to be unfenced; for earlier registrations, the start
+        of this term."""
         return self._of(broker).registered_at
 
     def state(self, broker: BrokerImage) -> BrokerControlState:
-        """A shutdown that an earlier controller granted is one only once it is asked for again."""
+        """Current state. A controlled shutdown of an earlier term counts once it is requested
+        again."""
         if broker.fenced:
             return BrokerControlState.FENCED
         if broker.in_controlled_shutdown and self._of(broker).shutdown_offset != UNKNOWN:
@@ -119,11 +116,11 @@ class BrokerHeartbeatManager:
         return BrokerControlState.UNFENCED
 
     def shutting_down(self, broker: BrokerImage, offset: int) -> None:
-        """Its controlled shutdown begins, with records up to that offset."""
+        """Record the start of a controlled shutdown, with records up to `offset`."""
         self._of(broker).shutdown_offset = offset
 
     def shutdown_is_known(self, image: MetadataImage, broker: BrokerImage) -> bool:
-        """Whether all that serve have reported the offset at which it is no leader any more."""
+        """Whether all unfenced brokers have replayed the controlled shutdown."""
         wanted = self._of(broker).shutdown_offset
         return all(
             self._of(other).metadata_offset >= wanted

@@ -1,9 +1,9 @@
-"""Brokers of a quorum: how they register, what their heartbeats ask for, and who is heard no more.
+"""Broker heartbeats on the active controller: state transitions, and fencing of stale brokers
+(KIP-631).
 
-These are the operations of an active controller: they decide on the image and on its `sessions`
-(KIP-631). A heartbeat changes its broker's state by the table of `broker_states.py`, and tells which
-directories failed (KIP-858) and which are cordoned (KIP-1066). What that means for partitions is decided
-one after the other, first the directories: a broker that is unfenced leads nothing in one that failed.
+A heartbeat changes the broker's state (`broker_control_state.py`) and reports failed (KIP-858) and
+cordoned (KIP-1066) directories. Failed directories are handled first, so that an unfenced broker
+leads nothing there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CHANGES: Final[dict[BrokerControlState, Callable[..., ControllerResult[None]]]]
 
 @value_class
 class BrokerHeartbeat:
-    """What a broker reports and wants; `cordoned` is None until it knows itself."""
+    """A BrokerHeartbeat request; `cordoned` is None before the broker knows it."""
 
     broker_id: int
     broker_epoch: int
@@ -71,10 +71,10 @@ def register_broker_session(
     now_ms: int,
     unclean_election: bool = False,
 ) -> ControllerResult[int]:
-    """`register_broker` for a broker that lives by heartbeats; the result is its epoch.
+    """`register_broker` with a session; the result is the broker epoch.
 
-    Raises KafkaError: duplicate_broker_registration as long as another incarnation is alive and does not
-    shut down, invalid_registration, unsupported_version.
+    Raises KafkaError: duplicate_broker_registration while another incarnation has a session,
+    invalid_registration, unsupported_version.
     """
     existing = image.brokers.get(registration.id)
     plan = register_broker(
@@ -97,11 +97,11 @@ def process_broker_heartbeat(
     unclean_election: bool = False,
     at_once: int | None = None,
 ) -> ControllerResult[HeartbeatResponse]:
-    """Raises StaleBrokerEpoch; the session of whoever is registered is not prolonged then.
+    """Process a heartbeat. Raises StaleBrokerEpoch, and then does not extend the session.
 
-    A session ends with the answer that the broker should shut down: its next incarnation need not
-    wait for it to expire. `at_once` is how many partitions may be decided on with a broker that begins
-    to serve or to shut down: the rest is for `steps.py`. None: all of them.
+    The session ends when the broker should shut down, so that its next incarnation can register.
+    `at_once` limits the partitions that are updated with it; `partition_update_batches.py` updates
+    the rest.
     """
     broker = check_broker_epoch(image, heartbeat.broker_id, heartbeat.broker_epoch)
     is_caught_up = heartbeat.metadata_offset >= sessions.registration_offset(broker)
@@ -141,10 +141,9 @@ def fence_stale_broker(
     now_ms: int,
     unclean_election: bool = False,
 ) -> ControllerResult[int | None]:
-    """Fence the broker whose session expired first; None if there is none to be fenced.
+    """Fence the broker whose session expired first; the result is its id, or None.
 
-    One at a time: what its fencing leaves is what the next one is decided on. Its session is forgotten
-    once the image says that it is fenced, so that it is fenced another time if this is not committed.
+    The session is removed once the image contains the fencing, so that a failed commit is repeated.
     """
     while (broker_id := sessions.oldest_expired(now_ms)) is not None:
         broker = image.brokers.get(broker_id)

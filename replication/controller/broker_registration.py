@@ -1,14 +1,9 @@
-"""Brokers register, are fenced and unfenced, shut down, and lose directories (KIP-631, KIP-858).
+"""Registration of brokers and controllers, and the effect of a restart on partitions (KIP-631,
+KIP-919).
 
-A broker registers fenced: it may not lead until it has caught up with its own registration and is
-unfenced. What a change of a broker means for leaders and in-sync sets is decided with it, in the
-same plan: fencing takes it out of every in-sync set (and, with ELR, into the eligible replicas);
-unfencing gives leaders to the partitions that had to wait for it; a shutdown that was not clean means
-that it may have lost what it had, so that it is no longer eligible either (KIP-966).
-
-That may be more than one batch holds. So what says that a broker is gone comes after all that follows
-from it: should the controller fail in between, the next one finds the broker as it was and begins
-again. What says that it serves, or is about to stop, comes first: it holds whatever becomes of the rest.
+A broker registers fenced. A restart removes the broker from ISRs; after an unclean shutdown it is
+removed from ELRs too, because it may have lost records (KIP-966). These partition changes precede
+the registration record, so that a new controller repeats them after a failover in between.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class BrokerRegistration:
-    """What a broker says of itself. `previous_epoch` is in the mark of its last clean shutdown."""
+    """A BrokerRegistration request. `previous_epoch` is from the last clean shutdown file."""
 
     id: int
     incarnation_id: UUID
@@ -61,13 +56,13 @@ class InvalidRegistration(KafkaError):
 
 
 class StaleBrokerEpoch(KafkaError):
-    """Who asks is an earlier incarnation of the broker, or none that is registered."""
+    """The request is from an earlier incarnation of the broker, or the broker is not registered."""
 
     code = ErrorCode.stale_broker_epoch
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage:
-    """The broker, if it is registered with that epoch. Raises StaleBrokerEpoch."""
+    """The broker registered with that epoch. Raises StaleBrokerEpoch."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise StaleBrokerEpoch(f"No broker registration found for broker id {broker_id}")
@@ -86,11 +81,11 @@ def register_broker(
     has_session: bool = False,
     unclean_election: bool = False,
 ) -> ControllerResult[int]:
-    """Register, fenced; the result is the broker's epoch: `next_offset`, of the plan's first record.
+    """Register the broker as fenced; the result is its epoch, `next_offset`.
 
-    `has_session` says that the broker with this id is alive, as far as the controller knows, and stays: then
-    only the same incarnation may register again, which amends its registration and keeps its epoch.
-    Raises KafkaError: duplicate_broker_registration, invalid_registration, unsupported_version.
+    `has_session`: the broker id has a live session that does not shut down. Then only the same
+    incarnation may register, and keeps its epoch. Raises KafkaError: duplicate_broker_registration,
+    invalid_registration, unsupported_version.
     """
     existing = image.brokers.get(registration.id)
     same = existing is not None and existing.incarnation_id == registration.incarnation_id
@@ -132,13 +127,14 @@ def register_broker(
 
 
 def check_registration(image: MetadataImage, registration: BrokerRegistration) -> None:
-    """Raises KafkaError: invalid_registration, unsupported_version."""
+    """Validate directories and features. Raises KafkaError: invalid_registration,
+    unsupported_version."""
     _check_directories(image, registration)
     _check_features(image, registration)
 
 
 def _has_directories(image: MetadataImage) -> bool:
-    """Whether the cluster keeps track of directories (KIP-858)."""
+    """Whether the metadata version supports directory assignment (KIP-858)."""
     return metadata_version(image.features) >= DIRECTORY_ASSIGNMENT
 
 
@@ -175,7 +171,7 @@ def _check_features(image: MetadataImage, registration: BrokerRegistration) -> N
 
 
 def is_clean_start(image: MetadataImage, registration: BrokerRegistration) -> bool:
-    """Whether the last incarnation kept what it had."""
+    """Whether the previous incarnation shut down cleanly."""
     existing = image.brokers.get(registration.id)
     return existing is not None and existing.epoch == registration.previous_epoch
 
@@ -183,14 +179,14 @@ def is_clean_start(image: MetadataImage, registration: BrokerRegistration) -> bo
 def register_controller(
     image: MetadataImage, controller: ControllerImage
 ) -> ControllerResult[None]:
-    """A controller tells its endpoints and features (KIP-919)."""
+    """Register a controller's endpoints and features (KIP-919)."""
     return ControllerResult([controller_record(controller)], None)
 
 
 def unregister_broker(
     image: MetadataImage, broker_id: int, *, unclean_election: bool = False
 ) -> ControllerResult[None]:
-    """Forget the broker. Raises KafkaError(broker_id_not_registered)."""
+    """Remove the registration. Raises KafkaError(broker_id_not_registered)."""
     from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
 
     broker = image.brokers.get(broker_id)
@@ -213,8 +209,7 @@ def unregister_broker(
 def affected_by_shutdown(
     image: MetadataImage, broker_id: int, *, clean: bool
 ) -> Iterator[PartitionRef]:
-    """Partitions that the last incarnation's end means something for, as far as fencing has not
-    seen to it."""
+    """Partitions that change because the previous incarnation stopped."""
     yield from partitions_with_isr_member(image, broker_id)
     if not clean and elr_enabled(image.features):
         yield from partitions_with_elr_member(image, broker_id)
@@ -228,7 +223,7 @@ def after_shutdown(
     clean: bool,
     unclean_election: bool,
 ) -> list[Any]:
-    """What a broker's last end means for these partitions (KIP-966)."""
+    """Partition changes after the previous incarnation stopped (KIP-966)."""
     if clean or not elr_enabled(image.features):
         return leader_and_isr_updates(
             image, places, remove=broker_id, unclean_election=unclean_election

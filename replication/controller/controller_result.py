@@ -1,10 +1,8 @@
-"""What every operation has in common: it decides on an image and answers with records.
+"""Result of a controller operation: records and response (Kafka's `ControllerResult`).
 
-An operation is a function without I/O: the image and a request's values in, a `ControllerResult` out. Its
-records are committed as one batch, all or none; the result goes to who asked once they are. What a
-broker's coming and going does to all its partitions may be more than fits a batch: such a plan says
-that it is not atomic, and is one whose every beginning is a state to go on from. What is wrong with one
-item of a request is that item's answer, what is wrong with a whole request is a `KafkaError` raised.
+An operation is a function without I/O from an image and a request to a ControllerResult. Atomic
+records are committed as one batch; a non-atomic result is valid after any prefix. Errors of one
+item are part of the response; errors of the whole request are raised as KafkaError.
 """
 
 from __future__ import annotations
@@ -18,18 +16,18 @@ from odradek.seams.values import value_class
 T = TypeVar("T")
 
 MAX_RECORDS: Final = 10_000
-"""Records that one request may cause, and partitions it may create (Kafka's limits)."""
+"""Maximum records of a request, and partitions that it creates (as in Kafka)."""
 
 MAX_BATCH_RECORDS: Final = 10_000
-"""Records in a batch of a plan that may be committed in several (Kafka's limit)."""
+"""Maximum records per batch of a non-atomic result (as in Kafka)."""
 
 
 @value_class
 class ControllerResult(Generic[T]):
-    """What an operation decided: the records to commit, and the answer once they are.
+    """Records to commit, and the response afterwards.
 
-    `atomic` is for plans that must be one batch. The records of another are in an order in which they
-    may be cut anywhere: should the controller fail after some of them, the next one does the rest.
+    Records of a non-atomic result may be split anywhere: after a failover the new controller does
+    the rest.
     """
 
     records: Sequence[Any]
@@ -37,7 +35,7 @@ class ControllerResult(Generic[T]):
     atomic: bool = True
 
     def batches(self, max_records: int = MAX_BATCH_RECORDS) -> Iterator[Sequence[Any]]:
-        """The records as they are to be appended; nothing if there are none."""
+        """The records in the batches to append."""
         if self.atomic:
             max_records = max(len(self.records), 1)
         for start in range(0, len(self.records), max_records):
@@ -45,20 +43,20 @@ class ControllerResult(Generic[T]):
 
 
 MutationCharge = Callable[[int], None]
-"""Told, before an item is done, how many partitions it makes or deletes (KIP-599). Raises ItemRefused for
-one that whoever asks may not have now."""
+"""Called with the partitions to create or delete, before the item is decided (KIP-599). Raises
+ItemRefused if the quota is exceeded."""
 
 
 def no_mutation_quota(partitions: int) -> None:
-    """Of whoever has no quota."""
+    """Charge of clients without a quota."""
 
 
 class ItemRefused(KafkaError):
-    """Why one item of a request is not done; its text is what the client is told."""
+    """Error of one item of a request; the client gets its text."""
 
 
 class TooManyRecords(KafkaError):
-    """The request would change more than one batch may hold."""
+    """The request exceeds the records of one batch."""
 
     code = ErrorCode.policy_violation
 
@@ -67,10 +65,10 @@ class TooManyRecords(KafkaError):
 
 
 def check_size(records: Sequence[Any]) -> None:
-    """Raises TooManyRecords."""
+    """Raise TooManyRecords above the limit."""
     if len(records) > MAX_RECORDS:
         raise TooManyRecords
 
 
 ConfigValidator = Callable[[int, str, Mapping[str, str], Mapping[str, str]], None]
-"""(resource type, resource name, all configs it would have, those it has now): raises KafkaError."""
+"""(resource type, name, new configs, current configs); raises KafkaError."""

@@ -1,7 +1,8 @@
-"""Raising and lowering feature levels (KIP-584, KIP-778, KIP-1022).
+"""Updates of finalized feature levels (KIP-584, KIP-778, KIP-1022).
 
-A level must be one that every node supports; going down has to be said, and metadata.version goes
-down only as far as no record changed its form on the way. All updates of a request are made or none.
+Every node must support the new level. A downgrade must be requested explicitly, and
+metadata.version is not lowered past a level that changed records. A request is applied completely
+or not at all.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ RECORDS_CHANGED_AT: Final = (
     ELR_SUPPORT,
     CORDONED_DIRECTORIES,
 )
-"""Levels of metadata.version that brought records which the level before cannot read."""
+"""Levels of metadata.version that introduced records unknown to the level before."""
 DEPENDENCIES: Final[Mapping[tuple[str, int], Mapping[str, int]]] = {
     (ELIGIBLE_LEADER_REPLICAS, 1): {METADATA_VERSION: ELR_SUPPORT},
 }
-"""(feature, level) to the levels that other features must have for it."""
+"""(feature, level) to the levels required of other features."""
 
 
 @value_class
@@ -65,11 +66,10 @@ def update_features(
     other_voters: Collection[int],
     validate_only: bool = False,
 ) -> ControllerResult[None]:
-    """Raises KafkaError (invalid_update_version) with the first update that cannot be.
+    """Raise KafkaError (invalid_update_version) for the first invalid update.
 
-    `kraft_version` is the quorum's; `min_insync_replicas` the static config, which becomes the
-    cluster's own when eligible leader replicas begin to be kept (KIP-966). `other_voters` are the
-    controllers that configs name besides this one.
+    `kraft_version` is the quorum's. `min_insync_replicas` is the static config, which becomes the
+    cluster's when ELR is enabled (KIP-966). `other_voters` are the other configured controllers.
     """
     latest = {each.name: each for each in updates}
     proposed = {
@@ -128,8 +128,8 @@ def _update(
 def _check_supported(
     image: MetadataImage, update: FeatureUpdate, other_voters: Collection[int]
 ) -> None:
-    """Raises unless this controller, every broker and every other controller support the level; whoever is
-    named a voter and has not registered may not (KIP-919)."""
+    """Raise unless all brokers and controllers support the level. An unregistered voter may not
+    (KIP-919)."""
     if update.name not in SUPPORTED_FEATURES:
         raise _invalid(update, "Local controller does not support this feature.")
     nodes = [("Local controller", SUPPORTED_FEATURES)]
@@ -161,7 +161,7 @@ def _check_metadata_version(update: FeatureUpdate, present: int) -> None:
 
 
 def _min_isr_of_cluster(image: MetadataImage, static: int) -> Iterator[Any]:
-    """Under ELR min.insync.replicas is the cluster's and topics' to say, not a single broker's."""
+    """With ELR, min.insync.replicas is set for the cluster or a topic, not per broker."""
     from odradek.protocol.schemas.topic_records import ConfigRecord
 
     if MIN_ISR not in image.config(BROKER, ""):

@@ -1,8 +1,8 @@
-"""Features and their levels (KIP-584), and what a level means for the records that are written.
+"""Feature names and levels (KIP-584), and the record versions that a metadata.version implies.
 
-The levels are those of Kafka 4.3. `metadata.version` decides which version of a record may be
-written, so that every node of a cluster that is upgraded one by one can read it. `kraft.version` is
-not among the features of an image: control records of the log itself hold it (KIP-853).
+The levels are those of Kafka 4.3. `metadata.version` limits record versions, so that all nodes can
+read them during a rolling upgrade. `kraft.version` is stored in control records of the log
+(KIP-853).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     TRANSACTION_VERSION: (0, 2),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
 }
-"""Every feature that this node supports: name to (lowest, highest) level."""
+"""Supported features: name to (lowest, highest) level."""
 
 DEFAULT_FEATURES: Final[Mapping[str, int]] = {
     METADATA_VERSION: LATEST_METADATA_VERSION,
@@ -48,26 +48,26 @@ DEFAULT_FEATURES: Final[Mapping[str, int]] = {
     STREAMS_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }
-"""The levels of a newly formatted cluster, in the order in which they are written."""
+"""Levels of a newly formatted cluster, in write order."""
 
 
 def metadata_version(features: Mapping[str, int]) -> int:
-    """The level of `metadata.version`; before any was set, the oldest that we read."""
+    """Level of `metadata.version`; the oldest supported one before it is set."""
     return features.get(METADATA_VERSION, MINIMUM_METADATA_VERSION)
 
 
 def elr_enabled(features: Mapping[str, int]) -> bool:
-    """Whether eligible leader replicas are kept (KIP-966)."""
+    """Whether eligible leader replicas are enabled (KIP-966)."""
     return features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
 
 
 def knows_cordoned(features: Mapping[str, int]) -> bool:
-    """Whether registrations say which log directories are cordoned (KIP-1066)."""
+    """Whether registrations contain cordoned log directories (KIP-1066)."""
     return metadata_version(features) >= CORDONED_DIRECTORIES
 
 
 def record_version(record: Any, features: Mapping[str, int]) -> int:
-    """The version in which a metadata record is written at these feature levels."""
+    """Version of a metadata record at these feature levels."""
     kind = type(record).__name__
     if kind in ("PartitionRecord", "PartitionChangeRecord"):
         level = metadata_version(features)
@@ -88,7 +88,7 @@ def _registration_version(level: int) -> int:
 
 
 def _registration_change_version(record: Any) -> int:
-    """The lowest version that holds what is set, as Kafka chooses it."""
+    """Lowest version that has the fields that are set, as in Kafka."""
     if record.cordoned_log_dirs is not None:
         return 3
     if record.log_dirs:

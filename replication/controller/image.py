@@ -1,8 +1,9 @@
-"""The state of the cluster: what the metadata records up to `offset` add up to.
+"""The metadata image: the cluster's state at an offset of the metadata log (Kafka's
+`MetadataImage`).
 
-Images are values: applying records makes a new image that shares what did not change (`draft.py`),
-so whoever holds one (a handler across an await, a snapshot being written) keeps a consistent view
-for free. Reads are plain dict lookups; nobody writes to a dict of an image.
+Images are immutable. A new image shares unchanged tables with the previous one
+(`image_builder.py`), so that a handler or a snapshot keeps a consistent view. Nobody modifies the
+dicts of an image.
 """
 
 from __future__ import annotations
@@ -46,26 +47,25 @@ LOST: Final = UUID(int=2)  # in a directory that is offline, nobody knows which
 RESERVED_DIRECTORIES: Final = 100  # ids below this are not for real directories
 
 Resource = tuple[int, str]
-"""What a config belongs to: (resource type, name); the name "" is the default of all brokers."""
+"""Owner of a config: (resource type, name); "" is the default of all brokers."""
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Who a quota is for: (entity type, name), sorted; a name of None is the default."""
+"""Entity of a quota: sorted (entity type, name) pairs; None is the default."""
 
 
 class InvalidMetadata(Exception):
-    """Records that contradict the state they are to change, or a file that holds none.
+    """Records that contradict the image, or a file without valid records.
 
-    From a log or a snapshot it means that the disk lies; from an operation, a bug of ours. Either
-    way the node must not go on with an image it cannot trust.
+    The node must stop: either the disk is damaged, or an operation has a bug.
     """
 
 
 @value_class
 class PartitionImage:
-    """One partition; `directories` goes with `replicas` (KIP-858), leader -1 is none.
+    """A partition; `directories` are parallel to `replicas` (KIP-858); leader -1 is none.
 
-    `elr` are replicas outside the ISR that have all that was committed, `last_known_elr` those
-    (or the one leader) to fall back on when nobody is left (KIP-966). `leader_recovery_state` is 1
-    after an unclean election until the leader says that it recovered (KIP-704).
+    `elr` are replicas outside the ISR with all committed records; `last_known_elr` is the fallback
+    (KIP-966). `leader_recovery_state` is 1 after an unclean election until the leader has recovered
+    (KIP-704).
     """
 
     replicas: tuple[int, ...]
@@ -81,7 +81,7 @@ class PartitionImage:
     last_known_elr: tuple[int, ...] = ()
 
     def directory_of(self, replica: int) -> UUID:
-        """Where that replica is. ValueError if the broker has none."""
+        """Directory of a replica. ValueError if the broker has none."""
         return self.directories[self.replicas.index(replica)]
 
     @property
@@ -121,7 +121,7 @@ class BrokerImage:
 
     @property
     def active(self) -> bool:
-        """Whether it may lead and join in-sync sets."""
+        """Whether the broker may lead and join ISRs."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener: str) -> Endpoint | None:
@@ -131,7 +131,7 @@ class BrokerImage:
         return None
 
     def has_online(self, directory: UUID) -> bool:
-        """Whether a replica in that directory can be served, as far as anybody knows."""
+        """Whether the directory is online, as far as it is known."""
         if directory in (UNASSIGNED, MIGRATING):
             return True
         if directory == LOST:
@@ -184,30 +184,30 @@ class MetadataImage:
         return None if found is None else found.partitions.get(index)
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
-        """What is set on the topic itself; empty if nothing is."""
+        """Configs set on the topic."""
         return self.configs.get((TOPIC, name), {})
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """What is set on a resource ("" is the default of all brokers); empty if nothing is."""
+        """Configs set on a resource; "" is the default of all brokers."""
         return self.configs.get((resource_type, name), {})
 
     def is_active(self, broker_id: int) -> bool:
-        """Whether a broker may lead and join in-sync sets."""
+        """Whether a broker may lead and join ISRs."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.active
 
     def is_online(self, broker_id: int, directory: UUID) -> bool:
-        """Whether a replica in this directory of this broker can be served."""
+        """Whether a replica in this directory is online."""
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced and broker.has_online(directory)
 
     def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
-        """Replicas whose broker or directory is not there, as Metadata responses tell them."""
+        """Replicas that are offline in Metadata responses."""
         pairs = zip(partition.replicas, partition.directories, strict=True)
         return tuple(broker for broker, where in pairs if not self.is_online(broker, where))
 
     def records(self) -> Iterator[Any]:
-        """The records of a snapshot: applied to nothing, they give this image."""
+        """Records of a snapshot of this image."""
         from odradek.replication.controller.image_records import snapshot_records
 
         return snapshot_records(self)
@@ -215,12 +215,11 @@ class MetadataImage:
 
 @value_class
 class MetadataDelta:
-    """What one step (a commit, or a load) changed. `before` and `image` are whole images.
+    """Difference of two images: a commit, or a loaded snapshot.
 
-    A topic deleted and created again under one name is in `deleted_topics` (the old one) and in
-    `created_topics` (the new one); its name is in `changed_configs` either way. Partitions of
-    created topics are in `changed_partitions`, those of deleted ones are not. Of what else a step
-    changed, `image` differs from `before` by identity: `delta.image.acls is not delta.before.acls`.
+    A recreated topic is in `deleted_topics` and `created_topics`, its name in `changed_configs`.
+    `changed_partitions` includes created topics and excludes deleted ones. For other tables compare
+    by identity: `delta.image.acls is not delta.before.acls`.
     """
 
     before: MetadataImage
@@ -235,7 +234,7 @@ class MetadataDelta:
 
 
 def image_delta(before: MetadataImage, image: MetadataImage) -> MetadataDelta:
-    """As if all that happened in between were one step; its records are not known."""
+    """Delta between two images, without records."""
     created = {
         id: topic for id, topic in image.topics_by_id.items() if id not in before.topics_by_id
     }

@@ -1,8 +1,7 @@
-"""An image in the making: records are applied to copies, made when first written to.
+"""Applies metadata records to an image, copying each table on the first write.
 
-One draft applies any number of records (a batch, a transaction, a whole log at start) and copies
-each table of the image at most once; `finish` hands out the new image and what changed. Records are
-applied in order, and what contradicts the state before it is an `InvalidMetadata`.
+One builder applies any number of records; `finish` returns the new image and the delta. A record
+that contradicts the current state raises InvalidMetadata.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ V = TypeVar("V")
 
 
 class CopyOnWriteTable(Generic[K, V]):
-    """A table of the image, copied when first written to."""
+    """A table of the image that is copied on the first write."""
 
     __slots__ = ("_copy", "_now")
 
@@ -57,10 +56,10 @@ class CopyOnWriteTable(Generic[K, V]):
 
 
 class ImageBuilder:
-    """See the module. A draft is finished once."""
+    """Builds an image from a base image and records; `finish` is called once."""
 
     def __init__(self, image: MetadataImage, *, keep_records: bool = True) -> None:
-        """`keep_records`: hand the records out in the delta (a whole log's would be too many)."""
+        """`keep_records`: include the records in the delta."""
         self._before = image
         self._keep_records = keep_records
         self._records: MutableSequence[Any] = []
@@ -88,20 +87,20 @@ class ImageBuilder:
 
     @property
     def features(self) -> Mapping[str, int]:
-        """The levels as they are by now."""
+        """Current feature levels."""
         return self._features.now
 
     def apply(self, record: Any) -> None:
-        """Raises InvalidMetadata if the record does not fit what came before it."""
+        """Apply a record. Raises InvalidMetadata."""
         handler = _HANDLERS.get(type(record).__name__)
         if handler is None:
-            raise InvalidMetadata(f"{type(record).__name__} is no record of the cluster's state")
+            raise InvalidMetadata(f"{type(record).__name__} is not a metadata record")
         handler(self, record)
         if self._keep_records:
             self._records.append(record)
 
     def finish(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataDelta:
-        """The image after all records applied, the last of them at `offset`."""
+        """Return the delta; `offset` is that of the last record."""
         before = self._before
         image = MetadataImage(
             offset=offset,
@@ -200,8 +199,7 @@ class ImageBuilder:
         return partitions
 
     def _clear_elr(self, record: Any) -> None:
-        """A change of each partition that has one, as by a record of its own: who decided on what it was
-        before finds another partition epoch (as in Kafka, whose images must equal ours)."""
+        """Change each partition with an ELR; its partition epoch increases, as in Kafka."""
         if record.topic_name:
             topic = self._names.now.get(record.topic_name)
             if topic is None:
@@ -360,7 +358,7 @@ class ImageBuilder:
             quotas.pop(entity, None)
 
     def _nothing(self, record: Any) -> None:
-        """Keeps the log moving, or belongs to a migration that is over."""
+        """Ignore the record: NoOp, or part of a ZooKeeper migration."""
 
 
 _HANDLERS: Mapping[str, Callable[[ImageBuilder, Any], None]] = {
@@ -407,7 +405,7 @@ def _feature_ranges(record: Any) -> Mapping[str, tuple[int, int]]:
 def apply_records(
     image: MetadataImage, records: Any, *, offset: int, epoch: int = 0, timestamp_ms: int = -1
 ) -> MetadataDelta:
-    """Apply records to an image at once; `offset` is the last one's."""
+    """Apply records to an image; `offset` is the last one's."""
     draft = ImageBuilder(image)
     for record in records:
         draft.apply(record)

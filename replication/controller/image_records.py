@@ -1,6 +1,6 @@
-"""An image as records: what a snapshot holds, in the order in which Kafka writes it.
+"""Records of a snapshot of an image, in Kafka's order.
 
-`metadata.version` comes first: it decides how all that follows is to be read.
+`metadata.version` comes first, because it determines how the others are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odradek.replication.controller.partition_registration import partition_reco
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[Any]:
-    """The records that, applied to nothing, give `image`."""
+    """Records that produce `image` from an empty one."""
     yield from _features(image)
     for broker in image.brokers.values():
         yield broker_record(broker, metadata_version(image.features))

@@ -1,4 +1,4 @@
-"""What happens to leaders and in-sync sets when a broker comes, goes, or loses a directory."""
+"""Changes of leaders and ISRs when brokers or directories go offline or come back."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ def leader_and_isr_updates(
     unclean_shutdown: int | None = None,
     unclean_election: bool = False,
 ) -> list[Any]:
-    """The changes of these partitions when brokers come and go.
+    """Partition changes for removed and added brokers (Kafka's `generateLeaderAndIsrUpdates`).
 
-    `remove` leaves all in-sync sets and may not lead; `add` may lead though it is still fenced in
-    `image`; `unclean_shutdown` leaves in-sync sets and ELRs, for it may have lost what it had.
-    `unclean_election` is what holds for topics that set nothing.
+    `remove` leaves all ISRs; `add` may lead although it is fenced in `image`; `unclean_shutdown`
+    leaves ISRs and ELRs. `unclean_election` is the default for topics without the config.
     """
     gone = frozenset(each for each in (remove, unclean_shutdown) if each is not None)
 
@@ -78,7 +77,7 @@ def partition_change_context(
     partition: PartitionImage,
     acceptable: Callable[[int], bool] | None = None,
 ) -> PartitionChangeContext:
-    """What a decision about this partition needs to know. A leader's directory must be online."""
+    """Context of a partition change. A leader's directory must be online."""
     may_lead = image.is_active if acceptable is None else acceptable
     where = dict(zip(partition.replicas, partition.directories, strict=True))
 
@@ -100,15 +99,15 @@ def partition_change_context(
 
 
 def partitions_with_isr_member(image: MetadataImage, broker_id: int) -> Iterator[PartitionRef]:
-    """Partitions with the broker in the in-sync set."""
+    """Partitions with the broker in the ISR."""
     for place in _all_partitions(image):
         if broker_id in place[2].isr:
             yield place
 
 
 def partitions_changed_by_removal(image: MetadataImage, broker_id: int) -> Iterator[PartitionRef]:
-    """Partitions that change when the broker goes. Without ELR, the last one in sync stays that, and is
-    only to lead no more."""
+    """Partitions that change when the broker is removed. Without ELR, the last ISR member stays
+    and only loses leadership."""
     with_elr = elr_enabled(image.features)
     for place in partitions_with_isr_member(image, broker_id):
         partition = place[2]
@@ -117,7 +116,7 @@ def partitions_changed_by_removal(image: MetadataImage, broker_id: int) -> Itera
 
 
 def partitions_with_elr_member(image: MetadataImage, broker_id: int) -> Iterator[PartitionRef]:
-    """Partitions with the broker among the eligible leader replicas."""
+    """Partitions with the broker in the ELR."""
     for place in _all_partitions(image):
         if broker_id in place[2].elr:
             yield place
@@ -130,8 +129,8 @@ def partitions_without_leader(image: MetadataImage) -> Iterator[PartitionRef]:
 
 
 def electable_partitions(image: MetadataImage) -> Iterator[PartitionRef]:
-    """Partitions without a leader though somebody serves who has all that was committed, or who led last
-    (KIP-966)."""
+    """Leaderless partitions with an active replica in the ISR or ELR, or an active last known
+    leader (KIP-966)."""
     for topic, index, partition in partitions_without_leader(image):
         eligible = partition.isr or partition.elr or partition.last_known_elr
         if any(image.is_active(each) for each in eligible):
@@ -143,7 +142,7 @@ def electable_partitions(image: MetadataImage) -> Iterator[PartitionRef]:
 def partitions_in_directory(
     image: MetadataImage, broker_id: int, directory: UUID
 ) -> Iterator[PartitionRef]:
-    """Partitions that the broker keeps in this directory."""
+    """Partitions of the broker in this directory."""
     for topic, index, partition in _all_partitions(image):
         if (
             directory in partition.directories
@@ -169,7 +168,7 @@ def _all_partitions(image: MetadataImage) -> Iterator[PartitionRef]:
 
 
 def effective_min_isr(image: MetadataImage, topic: TopicImage) -> int:
-    """`min.insync.replicas` of a topic, or the cluster's dynamic one; but no more than it has replicas."""
+    """`min.insync.replicas` of the topic or cluster, at most the replication factor."""
     text = image.topic_configs(topic.name).get(MIN_ISR) or image.config(BROKER, "").get(MIN_ISR)
     first = topic.partitions.get(0)
     replicas = len(first.replicas) if first is not None else 1
@@ -177,14 +176,13 @@ def effective_min_isr(image: MetadataImage, topic: TopicImage) -> int:
 
 
 def allows_unclean_election(image: MetadataImage, topic: str, *, default: bool) -> bool:
-    """What the topic says of it itself. `default` is what this controller's configs come to, dynamic ones of
-    the cluster and its own included."""
+    """`unclean.leader.election.enable` of the topic, else `default`."""
     text = image.topic_configs(topic).get(UNCLEAN_ELECTION)
     return default if text is None else text.strip().lower() == "true"
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> UUID:
-    """Where a new replica goes as far as the controller can tell: a broker's only directory."""
+    """Directory of a new replica: the broker's only one, else UNASSIGNED."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         return UNASSIGNED

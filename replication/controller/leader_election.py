@@ -1,6 +1,5 @@
-"""Leaders chosen on request: the preferred one again, or anyone at all (KIP-460); and what the active
-controller does of that by itself, some partitions at a time.
-"""
+"""Leader elections: ElectLeaders requests (KIP-460), preferred leader balancing, unclean
+elections."""
 
 from __future__ import annotations
 
@@ -32,10 +31,10 @@ from odradek.replication.controller.partition_change_builder import (
 from odradek.seams.values import value_class
 
 ELECTIONS: Final = {0: ElectionType.PREFERRED, 1: ElectionType.UNCLEAN}
-"""ElectLeaders' election types."""
+"""Election types of ElectLeaders."""
 
 PARTITIONS_PER_BATCH: Final = 20
-"""Elections that the controller decides in one go of its own: about a millisecond of them."""
+"""Elections per operation of a periodic task: about 1 ms."""
 
 
 @value_class
@@ -50,7 +49,8 @@ def elect_leaders(
     election: ElectionType,
     wanted: Sequence[tuple[str, int]] | None,
 ) -> ControllerResult[list[ElectedPartition]]:
-    """One answer for each partition asked; None asks for all, those that need no election left out."""
+    """Results per requested partition. None requests all; partitions without need are then
+    omitted."""
     everything = wanted is None
     partitions: Iterable[tuple[str, int]] = wanted if wanted is not None else _all(image)
     records: list[Any] = []
@@ -74,7 +74,7 @@ def _all(image: MetadataImage) -> Iterable[tuple[str, int]]:
 
 
 def _elected(image: MetadataImage, election: ElectionType, name: str, index: int) -> Any:
-    """The record of the partition's new leader. Raises ItemRefused."""
+    """The record that elects a leader. Raises ItemRefused."""
     topic = image.topics_by_name.get(name)
     if topic is None:
         raise ItemRefused(ErrorCode.unknown_topic_or_partition, f"No such topic as {name}")
@@ -111,8 +111,7 @@ def _is_content(partition: PartitionImage, election: ElectionType) -> bool:
 def balance_leaders(
     image: MetadataImage, *, at_once: int = PARTITIONS_PER_BATCH
 ) -> ControllerResult[bool]:
-    """Give leadership back to preferred leaders that can take it; the result is whether there may be
-    more. Those who cannot are passed over, so that what is elected makes it go on."""
+    """Elect preferred leaders that are eligible; the result says whether more may follow."""
     unbalanced = (
         (topic, index, partition)
         for topic in image.topics_by_id.values()
@@ -126,8 +125,11 @@ def balance_leaders(
 def elect_uncleanly(
     image: MetadataImage, *, unclean_election: bool, at_once: int = PARTITIONS_PER_BATCH
 ) -> ControllerResult[bool]:
-    """Give partitions without a leader one that may lack records, where topics allow it; the result
-    is whether there may be more. `unclean_election` is what holds for topics that set nothing."""
+    """Elect unclean leaders for leaderless partitions where topics allow it; the result says
+    whether more may follow.
+
+    `unclean_election` is the default for topics without the config.
+    """
     allowed = (
         (topic, index, partition)
         for topic, index, partition in partitions_without_leader(image)
@@ -142,7 +144,7 @@ def _elect_some(
     election: ElectionType,
     at_once: int,
 ) -> ControllerResult[bool]:
-    """The first `at_once` of them that can be; whether there may be more."""
+    """Elect leaders for the first `at_once` partitions that can change."""
     records: list[Any] = []
     for topic, index, partition in partitions:
         record = build_partition_change(

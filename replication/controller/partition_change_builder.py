@@ -1,14 +1,13 @@
-"""How a partition changes: leaders are elected, the ISR and the ELR follow, reassignments complete.
+"""Builds partition changes: leader election, ISR, ELR, reassignment (Kafka's
+`PartitionChangeBuilder`).
 
-A decision without I/O: the state now and what is wanted in, a PartitionChangeRecord or nothing out.
-The order of the steps matters and is `build_partition_change`'s text: complete a reassignment, work out the
-ELR, elect, note the last known leader. Rules of KIP-631, KIP-966 (ELR), KIP-704 (recovery after an
-unclean election), KIP-858 (directories), and of Kafka 4.3 where those are silent:
+A function without I/O from the current state and a target to a PartitionChangeRecord. The order
+matters: complete the reassignment, compute the ELR, elect, set the last known leader. Rules of
+KIP-631, KIP-966 (ELR), KIP-704 (leader recovery), KIP-858 (directories), otherwise of Kafka 4.3:
 
-- A leader stays as long as it may; then the first acceptable replica in assignment order that is in
-  the ISR, or in the ELR while the ISR is empty; then the last known leader; only then, and only if
-  unclean elections are allowed, anyone.
-- With ELR the ISR may become empty; without, the last member stays in it, leader or not.
+- The current leader stays if it is acceptable; then the first acceptable replica in the ISR, or in the ELR
+  while the ISR is empty; then the last known leader; then, in unclean elections, any replica.
+- With ELR the ISR may be empty; without, its last member stays.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ElectionType(enum.Enum):
 
 @value_class
 class PartitionTarget:
-    """What is to change; None leaves as it is. `directories` are of single replicas."""
+    """Target of a change; None leaves a field unchanged. `directories` are per replica."""
 
     _: KW_ONLY
     isr: Replicas | None = None
@@ -56,7 +55,7 @@ class PartitionTarget:
 
 @value_class
 class PartitionChangeContext:
-    """What the decision needs to know beside the partition."""
+    """Cluster state that a partition change depends on."""
 
     _: KW_ONLY
     acceptable: Callable[[int], bool]  # may this replica lead?
@@ -73,7 +72,7 @@ def build_partition_change(
     wanted: PartitionTarget,
     around: PartitionChangeContext,
 ) -> PartitionChangeRecord | None:
-    """The record that brings about what is wanted, and all that follows; None if nothing changes."""
+    """The record for the target and its consequences; None if nothing changes."""
     target = _Target(now, wanted)
     target.complete_reassignment()
     if around.elr_enabled:
@@ -103,7 +102,7 @@ def build_partition_change(
 
 @state_class
 class _Change:
-    """The fields of the record so far; None (and -2, -1) is unchanged."""
+    """Fields of the record so far; None, -2 and -1 mean unchanged."""
 
     leader: int
     isr: Replicas | None = None
@@ -113,13 +112,13 @@ class _Change:
 
 
 def _shrinks(now: PartitionImage, change: _Change) -> bool:
-    """Whether somebody leaves the ISR while the leader stays."""
+    """Whether the ISR shrinks while the leader stays."""
     stays = change.leader == NO_LEADER_CHANGE
     return stays and change.isr is not None and not set(now.isr) <= set(change.isr)
 
 
 class _Target:
-    """Where the partition is to go; the steps adjust it one after the other."""
+    """Target state, adjusted step by step."""
 
     def __init__(self, now: PartitionImage, wanted: PartitionTarget) -> None:
         self.now = now
@@ -131,8 +130,8 @@ class _Target:
         self.elr = now.elr
 
     def complete_reassignment(self) -> None:
-        """Once all that are added are in sync, those to be removed go (KIP-455). Who is both was wanted
-        by an earlier reassignment, and counts for neither."""
+        """Complete the reassignment once all added replicas are in the ISR (KIP-455). A replica
+        that is both added and removed counts for neither."""
         if not (self.removing or self.adding):
             return
         isr = without_replicas(self.isr, self.removing)
@@ -148,7 +147,7 @@ class _Target:
         self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 
     def work_out_elr(self, min_isr: int) -> None:
-        """Who leaves an ISR that falls below the minimum still has all that is committed."""
+        """Replicas that leave an ISR below min.insync.replicas become eligible."""
         if len(self.isr) >= min_isr:
             self.elr = ()
             return
@@ -159,7 +158,7 @@ class _Target:
         self.elr = tuple(sorted(eligible - lost))
 
     def elect(self, around: PartitionChangeContext) -> tuple[int, bool]:
-        """The new leader, -1 for none or -2 for no change; and whether the election is unclean."""
+        """The new leader (-1: none, -2: unchanged), and whether the election is unclean."""
         leader, unclean = self._choose(around)
         return (NO_LEADER_CHANGE, False) if leader == self.now.leader else (leader, unclean)
 
@@ -193,7 +192,8 @@ class _Target:
 
 
 def _last_known_leader(now: PartitionImage, leader: int) -> Replicas | None:
-    """Who led last is noted when nobody does any more, and forgotten when somebody does again."""
+    """Set the last known leader when the partition becomes leaderless; clear it after an
+    election."""
     if leader == NO_LEADER and now.leader >= 0 and not now.last_known_elr:
         return (now.leader,)
     if leader >= 0 and now.last_known_elr:
@@ -243,6 +243,6 @@ def _target_directories(
 
 
 def without_replicas(replicas: Iterable[int], gone: Iterable[int]) -> Replicas:
-    """`replicas` in their order, those in `gone` left out."""
+    """`replicas` without those in `gone`, in order."""
     left_out = set(gone)
     return tuple(each for each in replicas if each not in left_out)

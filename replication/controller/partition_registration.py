@@ -1,4 +1,5 @@
-"""A partition's state from its records, and its record from the state (KIP-631, KIP-858, KIP-966)."""
+"""Converts partitions between records and state (Kafka's `PartitionRegistration`; KIP-631, 858,
+966)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ NO_RECOVERY_CHANGE = -1
 
 
 def partition_from_record(record: PartitionRecord) -> PartitionImage:
-    """The state that a PartitionRecord spells out. Raises InvalidMetadata."""
+    """State of a PartitionRecord. Raises InvalidMetadata."""
     return PartitionImage(
         replicas=tuple(record.replicas),
         directories=_directories(tuple(record.directories), len(record.replicas)),
@@ -32,7 +33,7 @@ def partition_from_record(record: PartitionRecord) -> PartitionImage:
 
 
 def merge_partition_change(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
-    """The state after a change: the partition epoch goes up, the leader epoch if a leader is named."""
+    """State after a change: the partition epoch increases, the leader epoch if a leader is set."""
     replicas = before.replicas if record.replicas is None else tuple(record.replicas)
     directories = before.directories if record.directories is None else tuple(record.directories)
     led = record.leader != NO_LEADER_CHANGE
@@ -62,7 +63,7 @@ def merge_partition_change(before: PartitionImage, record: PartitionChangeRecord
 
 
 def _directories(directories: tuple[UUID, ...], replicas: int) -> tuple[UUID, ...]:
-    """One for each replica; what was written before there were directories has none."""
+    """One directory per replica; records before KIP-858 have none."""
     if all(each == MIGRATING for each in directories):
         return (MIGRATING,) * replicas
     if len(directories) != replicas:
@@ -71,8 +72,7 @@ def _directories(directories: tuple[UUID, ...], replicas: int) -> tuple[UUID, ..
 
 
 def partition_record(topic_id: UUID, index: int, partition: PartitionImage) -> PartitionRecord:
-    """The record that spells a state out. An ELR is told where there is one: it outlives the feature, if
-    that is turned off, until the partition changes."""
+    """PartitionRecord of a state. An ELR is written even if the feature is disabled."""
     from odradek.protocol.schemas.topic_records import PartitionRecord
 
     return PartitionRecord(

@@ -1,11 +1,9 @@
-"""Large changes in small steps: what a broker's coming or going means for thousands of partitions.
+"""Splits the partition updates of a broker change into batches, with other requests in between.
 
-A decision about a partition takes some 20 µs, and as much again until it is in the log. So the
-controller goes through the partitions concerned some at a time, with others' requests in between, and
-only then through the operation itself, which decides what is left. Each step looks at the partitions as
-they are by then: one that was changed or deleted meanwhile needs no decision, or another one. What the
-operations say of plans that are not atomic holds here too: should the controller fail after some of the
-steps, the next one finds a state to go on from.
+A decision and its record take about 40 µs, and a broker may have thousands of partitions. So the
+controller updates them in batches before or after the operation itself, which updates the rest.
+Each batch uses the current image. After a failover in between, the new controller finds a valid
+state.
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ from odradek.replication.controller.leader_and_isr import (
 from odradek.seams.values import value_class
 
 PARTITIONS_PER_BATCH: Final = 30
-"""Partitions of one step: about a millisecond, with what it takes to write the records."""
+"""Partitions per batch: about 1 ms."""
 
 Key = tuple[UUID, int]
-"""(topic id, partition)"""
+"""(topic id, partition) of a partition."""
 
 
 @value_class
 class PartitionUpdateBatches:
-    """The partitions concerned, and what is decided for some of them."""
+    """The partitions to update, and the function that decides on a batch of them."""
 
     keys: Sequence[Key]
     decide: Callable[[MetadataImage, Iterator[PartitionRef]], list[Any]]
@@ -58,7 +56,7 @@ class PartitionUpdateBatches:
 def remove_from_isrs(
     image: MetadataImage, broker_id: int, *, unclean_election: bool = False
 ) -> PartitionUpdateBatches:
-    """Others lead what the broker leads; it is in no in-sync set any more, but where it is the last."""
+    """Remove the broker from ISRs and elect other leaders, except where it is the last member."""
 
     def decide(image: MetadataImage, places: Iterator[PartitionRef]) -> list[Any]:
         still = (place for place in places if broker_id in place[2].isr)
@@ -76,7 +74,7 @@ def remove_from_offline_directories(
     *,
     unclean_election: bool = False,
 ) -> PartitionUpdateBatches:
-    """As `remove_from_isrs`, of what the broker keeps in these directories."""
+    """Like `remove_from_isrs`, for replicas in these directories."""
     keys = [
         key
         for each in directories
@@ -89,9 +87,9 @@ def remove_from_offline_directories(
 def update_for_previous_incarnation(
     image: MetadataImage, registration: BrokerRegistration, *, unclean_election: bool = False
 ) -> PartitionUpdateBatches:
-    """What a broker's last end means, before it registers again. Nothing where it is the same one.
+    """Partition updates before a broker registers again; none for the same incarnation.
 
-    Raises KafkaError where it may not register as it is.
+    Raises KafkaError if the registration is not valid.
     """
     check_registration(image, registration)
     existing = image.brokers.get(registration.id)
@@ -112,15 +110,14 @@ def update_for_previous_incarnation(
 def elect_for_leaderless_partitions(
     image: MetadataImage, *, unclean_election: bool = False
 ) -> PartitionUpdateBatches:
-    """Somebody serves again: partitions that waited for it get a leader."""
+    """Elect leaders for leaderless partitions after a broker was unfenced."""
     return _lead(partitions_without_leader(image), unclean_election)
 
 
 def elect_for_electable_partitions(
     image: MetadataImage, *, unclean_election: bool = False
 ) -> PartitionUpdateBatches:
-    """As `elect_for_leaderless_partitions`, where that came to no end: of partitions that an eligible replica could
-    lead."""
+    """Elect leaders for leaderless partitions that have an eligible replica."""
     return _lead(electable_partitions(image), unclean_election)
 
 

@@ -1,4 +1,4 @@
-"""Adding partitions to topics, and telling in which directory a replica is."""
+"""CreatePartitions: adding partitions to topics (KIP-195)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class NewPartitions:
-    """`count` is the new total; `assignments` the replicas of each new one, or None."""
+    """`count` is the new total; `assignments` are the replicas of the new partitions, or None."""
 
     topic: str
     count: int
@@ -57,7 +57,7 @@ def create_partitions(
     validate_only: bool = False,
     charge: MutationCharge = no_mutation_quota,
 ) -> ControllerResult[list[PartitionsResult]]:
-    """One answer for each topic, in the order asked (KIP-195)."""
+    """Results per topic, in request order (KIP-195)."""
     counts: dict[str, int] = {}
     for each in wanted:
         counts[each.topic] = counts.get(each.topic, 0) + 1

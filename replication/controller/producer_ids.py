@@ -1,4 +1,4 @@
-"""Blocks of producer ids (KIP-730)."""
+"""Allocation of producer id blocks (KIP-730)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ProducerIdBlock:
 def allocate_producer_ids(
     image: MetadataImage, broker_id: int, broker_epoch: int
 ) -> ControllerResult[ProducerIdBlock]:
-    """The next block, for this broker alone.
+    """Allocate the next block to this broker.
 
-    Raises KafkaError(stale_broker_epoch), or unknown_server_error once 2^63 ids are used up.
+    Raises KafkaError(stale_broker_epoch), or unknown_server_error when all ids are used.
     """
     from odradek.protocol.schemas.cluster_records import ProducerIdsRecord
 

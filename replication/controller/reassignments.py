@@ -1,12 +1,9 @@
-"""Moving partitions to other brokers: begun, cancelled and listed (KIP-455, KIP-860).
+"""Partition reassignments: start, cancel, list (KIP-455, KIP-860).
 
-A reassignment is a state of the partition: `adding_replicas` are to join, `removing_replicas` go once
-all that are added are in sync. It completes with the change that fulfils it, which `build_partition_change`
-sees to; where there is nothing to add, that is at once.
-
-A reassignment takes the place of the one before. Who was being added and is not wanted any more is both,
-added and to be removed: removed at the end, and not waited for. (Kafka 4.3 waits for it, in vain. And
-where nothing is to be removed any more, it removes what it was to remove before.)
+`adding_replicas` join, and `removing_replicas` leave once all added ones are in the ISR;
+`build_partition_change` completes this. A new reassignment replaces the current one. A replica
+added by the old one and not wanted by the new one is both adding and removing: it is removed at the
+end and not waited for. (Kafka 4.3 waits for it, and may remove replicas of the old reassignment.)
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class Reassignment:
-    """`replicas` is where the partition is to be; None cancels what is under way."""
+    """`replicas` is the target; None cancels the current reassignment."""
 
     topic: str
     partition: int
@@ -51,9 +48,9 @@ def alter_reassignments(
     allow_replication_factor_change: bool = True,
     unclean_election: bool = False,
 ) -> ControllerResult[list[KafkaError | None]]:
-    """One answer for each partition, None where it is under way or done.
+    """Errors per partition; None if it is in progress or complete.
 
-    `unclean_election` is what holds for topics that set nothing.
+    `unclean_election` is the default for topics without the config.
     """
     records: list[Any] = []
     responses: list[KafkaError | None] = []
@@ -99,8 +96,8 @@ def _begun(
     partition: PartitionImage,
     target: Sequence[int],
 ) -> Any:
-    """What is not in the target goes, also what an earlier reassignment was adding: that stays among
-    the added ones, too, so that cancelling still knows what there was at first."""
+    """Start a reassignment. Replicas of an earlier one stay in `adding`, so that a cancellation
+    can revert them."""
     removing = without_replicas(partition.replicas, target)
     adding = without_replicas(target, partition.replicas)
     return build_partition_change(
@@ -117,7 +114,7 @@ def _begun(
 
 
 def _check_factor_kept(partition: PartitionImage, target: Sequence[int]) -> None:
-    """A reassignment under way counts as done: what it adds is there, what it removes is not."""
+    """Compare with the replication factor after the current reassignment."""
     present = {*partition.replicas, *partition.adding_replicas} - {*partition.removing_replicas}
     if len(present) != len(target):
         raise ItemRefused(
@@ -133,7 +130,7 @@ def _cancelled(
     partition: PartitionImage,
     unclean_election: bool,
 ) -> Any:
-    """Back to the replicas there were. Raises ItemRefused."""
+    """Revert to the original replicas. Raises ItemRefused."""
     if not partition.is_reassigning:
         raise ItemRefused(ErrorCode.no_reassignment_in_progress)
     replicas = without_replicas(partition.replicas, partition.adding_replicas)
@@ -165,7 +162,7 @@ def _cancelled(
 def list_reassignments(
     image: MetadataImage, wanted: Iterable[tuple[str, Sequence[int]]] | None
 ) -> list[tuple[str, dict[int, PartitionImage]]]:
-    """The partitions under way, of those asked for or (None) of all, by topic."""
+    """Partitions in reassignment by topic; None requests all topics."""
     if wanted is None:
         wanted = [(name, list(topic.partitions)) for name, topic in image.topics_by_name.items()]
     found = []

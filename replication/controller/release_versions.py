@@ -1,7 +1,7 @@
-"""Releases as Kafka names them, and which levels of features a cluster of one begins with.
+"""Release versions of Kafka, and the feature levels of a new cluster (KIP-1022).
 
-A release is a level of `metadata.version`; the other features' levels follow from it, unless somebody
-asks for others (KIP-1022). The tables are those of Kafka 4.3.
+A release version is a level of `metadata.version`, which determines the default levels of other
+features. The tables are those of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RELEASE_VERSIONS: Final[Mapping[int, str]] = dict(
         start=MINIMUM_METADATA_VERSION,
     )
 )  # fmt: skip
-"""Level of metadata.version to the release's name."""
+"""Level of metadata.version to release version."""
 
 DEFAULT_SINCE: Final[Mapping[str, tuple[int, ...]]] = {
     KRAFT_VERSION: (21,),
@@ -44,17 +44,18 @@ DEFAULT_SINCE: Final[Mapping[str, tuple[int, ...]]] = {
     SHARE_VERSION: (28,),
     STREAMS_VERSION: (29,),
 }
-"""Feature to the releases (levels of metadata.version) from which its levels 1, 2 … are the default."""
+"""Feature to the metadata.version from which its levels 1, 2 … are the default."""
 
 SCRAM_SUPPORT: Final = 11  # 3.5-IV2
 
 
 class UnknownReleaseVersion(ValueError):
-    """There is no such release, or no such level of a feature; the text says which there are."""
+    """Unknown release version or feature level; the message lists the known ones."""
 
 
 def release_version_level(name: str) -> int:
-    """The metadata.version of "4.3-IV0", or the last one of "4.3" or "4.3.1". Raises UnknownReleaseVersion."""
+    """The metadata.version of "4.3-IV0", or the last one of "4.3" or "4.3.1". Raises
+    UnknownReleaseVersion."""
     short = ".".join(name.split(".")[:2])
     found = [
         level
@@ -70,12 +71,12 @@ def release_version_level(name: str) -> int:
 
 
 def default_level(feature: str, release: int) -> int:
-    """The level of a feature that a new cluster of that metadata.version has."""
+    """Default level of a feature at a metadata.version."""
     return sum(since <= release for since in DEFAULT_SINCE[feature])
 
 
 def parse_level(text: str) -> tuple[str, int]:
-    """`feature=level`. Raises UnknownReleaseVersion."""
+    """Parse `feature=level`. Raises UnknownReleaseVersion."""
     name, equals, level = text.partition("=")
     if not equals:
         raise UnknownReleaseVersion(
@@ -89,7 +90,7 @@ def parse_level(text: str) -> tuple[str, int]:
 
 
 def dependencies(feature: str, level: int) -> Mapping[str, int]:
-    """What other features' levels a level needs. Raises UnknownReleaseVersion for one there is not."""
+    """Required levels of other features. Raises UnknownReleaseVersion."""
     if feature == METADATA_VERSION:
         if level not in RELEASE_VERSIONS:
             raise UnknownReleaseVersion(f"Unknown metadata.version {level}")
@@ -105,11 +106,11 @@ def dependencies(feature: str, level: int) -> Mapping[str, int]:
 def initial_levels(
     release: str | None, wanted: Mapping[str, int], *, is_dynamic: bool
 ) -> dict[str, int]:
-    """The levels that a cluster is formatted with, kraft.version among them.
+    """Feature levels of a new cluster, including kraft.version.
 
-    `release` is its name, None for the newest; `wanted` are levels asked for; `is_dynamic` says
-    whether voters are in the log (kraft.version 1) or in the config. Raises UnknownReleaseVersion where they
-    do not fit together.
+    `release` is a release version, None for the newest; `wanted` are explicit levels; `is_dynamic`
+    means that voters are in the log (kraft.version 1). Raises UnknownReleaseVersion for
+    inconsistent levels.
     """
     unknown = [name for name in wanted if name not in (METADATA_VERSION, *DEFAULT_SINCE)]
     if unknown:

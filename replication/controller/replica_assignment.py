@@ -1,4 +1,4 @@
-"""The replicas of new partitions, chosen by hand or by the placer, and their first state."""
+"""Validation of manual replica assignments, and the first state of a new partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from odradek.replication.controller.leader_and_isr import default_directory
 def check_manual_assignment(
     image: MetadataImage, replicas: Sequence[int], replication_factor: int | None
 ) -> None:
-    """Raises ItemRefused unless these are registered brokers, each once, and as many as before."""
+    """Raise ItemRefused unless the brokers are registered, distinct, and `replication_factor`
+    many."""
     if not replicas:
         raise _invalid("The manual partition assignment includes an empty replica list.")
     previous = None
@@ -41,7 +42,7 @@ def _invalid(reason: str) -> ItemRefused:
 
 
 def initial_partition(image: MetadataImage, replicas: Sequence[int]) -> PartitionImage | None:
-    """A new partition: all serving replicas in sync, the first of them leads; None if none serve."""
+    """A new partition with all active replicas in its ISR; None if no replica is active."""
     isr = tuple(broker for broker in replicas if image.is_active(broker))
     if not isr:
         return None

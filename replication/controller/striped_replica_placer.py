@@ -1,8 +1,8 @@
-"""Where new replicas go: striped over racks, then over the brokers of a rack, as Kafka does it.
+"""Places replicas across racks and brokers (Kafka's `StripedReplicaPlacer`).
 
-Each partition starts one rack, and within a rack one broker, further than the one before. Starting
-points are random. Brokers that serve come before fenced ones, and lead. Once as many partitions were
-placed as there are serving brokers, all orders are shuffled, lest the same sets of brokers meet again.
+Each partition starts at the next rack, and at the next broker of a rack. Starting points are
+random. Unfenced brokers precede fenced ones and become leaders. The orders are shuffled after as
+many partitions as there are unfenced brokers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class InvalidReplicationFactor(KafkaError):
-    """There are not the brokers for so many replicas."""
+    """Not enough brokers for the replication factor."""
 
     code = ErrorCode.invalid_replication_factor
 
 
 @dataclass(slots=True)
 class _Ring:
-    """Brokers that are handed out in turn; the start moves on with each round."""
+    """Brokers of a rack in rotation; the start advances with each round."""
 
     brokers: list[int] = field(default_factory=list)
     offset: int = 0
@@ -60,7 +60,7 @@ class _Rack:
 
 
 class StripedReplicaPlacer:
-    """Places the partitions of one request, one after the other."""
+    """Places the partitions of one request."""
 
     def __init__(self, image: MetadataImage, entropy: Entropy) -> None:
         self._entropy = entropy
@@ -82,7 +82,7 @@ class StripedReplicaPlacer:
         self._offset = entropy.below(len(self._names)) if self._names else 0
 
     def check(self, replication_factor: int) -> None:
-        """Raises InvalidReplicationFactor with Kafka's reason."""
+        """Raise InvalidReplicationFactor with Kafka's message."""
         if replication_factor <= 0:
             raise InvalidReplicationFactor(
                 f"Invalid replication factor {replication_factor}: the replication factor must be "
@@ -100,7 +100,7 @@ class StripedReplicaPlacer:
             )
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """The replicas of the next partition, the leader first; `check` was called before."""
+        """Replicas of the next partition, leader first; call `check` before."""
         if self._round == self._serving and self._serving > 1:
             self._shuffle()
             self._round = 0
