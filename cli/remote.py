@@ -211,7 +211,7 @@ class Look:
             None if self.metadata is None else self.metadata.known,
             old_before_ms=self.old_before_ms,
             wanted=self._is_wanted,
-            is_doubtful=self._is_doubtful,
+            may_have_more_metadata=self._is_doubtful,
         )
         async for page in listing(self.objects, self.seams):
             found = audit.take(page)
@@ -233,7 +233,7 @@ class Look:
             hint(f"odradek: {gap}")
 
     def _is_doubtful(self, partition: TopicIdPartition) -> bool:
-        return self.metadata is not None and self.metadata.is_doubtful(partition)
+        return self.metadata is not None and self.metadata.may_have_more_metadata(partition)
 
     def _is_wanted(self, partition: TopicIdPartition) -> bool:
         return not self.args.topics or partition.topic in self.args.topics

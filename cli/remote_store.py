@@ -140,7 +140,7 @@ class MetadataTopicConsumer:
         """Whether there is a record that cannot be read, and is not passed over."""
         return not self._unreadable.keys() <= self._passed_over
 
-    def is_doubtful(self, partition: TopicIdPartition) -> bool:
+    def may_have_more_metadata(self, partition: TopicIdPartition) -> bool:
         """Whether brokers may know segments of it that are not known here."""
         doubtful = {each.partition for each, _ in self._topic.begins_late}
         doubtful.update(where for where, _ in self._unreadable.keys() - self._passed_over)

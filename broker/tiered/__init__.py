@@ -1,1 +1,2 @@
-"""Tiered storage in a broker (KIP-405): loaded where `remote.log.storage.system.enable` is true alone."""
+"""Tiered storage of a broker (KIP-405), imported only if `remote.log.storage.system.enable` is
+true."""

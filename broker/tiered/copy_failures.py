@@ -1,9 +1,9 @@
-"""Whether copies to the remote store work, as the operator is told: early, and not once for each partition.
+"""Log messages about failing copies to the remote tier: early, and not once per partition.
 
-A copy takes two: the store, and the topic of the metadata. While copies fail nothing that is not copied
-may leave the disk, which fills. The first failure is told at once, then every minute which of the two
-failed last and for how long, how much waits, and how much room there is; and at last that it is over.
-All of it without I/O: lines of text come out.
+A copy needs the store and the metadata topic. While copies fail, segments stay on the disk, which
+fills. The first failure is logged at once, then every minute the component that failed last, the
+duration, the backlog and the free space, and finally the recovery. No I/O; the methods return the
+messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REMIND_SECONDS = 60.0
 
 
 class FailingComponent(Enum):
-    """What fails, as the lines name it."""
+    """Component that fails, with its name in messages."""
 
     STORE = "the remote store"
     METADATA = f"topic {METADATA_TOPIC}"
@@ -26,7 +26,7 @@ class FailingComponent(Enum):
 
 @value_class
 class CopyBacklog:
-    """What waits to be copied, and the free space of the disk that has least of it, in bytes."""
+    """Bytes that wait to be copied, and the free space of the fullest disk, in bytes."""
 
     partitions: int
     size_bytes: int
@@ -34,14 +34,14 @@ class CopyBacklog:
 
 
 class CopyFailureMonitor:
-    """See the module. Times are monotonic, in seconds."""
+    """Tracks the partitions whose copies fail. Times are monotonic, in seconds."""
 
     def __init__(self) -> None:
         self._failing: dict[object, None] = {}
         self._since: float | None = None
-        self._told_at = 0.0
-        self._culprit = FailingComponent.STORE
-        self._culprit_since = 0.0
+        self._logged_at = 0.0
+        self._component = FailingComponent.STORE
+        self._component_since = 0.0
         self._reason = ""
 
     @property
@@ -49,7 +49,7 @@ class CopyFailureMonitor:
         return self._since is not None
 
     def seconds_away(self, now: float) -> float:
-        """For how long copies have failed; 0 while they work."""
+        """Duration of the failure; 0 while copies succeed."""
         return 0.0 if self._since is None else now - self._since
 
     def failed(
@@ -57,26 +57,26 @@ class CopyFailureMonitor:
         partition: object,
         reason: str,
         now: float,
-        culprit: FailingComponent = FailingComponent.STORE,
+        component: FailingComponent = FailingComponent.STORE,
     ) -> str | None:
-        """A round of this partition did; what to say, if anything."""
+        """A copy task failed; returns the message to log, or None."""
         self._failing[partition] = None
         self._reason = reason
-        if self._since is None or culprit is not self._culprit:
-            self._culprit, self._culprit_since = culprit, now
+        if self._since is None or component is not self._component:
+            self._component, self._component_since = component, now
         if self._since is not None:
             return None
-        self._since = self._told_at = now
+        self._since = self._logged_at = now
         where = "to the remote store"
-        if culprit is FailingComponent.METADATA:
-            where = f"while {culprit.value} takes nothing"
+        if component is FailingComponent.METADATA:
+            where = f"while {component.value} is unavailable"
         return (
             f"segments cannot be copied {where} ({reason}): nothing that is not copied leaves the"
             " disk"
         )
 
     def worked(self, partition: object, now: float) -> str | None:
-        """A round of this partition went well; what to say, if anything."""
+        """A copy task succeeded; returns the message to log, or None."""
         self._failing.pop(partition, None)
         if self._since is None or self._failing:
             return None
@@ -84,17 +84,17 @@ class CopyFailureMonitor:
         return f"segments are copied to the remote store again, after {seconds:.0f} s"
 
     def forget(self, partition: object, now: float) -> str | None:
-        """It is not copied here any more."""
+        """The partition is not copied here any more."""
         return self.worked(partition, now) if partition in self._failing else None
 
     def is_reminder_due(self, now: float) -> bool:
-        return self._since is not None and now - self._told_at >= REMIND_SECONDS
+        return self._since is not None and now - self._logged_at >= REMIND_SECONDS
 
     def reminder(self, backlog: CopyBacklog, now: float) -> str:
-        """What to say once a minute while it lasts."""
-        self._told_at = now
+        """Message to log every minute during a failure."""
+        self._logged_at = now
         free = "" if backlog.free_bytes is None else f"; {human_bytes(backlog.free_bytes)} are free"
         return (
-            f"{self._culprit.value} has failed for {now - self._culprit_since:.0f} s ({self._reason}):"
+            f"{self._component.value} has failed for {now - self._component_since:.0f} s ({self._reason}):"
             f" {human_bytes(backlog.size_bytes)} of {backlog.partitions} partitions wait on the disk{free}"
         )

@@ -1,16 +1,13 @@
-"""What a leader does to have its partition's closed segments in the remote tier.
+"""Copy task of a partition's leader (KIP-405's RLMCopyTask), with the copy quota and the summary of
+copied segments.
 
-A round copies what is to be copied by then, one segment after the other, as `storage/tiered/copy_candidates.py`
-says; how far that has come is told to the log, whose local retention goes by it. Whoever leads no more
-is cancelled, wherever it is: what it leaves unfinished `SegmentOperations` sees to the end.
+A run copies the candidate segments (`storage/tiered/copy_candidates.py`) one after another and sets
+the log's highest copied offset, on which local retention depends. The task is cancelled when
+leadership ends; `SegmentOperations` then completes or deletes the copy in progress.
 
-What a leader does to have a summary of its partition's remote segments beside them (`summary.py`), for
-who reads history without asking brokers.
-
-It is put before the leader's first copy, so that a reader does not go by one of a leader before, whose
-history may have gone another way: where nothing is copied yet, that one only goes. Then it is put after every few copies, and has what is finished up to where this
-one has copied. What lies behind, readers list. Its rows are taken from the metadata some at a time, with
-turns of others in between.
+A summary (`summary.py`) is written before the leader's first copy, so that readers do not use one
+of an earlier leader with another lineage; if nothing is copied yet, the earlier ones are only
+deleted. Afterwards it is written every few copies, with all finished segments up to the last copy.
 """
 
 from __future__ import annotations
@@ -50,14 +47,14 @@ from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadata
 from odradek.storage.tiered.summary import SummaryBuilder
 
 TURN_SECONDS = 30.0
-"""After so long a partition with many segments to copy lets others have its place."""
+"""Maximum duration of a run, so that other partitions can copy."""
 HOPS_A_STEP = 100
-"""So many copies are looked up between two turns of others."""
+"""Segments that are looked up before other tasks run."""
 
 
 class CopyQuota:
-    """`remote.log.manager.copy.max.bytes.per.second`, all partitions together: a segment begins when
-    what went before is within the limit, and may exceed it itself."""
+    """Quota `remote.log.manager.copy.max.bytes.per.second` of all partitions: a segment starts when
+    earlier ones are within the limit, and may exceed it itself."""
 
     def __init__(self, settings: RemoteLogSettings, clock: Clock) -> None:
         self._clock = clock
@@ -70,7 +67,7 @@ class CopyQuota:
         )
 
     async def wait(self, size_bytes: int) -> None:
-        """Return when a segment of that size may go."""
+        """Wait until a segment of that size may be copied."""
         async with self._turn:
             while (seconds := self._quota.seconds_left(self._clock.monotonic())) > 0:
                 self.throttled_ms.record(seconds * 1000)
@@ -80,7 +77,7 @@ class CopyQuota:
 
 @value_class
 class CopyTaskContext:
-    """What the copiers of all partitions share."""
+    """Collaborators that the copy tasks of all partitions share."""
 
     node_id: int
     seams: Seams
@@ -91,7 +88,7 @@ class CopyTaskContext:
 
 
 class CopyTask:
-    """Of one partition, while this node leads it."""
+    """Copies the segments of one partition while this node leads it."""
 
     def __init__(self, partition: Partition, id: TopicIdPartition, tools: CopyTaskContext) -> None:
         self._partition = partition
@@ -100,11 +97,11 @@ class CopyTask:
         self._tools = tools
         self._summary = SummaryWriter(id, partition.leading_since, tools.metadata, tools.work)
         self._handed_over: int | None = None
-        """Where the copy ends that failed last: it may be published all the same, later."""
+        """End offset of the copy that failed last; it may still be published later."""
 
     async def round(self) -> bool:
-        """See the module; True if others are to have their turn before the rest. Raises what the store,
-        the metadata or the disk does, and TaskEnded."""
+        """One run; True if it ended early for other partitions. Raises errors of the store, the
+        metadata and the disk, and TaskEnded."""
         self._tools.work.check_published(self._id)
         copied = await update_highest_copied_offset(self._tools.metadata, self._id, self._log)
         handed_over, self._handed_over = self._handed_over, None
@@ -116,10 +113,10 @@ class CopyTask:
             if clock.monotonic() > ends_at:
                 return True
             if sealed.end_offset <= self._log.highest_copied_offset:
-                continue  # it was before, and something older was missing
+                continue  # it is copied already; an older segment was missing
             await self._tools.quota.wait(sealed.size_bytes)
             if sealed.end_offset < self._log.log_start_offset:
-                continue  # it was deleted meanwhile
+                continue  # the log has deleted it meanwhile
             await self._summary.before_copy(sealed.base_offset)
             try:
                 self._handed_over = sealed.end_offset
@@ -128,7 +125,7 @@ class CopyTask:
             except OffsetOutOfRange:
                 if sealed.segment in self._log.segment_list.all:
                     raise
-                return True  # deleted just now, or its log has moved: what is there is found anew
+                return True  # deleted meanwhile, or the log moved to another directory: list the segments again
             except CustomMetadataTooLarge as error:
                 raise TaskEnded(str(error)) from error
             await self._summary.copied(sealed.end_offset)
@@ -169,13 +166,14 @@ class CopyTask:
 async def update_highest_copied_offset(
     metadata: RemoteLogMetadataManager, id: TopicIdPartition, partition_log: PartitionLog
 ) -> int:
-    """Find out how far a log is copied, and tell it; -1: not at all (T-31, T-53).
+    """Look up the log's highest copied offset, set it in the log, and return it; -1 if nothing is
+    copied (T-31, T-53).
 
-    What is on the disk counts as copied only as far as there are copies of it, one behind the other: the
-    highest offset that was ever copied says nothing of copies that were deleted since, as when a topic
-    was not tiered for a while. Raises RemoteStorageError.
+    A local segment counts as copied only if a contiguous sequence of copies exists, because copies
+    may have been deleted since, for example while the topic was not tiered. Raises
+    RemoteStorageError.
 
-    Whoever is cancelled tells the log nothing: another role may have begun, for which that is unknown yet.
+    If it is cancelled it does not change the log, because the partition may have a new role.
     """
     await trio.lowlevel.checkpoint_if_cancelled()
     highest = find_highest_copied_offset(
@@ -203,13 +201,13 @@ async def update_highest_copied_offset(
 log = logging.getLogger("odradek.tiered")
 
 COPIES_BEHIND_MIN, BEHIND_OF_ROWS = 8, 1024
-"""So many copies may lie behind a summary, or a 1024th of what it has: it is written whole each time, and
-readers open what lies behind one by one."""
+"""Copies until the summary is written again, or 1/1024 of its rows. It is rewritten completely, and
+readers open the manifests of the segments behind it."""
 LOOKED_AT_A_STEP = 32
 
 
 class SummaryWriter:
-    """Of one partition, in one leadership, which began in `leader_epoch`."""
+    """Writes the summaries of one partition during one leadership, which started in `leader_epoch`."""
 
     def __init__(
         self,
@@ -223,12 +221,12 @@ class SummaryWriter:
         self._metadata = metadata
         self._work = work
         self._rows: int | None = None
-        """Of the one that was put last; None before that."""
+        """Rows of the last summary; None before the first one."""
         self._copies_behind = 0
 
     async def before_copy(self, start_offset: int) -> None:
-        """A segment that begins there is about to be copied. Raises what the store does: a copy that readers
-        cannot see would be worse than none."""
+        """Call before the copy of a segment that starts there. Raises errors of the store: a copy
+        that readers cannot see is worse than a delayed one."""
         if self._rows is None:
             self._rows = 0
             try:
@@ -238,18 +236,20 @@ class SummaryWriter:
                 raise
 
     async def copied(self, end_offset: int) -> None:
-        """A segment that ends there was copied. If a summary is due and cannot be put, a later copy will
-        have it put."""
+        """Call after the copy of a segment that ends there. If the summary cannot be written, a
+        later copy retries it."""
         self._copies_behind += 1
         if self._copies_behind > max(COPIES_BEHIND_MIN, (self._rows or 0) // BEHIND_OF_ROWS):
             try:
                 await self._put(end_offset + 1)
             except KafkaError as error:
-                log.info("the summary of %s is put later: %s", self._id, error)
+                log.info(
+                    "cannot write the summary of %s, a later copy retries it: %s", self._id, error
+                )
 
     async def _put(self, before_offset: int) -> None:
-        """In place of those of leaders before, which may tell of what is not our history. Where nothing is
-        finished there is none."""
+        """Write a summary and delete those of earlier leaders; only delete them if no segment is
+        finished."""
         builder = await self._built(before_offset)
         if len(builder):
             await self._work.put_summary(self._id, self._leader_epoch, builder)
@@ -258,7 +258,7 @@ class SummaryWriter:
         self._rows, self._copies_behind = len(builder), 0
 
     async def _built(self, before_offset: int) -> SummaryBuilder:
-        """An empty one also if the segments are of no kind that has one."""
+        """Summary of the finished segments; empty if the format cannot hold one of them."""
         builder = SummaryBuilder()
         for number, segment in enumerate(self._metadata.segments(self._id), 1):
             if segment.start_offset >= before_offset:

@@ -1,8 +1,10 @@
-"""What a leader does to have its partition's remote segments go when their time has come.
+"""Expiration task of a partition's leader (KIP-405's RLMExpirationTask): deletes remote log
+segments by retention.
 
-A round moves the log's start first, so that followers know of it before the first object goes, and then
-deletes what `storage/tiered/remote_retention.py` says: announced one after the other, deleted several at once. A
-segment whose objects cannot be deleted now does not keep others.
+A run advances the log start offset first, so that followers receive it before an object is deleted.
+It then deletes the segments that `storage/tiered/remote_retention.py` selects: deletions are
+published one after another, and objects are deleted concurrently. A segment that cannot be deleted
+does not block others.
 """
 
 from __future__ import annotations
@@ -45,17 +47,17 @@ log = logging.getLogger("odradek.tiered")
 
 @value_class
 class ExpirationTaskContext:
-    """What the expirers of all partitions share."""
+    """Collaborators that the expiration tasks of all partitions share."""
 
     clock: Clock
     metadata: RemoteLogMetadataManager
     work: SegmentOperations
     deletions: trio.CapacityLimiter
-    """How many go at once, of all partitions."""
+    """Limits the concurrent deletions of all partitions."""
 
 
 class ExpirationTask:
-    """Of one partition, while this node leads it."""
+    """Deletes the expired remote log segments of one partition while this node leads it."""
 
     def __init__(
         self,
@@ -65,32 +67,35 @@ class ExpirationTask:
         *,
         lacks_leader_epochs: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`lacks_leader_epochs`: the log has forgotten epochs that are in the remote tier. What is of them would
-        seem to be of another log, so that nothing goes but what was never finished."""
+        """`lacks_leader_epochs`: the log has lost leader epochs of offsets in the remote tier.
+        Their segments would seem to be outside the lineage, so only incomplete copies and
+        deletions are processed."""
         self._partition = partition
         self._id = id
         self._tools = tools
         self._lacks_leader_epochs = lacks_leader_epochs
         self._is_start_known = False
         self.remote_bytes = 0
-        """Of this lineage (S-02), as of the last round; so are these, for gauges (S-04)."""
+        """Size of the remote segments of this lineage at the last run (S-02). The following
+        attributes are gauges too (S-04)."""
         self.remote_size_ms = 0
         self.metadata_count = 0
         self.to_delete_segments = 0
         self.to_delete_bytes = 0
         self.filled_percent = 0
-        """What both tiers have of retention.bytes, and the disk of local.retention.bytes; 0 without such."""
+        """Percentage of retention.bytes in both tiers, and below of local.retention.bytes on the
+        disk; 0 without limit."""
         self.filled_local_percent = 0
 
     async def round(self) -> bool:
-        """See the module. Raises what the store or the metadata does."""
+        """One run. Raises errors of the store and the metadata."""
         await update_highest_copied_offset(self._tools.metadata, self._id, self._partition.log)
         if not self._is_start_known and not self._lacks_leader_epochs():
             self._find_start()
         decided = await self._decide()
         if decided.log_start_offset is not None:
-            self._start_at(decided.log_start_offset, "retention of the remote tier")
-        expired = [each for each in decided.expired if self._may_go(each)]
+            self._start_at(decided.log_start_offset, "remote retention")
+        expired = [each for each in decided.expired if self._may_delete(each)]
         self.to_delete_segments = len(expired)
         self.to_delete_bytes = sum(each.segment.size_bytes for each in expired)
         await _delete(self._tools, expired, self._deleted)
@@ -100,19 +105,20 @@ class ExpirationTask:
         self.to_delete_segments -= 1
         self.to_delete_bytes -= segment.size_bytes
 
-    def _may_go(self, expired: ExpiredSegment) -> bool:
-        """A new leader whose high watermark lags cannot move the log's start as far as it would: what
-        the log still begins with stays until it can."""
+    def _may_delete(self, expired: ExpiredSegment) -> bool:
+        """Whether the segment is below the log start offset. A new leader with a low high watermark
+        cannot advance it enough; such segments are kept until it can."""
         start = self._partition.log.log_start_offset
         return not expired.reason.moves_start or expired.segment.end_offset < start
 
     def _find_start(self) -> None:
-        """T-36: the leader before may have deleted further than this replica was told."""
+        """Set the log start offset of a new leader (T-36): the previous leader may have deleted
+        more than this replica knows."""
         partition_log = self._partition.log
         start = find_log_start_offset(
             partition_log.epochs.entries, self._first_finished, partition_log.local_log_start_offset
         )
-        self._is_start_known = self._start_at(start, "the remote tier does")
+        self._is_start_known = self._start_at(start, "first remote log segment")
 
     def _first_finished(self, epoch: int) -> int | None:
         for each in self._tools.metadata.segments(self._id, epoch):
@@ -121,7 +127,7 @@ class ExpirationTask:
         return None
 
     def _start_at(self, offset: int, reason: str) -> bool:
-        """Move the log's start up, as far as is replicated; whether that was far enough."""
+        """Advance the log start offset up to the high watermark; whether it reached `offset`."""
         partition_log = self._partition.log
         if offset > partition_log.log_start_offset:
             self._partition.delete_before(min(offset, partition_log.high_watermark), reason)
@@ -132,7 +138,7 @@ class ExpirationTask:
         config, epochs = partition_log.config, partition_log.epochs.entries
         lacks_leader_epochs = self._lacks_leader_epochs()
         began = tools.clock.monotonic()
-        copied_end = partition_log.highest_copied_offset + 1  # what lies behind it counts as local
+        copied_end = partition_log.highest_copied_offset + 1  # segments behind it count as local
         self.remote_bytes = tools.metadata.lineage_size(self._id, epochs, copied_end)
         self.remote_size_ms = int((tools.clock.monotonic() - began) * 1000)
         self.metadata_count = tools.metadata.segment_count(self._id)
@@ -163,7 +169,7 @@ class ExpirationTask:
         return decided
 
     def _left_over(self) -> Iterator[RemoteLogSegmentMetadata]:
-        """All that is not finished, and what is of epochs before the log's first."""
+        """Incomplete copies and deletions, and segments of epochs before the log's first."""
         metadata = self._tools.metadata
         yield from metadata.unfinished(self._id)
         earliest = self._partition.log.epochs.earliest
@@ -178,8 +184,8 @@ def _percent(size_bytes: int, limit_bytes: int) -> int:
 
 
 class RemoteDeletionTask:
-    """Of one partition, while this node leads it and its topic is tiered no more, with
-    remote.log.delete.on.disable: all goes that is in the remote tier."""
+    """Deletes all remote log segments of one partition that this node leads, after remote storage
+    was disabled for its topic with remote.log.delete.on.disable."""
 
     def __init__(
         self, partition: Partition, id: TopicIdPartition, tools: ExpirationTaskContext
@@ -190,11 +196,11 @@ class RemoteDeletionTask:
         self._is_removed = False
 
     async def round(self) -> bool:
-        """The log starts where the disk does, then what lies before is deleted. Raises what the store or
-        the metadata does."""
+        """Advance the log start offset to the local log start offset, then delete the remote
+        segments. Raises errors of the store and the metadata."""
         partition_log = self._partition.log
         start = min(partition_log.local_log_start_offset, partition_log.high_watermark)
-        self._partition.delete_before(start, "its topic is not tiered any more")
+        self._partition.delete_before(start, "remote storage is disabled for its topic")
         found = await self._find()
         await _delete(self._tools, found)
         if not self._is_removed and not self._tools.metadata.segment_count(self._id):
@@ -203,10 +209,10 @@ class RemoteDeletionTask:
         return len(found) == EXPIRED_AT_ONCE
 
     async def _find(self) -> list[ExpiredSegment]:
-        """The first that can go, with turns of others in between."""
+        """First segments that can be deleted; other tasks run in between."""
         found: list[ExpiredSegment] = []
         for number, segment in enumerate(self._tools.metadata.segments(self._id), 1):
-            if self._may_go(segment):
+            if self._may_delete(segment):
                 found.append(ExpiredSegment(segment, DeletionReason.NOT_TIERED))
             if len(found) == EXPIRED_AT_ONCE:
                 break
@@ -214,7 +220,7 @@ class RemoteDeletionTask:
                 await trio.lowlevel.checkpoint()
         return found
 
-    def _may_go(self, segment: RemoteLogSegmentMetadata) -> bool:
+    def _may_delete(self, segment: RemoteLogSegmentMetadata) -> bool:
         work, is_copy = self._tools.work, segment.state is SegmentState.COPY_SEGMENT_STARTED
         return not work.is_in_progress(segment) and (not is_copy or work.is_dangling(segment))
 
@@ -224,10 +230,10 @@ async def _delete(
     expired: Iterable[ExpiredSegment],
     on_deleted: Callable[[RemoteLogSegmentMetadata], None] = lambda segment: None,
 ) -> None:
-    """One after the other is given up, from the oldest on: whatever a crash leaves has no hole. Then their
-    objects go, several at once. A segment whose objects stay keeps others only where the store is away; one
-    that cannot be given up keeps those behind it, unless somebody else has deleted it. Raises the first
-    failure."""
+    """Publish the deletions one after another, from the oldest on, so that a crash leaves no gap,
+    and delete the objects concurrently. A failed deletion of objects stops the rest only if the
+    store is unavailable. A failed publication stops the rest unless another broker has deleted
+    the segment. Raises the first failure."""
     failures: list[KafkaError] = []
 
     async def delete(each: ExpiredSegment, begun: RemoteLogSegmentMetadata) -> None:
@@ -236,7 +242,7 @@ async def _delete(
         except KafkaError as error:
             failures.append(error)
         else:
-            log.info("%s is deleted: %s", each.segment.id, each.reason.value)
+            log.info("Deleted remote log segment %s: %s", each.segment.id, each.reason.value)
             on_deleted(each.segment)
         finally:
             tools.deletions.release_on_behalf_of(each.segment.id)

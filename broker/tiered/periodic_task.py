@@ -1,9 +1,9 @@
-"""A task of a partition that comes round every now and then: copies, expiry, what followers look up.
+"""Runs a task of a partition periodically: copy, expiration and follower tasks.
 
-After a round that went well the next is an interval away (T-11); after one that failed it is tried
-again with a pause that doubles each time, up to a limit, a part of it left to chance so that not all
-partitions knock at a store that comes back in the same moment (T-12). No error ends it: a copier that
-dies of one bad segment would let the disk fill without a word.
+The next run starts one interval after a success (T-11). After a failure it is retried with
+exponential backoff and jitter, so that not all partitions send requests at the same time when the
+store is available again (T-12). No error ends the task, because a copy task that ends lets the disk
+fill.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger("odradek.tiered")
 
 
 class TaskEnded(Exception):
-    """There is nothing more to be done for this partition in its present role."""
+    """The task ends for the current role of the partition."""
 
 
 class BackOff:
-    """The next pause, in seconds."""
+    """Computes the next backoff, in seconds."""
 
     def __init__(self, settings: RemoteLogSettings, entropy: Entropy) -> None:
         self._settings = settings
@@ -54,9 +54,8 @@ async def run_periodically(
     entropy: Entropy,
     on_outcome: Callable[[KafkaError | OSError | None], None] = lambda error: None,
 ) -> None:
-    """Come round until cancelled, or TaskEnded is raised. `one_round` says whether there is more to be
-    done at once; `on_outcome` hears what came of each: the error that is expected of stores and disks,
-    or None."""
+    """Run until cancelled or TaskEnded is raised. `one_round` returns whether to run again at once.
+    `on_outcome` receives the error of each run (of the store or the disk), or None."""
     back_off = BackOff(settings, entropy)
     while True:
         try:
@@ -69,8 +68,8 @@ async def run_periodically(
             on_outcome(error)
             log.debug("%s: %s", what, error)
             pause = back_off.next()
-        except Exception:  # ours, and this partition's alone
-            log.exception("%s met an error of its own, and goes on", what)
+        except Exception:  # a bug, which must not affect other partitions
+            log.exception("%s: unexpected error, the task continues", what)
             pause = back_off.next()
         else:
             on_outcome(None)

@@ -1,10 +1,11 @@
-"""What a consumer's fetch gets from the remote tier (T-32, T-33).
+"""Serves the partitions of a Fetch request whose offsets are only in the remote tier (T-32, T-33).
 
-The partitions of one fetch are read at once. The fetch is answered when all are done, or after
-remote.fetch.max.wait.ms with those that are; what was not done goes on, and is there for the next fetch.
-What fails is tried again until then, unless all others are done and brought something. A failure is then
-answered by UNKNOWN_SERVER_ERROR (T-34), at which a consumer asks again; so that this is not at once,
-what can't be helped takes a moment, too. Metadata that this node has not read yet is no failure.
+The partitions of one fetch are read concurrently. The response is sent when all are read, or after
+remote.fetch.max.wait.ms with those that are. Unfinished fetches of ranges continue, and the next
+request finds them in memory. A failed read is retried until then, unless all other partitions are
+complete and have records. The failure is then reported as UNKNOWN_SERVER_ERROR (T-34), after a
+short delay, because consumers retry at once. Metadata that this node has not read yet is no
+failure.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ if TYPE_CHECKING:
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 RESPONSE_BYTES_MAX = 8 << 20
-"""What one answer has from the remote tier: it stays in memory until its client took it, however slow that
-is, and is an eighth of what there is for all of them."""
+"""Maximum bytes from the remote tier in one response, an eighth of the range cache: they stay in
+memory until the client has received them."""
 FAILURE_SECONDS = 0.1
-"""How long a failure that is final is held back: who is told of it asks again at once."""
+"""Delay of a final failure, because the client retries at once."""
 _NO_FAILURE = (RemoteNotReady, RemoteFetchQuotaExceeded)
 
 
 class PendingRemoteRead(LogReadResult):
-    """Found to be in the remote tier; `size` is what is set aside for it until it is read."""
+    """Read of a partition that must be served from the remote tier; `size` is the reserved size
+    until it is read."""
 
     __slots__ = ("at_least_one", "failure", "is_known", "reserved_bytes")
 
@@ -49,7 +51,7 @@ class PendingRemoteRead(LogReadResult):
     def __init__(
         self, wanted: CachedPartition, partition: Partition, limits: FetchParams, size_bytes: int
     ) -> None:
-        """`size_bytes` were found before."""
+        """`size_bytes` is the size of the partitions that were read before."""
         log = partition.log
         respond = FetchedPartition(
             index=wanted.index,
@@ -64,7 +66,7 @@ class PendingRemoteRead(LogReadResult):
         self.reserved_bytes = max(int(self.at_least_one), min(wanted.max_bytes, left_bytes))
         self.failure: KafkaError | None = None
         self.is_known = False
-        """Whether a read of it has brought something, or has failed."""
+        """Whether a read has succeeded or failed."""
 
     @property
     def size(self) -> int:
@@ -97,8 +99,8 @@ def defer_remote_read(
     size_bytes: int,
     reads: RemoteReadService,
 ) -> LogReadResult:
-    """For a partition whose offset is in the remote tier: `read_remote` is to read it. Where nothing may
-    be read now (a quota), or nothing fits in, there is nothing."""
+    """Pending read for a partition whose offset is in the remote tier, for `read_remote`; an empty
+    result if the quota or the size limit of the response is exceeded."""
     pending = PendingRemoteRead(wanted, partition, limits, size_bytes)
     if not pending.reserved_bytes or reads.is_left_out():
         pending.reserved_bytes = 0
@@ -108,7 +110,7 @@ def defer_remote_read(
 
 
 async def read_remote(found: Sequence[LogReadResult], ctx: RequestContext) -> None:
-    """Read what was left for later. It stays in `found`, pinned."""
+    """Complete the deferred reads in `found`; their records are pinned."""
     tiering = ctx.services.tiered_storage
     assert tiering is not None
     pending = [
@@ -119,7 +121,7 @@ async def read_remote(found: Sequence[LogReadResult], ctx: RequestContext) -> No
 
 
 class _RemoteFetch:
-    """The remote part of one fetch."""
+    """Remote reads of one fetch request."""
 
     def __init__(
         self, pending: Sequence[PendingRemoteRead], ctx: RequestContext, reads: RemoteReadService
@@ -130,7 +132,7 @@ class _RemoteFetch:
         self._meter = ctx.services.metrics.meter
         self._reads = reads
         self._left = len(pending)
-        """Of which nothing is known yet: neither done nor failed."""
+        """Partitions that have neither succeeded nor failed yet."""
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
@@ -146,9 +148,9 @@ class _RemoteFetch:
         if any(each.reserved_bytes and each.failure is None for each in self._pending):
             self._meter("ExpiresPerSec").mark()
         for each in self._pending:
-            self._settle(each)
+            self._finish(each)
 
-    def _settle(self, pending: PendingRemoteRead) -> None:
+    def _finish(self, pending: PendingRemoteRead) -> None:
         failure, pending.reserved_bytes = pending.failure, 0
         if failure is None or isinstance(failure, _NO_FAILURE):
             return
@@ -165,13 +167,13 @@ class _RemoteFetch:
         while True:
             try:
                 await self._read_once(pending)
-                self._has_come(pending)
+                self._mark_known(pending)
                 return
             except InRemoteTier:
-                continue  # what was to be read from the disk has left it
+                continue  # local retention has deleted the segment meanwhile
             except KafkaError as error:
                 pending.failure = error
-                self._has_come(pending)
+                self._mark_known(pending)
                 if not (isinstance(error, RemoteStorageError) and error.retryable):
                     if isinstance(error, RemoteStorageError):
                         await self._clock.sleep(FAILURE_SECONDS)
@@ -179,14 +181,14 @@ class _RemoteFetch:
             await self._clock.sleep(backoff_seconds)
             backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
-    def _has_come(self, pending: PendingRemoteRead) -> None:
-        """It is done, or has failed. What fails is not waited for, if that is all that is left, and
-        there is something."""
+    def _mark_known(self, pending: PendingRemoteRead) -> None:
+        """A read has succeeded or failed. Failed reads are not retried if all others are complete
+        and there are records."""
         if not pending.is_known:
             pending.is_known = True
             self._left -= 1
         if self._left or all(each.failure is None for each in self._pending):
-            return  # nobody is left behind who tries again
+            return  # no read is being retried
         if any(each.respond.records for each in self._pending):
             self._scope.cancel()
 
@@ -206,7 +208,9 @@ class _RemoteFetch:
             committed=committed,
         )
         try:
-            limits.check_role(partition, wanted.current_leader_epoch)  # it may have taken long
+            limits.check_role(
+                partition, wanted.current_leader_epoch
+            )  # leadership may have changed meanwhile
         except KafkaError:
             found.unpin()
             raise
@@ -218,7 +222,8 @@ class _RemoteFetch:
             pending.put(found)
 
     async def _read_local(self, pending: PendingRemoteRead, offset: int) -> None:
-        """There is nothing up to where the local log begins (it was compacted once)."""
+        """Read from the local log start offset if compaction has removed all remote records before
+        it."""
         partition = pending.partition
         assert partition is not None
         read = await self._offload.run(

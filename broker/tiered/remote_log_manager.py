@@ -1,18 +1,18 @@
-"""RemoteLogManager: what this node does for each partition of a tiered topic, by its role (KIP-405).
+"""RemoteLogManager: runs the copy, expiration and follower tasks of this node's tiered partitions
+(KIP-405).
 
-| role | copies | expires | finds out how far the leader has copied |
+| role | copy task | expiration task | follower task |
 |---|---|---|---|
-| leads | yes | yes | |
-| leads, remote.log.copy.disable | | yes | |
-| leads, no more tiered, remote.log.delete.on.disable | | all of it | |
-| follows, or has no leader now | | of copies that it gave up | yes (T-53) |
-| no replica, not tiered | | | |
+| leader | yes | yes | |
+| leader, remote.log.copy.disable | | yes | |
+| leader, remote storage disabled with remote.log.delete.on.disable | | deletes all segments | |
+| follower, or no leader | | its own abandoned copies | yes (T-53) |
+| no replica, or not tiered | | | |
 
-Each of these is a task of the partition that comes round by itself (rounds.py), a number of them at a
-time. It begins when the metadata of the partition is read to the end and the store has what was copied
-(store_presence.py), or is away; it is cancelled when the role is another: what it had under way is then of a
-leadership that is over (T-38). Where a log has lost the leader epochs of what left its disk, and no copy of
-them can be read, copies go on and nothing expires.
+Each task runs periodically (periodic_task.py) in a pool. It starts when the metadata of the
+partition is read to its end and the store has the copied segments (remote_storage_check.py) or is
+unavailable. It is cancelled when the role changes (T-38). If a log has lost leader epochs of
+offsets in the remote tier and no copy of them can be read, copying continues and nothing expires.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ log = logging.getLogger("odradek.tiered")
 Name = tuple[str, int]
 DELETIONS_AT_ONCE = 10
 PARTITIONS_A_TURN = 50
-"""How many are looked at, about 10 µs each, before others have the loop."""
+"""Partitions per step, about 10 µs each."""
 
-_Rounds = tuple[str, Callable[[], Awaitable[bool]], trio.CapacityLimiter]
+_Task = tuple[str, Callable[[], Awaitable[bool]], trio.CapacityLimiter]
 
 
 class Role(enum.Enum):
     LEADS = "leads"
     LEADS_WITHOUT_COPIES = "leads, copies disabled"
-    REMOVES = "leads, tiered no more"
+    REMOVES = "leads, remote storage disabled"
     FOLLOWS = "follows"
 
     @property
@@ -92,7 +92,7 @@ class Role(enum.Enum):
 
 
 def role_of(partition: Partition) -> Role | None:
-    """None where nothing is to be done for it."""
+    """Role of the replica, or None if it has no tasks."""
     partition_log = partition.log
     if partition_log.failure is not None:
         return None
@@ -105,7 +105,7 @@ def role_of(partition: Partition) -> Role | None:
 
 
 class _Tiered:
-    """A partition of the table, in a role."""
+    """Tiered partition in one role, with its tasks."""
 
     def __init__(self, partition: Partition, id: TopicIdPartition, role: Role) -> None:
         self.partition = partition
@@ -115,15 +115,15 @@ class _Tiered:
         self.scope = trio.CancelScope()
         self.expirer: ExpirationTask | None = None
         self.lacks_leader_epochs = False
-        """It has epochs in the remote tier that are not known, for now."""
+        """Whether the log lacks leader epochs of offsets in the remote tier."""
         self.knows_copies = False
-        """It was found out what is copied already."""
+        """Whether the highest copied offset is known."""
         self.lag: tuple[int, int] | None = None
-        """Bytes and segments that wait to be copied, as of the last look; None where none are copied, and
-        where that is not known yet."""
+        """Bytes and segments that wait to be copied, at the last measurement; None if this node
+        does not copy or does not know the highest copied offset."""
 
     def is_as(self, partition: Partition, role: Role | None) -> bool:
-        """Whether what runs for it is what should."""
+        """Whether the running tasks fit the partition and the role."""
         return (
             self.partition is partition
             and self.role is role
@@ -132,7 +132,7 @@ class _Tiered:
 
 
 class RemoteLogManager:
-    """See the module. All but `run` is synchronous, on the loop."""
+    """Owner of the tasks of all tiered partitions. All but `run` is synchronous, on the event loop."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class RemoteLogManager:
         *,
         topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
     ) -> None:
-        """`topic_exists`: as far as this node knows by now."""
+        """`topic_exists`: whether this node's metadata image has the topic."""
         self._histories = LeaderEpochRecovery(metadata, storage, seams.offload)
         self._metadata = metadata
         self._logs = logs
@@ -181,10 +181,10 @@ class RemoteLogManager:
         metrics.gauge("remote-copy-throttle-time-max", lambda: throttled_ms.largest)
         metrics.before_looks(self._measure_lags)
 
-    # What the cluster decides
+    # Changes of the cluster
 
     def role_changed(self, partition: Partition) -> None:
-        """It was opened, changed hands, or has other configs."""
+        """The replica was opened, or its role or configuration changed."""
         name, role = (partition.topic, partition.index), role_of(partition)
         known = self._table.get(name)
         if known is not None and known.is_as(partition, role):
@@ -200,7 +200,7 @@ class RemoteLogManager:
         self._begin(name, _Tiered(partition, id, role))
 
     def gone(self, topic: str, index: int) -> None:
-        """The replica is not here any more, or its directory is offline, or it is not tiered."""
+        """The replica was removed, its log directory is offline, or it is not tiered."""
         known = self._table.get((topic, index))
         if known is not None:
             self._end((topic, index), known)
@@ -208,7 +208,7 @@ class RemoteLogManager:
             self._metrics.forget(topic=topic, partition=index)
 
     def configs_changed(self) -> None:
-        """Of the broker."""
+        """Apply changed broker configs."""
         self.copiers.total_tokens = self._settings.copiers
         self._expirers.total_tokens = self._settings.expirers
         self._followers.total_tokens = self._settings.followers
@@ -217,10 +217,10 @@ class RemoteLogManager:
         self._table[name] = begun
         self._add_gauges(name, begun)
         if self._nursery is not None:
-            self._nursery.start_soon(self._see_to, begun)
+            self._nursery.start_soon(self._run_tasks, begun)
 
     def _restart_partition(self, id: TopicIdPartition) -> None:
-        """In the role that it has."""
+        """Restart the tasks of a partition in its current role."""
         name = (id.topic, id.partition)
         known = self._table.get(name)
         if known is not None and known.id == id:
@@ -230,11 +230,11 @@ class RemoteLogManager:
     def _end(self, name: Name, known: _Tiered) -> None:
         del self._table[name]
         known.scope.cancel()
-        self._say(self._health.forget(known.id, self._seams.clock.monotonic()))
+        self._log(self._health.forget(known.id, self._seams.clock.monotonic()))
 
     def _segment_changed(self, segment: RemoteLogSegmentMetadata) -> None:
-        """A copy of what is still on the disk is given up, by whoever removes what is tiered no more: how far
-        the log is copied is looked up anew, before anything leaves the disk for that."""
+        """If the deletion of a copy starts whose records are still on the disk, look up the highest
+        copied offset again before local retention deletes anything."""
         known = self._table.get((segment.partition.topic, segment.partition.partition))
         is_given_up = segment.state is SegmentState.DELETE_SEGMENT_STARTED
         if known is None or known.id != segment.partition or not is_given_up:
@@ -244,38 +244,38 @@ class RemoteLogManager:
         if is_here and segment.start_offset <= partition_log.highest_copied_offset:
             partition_log.copies_unknown()
 
-    # What is done
+    # Tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Run the tasks until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
                 self.work.start(self._nursery)
                 for each in self._table.values():
-                    self._nursery.start_soon(self._see_to, each)
+                    self._nursery.start_soon(self._run_tasks, each)
                 self._nursery.start_soon(self._remind)
                 self._nursery.start_soon(self._presence.run)
                 task_status.started()
         finally:
             self._nursery = None
 
-    async def _see_to(self, tiered: _Tiered) -> None:
+    async def _run_tasks(self, tiered: _Tiered) -> None:
         with tiered.scope:
             tiered.partition.log.copies_unknown()
-            copied = await self._look_first(tiered)
+            copied = await self._prepare(tiered)
             if copied is None:
                 return
             tiered.knows_copies = True
             log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
             async with trio.open_nursery() as nursery:
                 if tiered.lacks_leader_epochs:
-                    nursery.start_soon(self._seek_history, tiered)
-                for what, one_round, pool in self._rounds_of(tiered):
-                    nursery.start_soon(self._come_round, tiered, what, one_round, pool)
+                    nursery.start_soon(self._restore_leader_epochs, tiered)
+                for what, one_round, pool in self._tasks_of(tiered):
+                    nursery.start_soon(self._run_task, tiered, what, one_round, pool)
 
-    async def _look_first(self, tiered: _Tiered) -> int | None:
-        """Up to where it is copied, once the metadata is read to the end, the store is there, or away, and
-        the log's history is complete; None if it was stopped meanwhile."""
+    async def _prepare(self, tiered: _Tiered) -> int | None:
+        """Highest copied offset, once the metadata is read to its end, the store was checked and
+        the log's leader epochs are complete; None if the partition was stopped."""
         back_off = BackOff(self._settings, self._seams.entropy)
         is_complete = False
         while True:
@@ -284,7 +284,7 @@ class RemoteLogManager:
                 if tiered.role is not Role.REMOVES:
                     await self._presence.look_for(tiered.id)
                 if not is_complete:
-                    await self._complete_history(tiered)
+                    await self._ensure_leader_epochs(tiered)
                     is_complete = True
                 await self.work.wait_for_pending_deletions(tiered.id)
                 return await update_highest_copied_offset(
@@ -292,27 +292,28 @@ class RemoteLogManager:
                 )
             except RemoteResourceNotFound:
                 return None
-            except KafkaError as error:  # it is read anew
+            except KafkaError as error:  # the metadata is read again
                 log.info("%s: %s", tiered.id, error)
                 await self._seams.clock.sleep(back_off.next())
 
-    async def _complete_history(self, tiered: _Tiered) -> None:
-        """Before anything is looked up by it, if the store answers at all."""
+    async def _ensure_leader_epochs(self, tiered: _Tiered) -> None:
+        """Restore missing leader epochs if the store responds; nothing uses them earlier."""
         tiered.lacks_leader_epochs = lacks_leader_epochs(tiered.partition.log)
         if tiered.lacks_leader_epochs:
-            error = await self._seek_history(tiered, until_responded=True)
+            error = await self._restore_leader_epochs(tiered, until_responded=True)
             if error is not None:
                 log.error(
-                    "%s: of what left the disk no copy's leader epochs can be read (%s): it is copied on,"
-                    " nothing of it expires, and consumers of that are told to ask again",
+                    "%s: cannot restore leader epochs of offsets that are only in the remote tier (%s):"
+                    " copying continues, nothing expires, and consumers cannot read these offsets",
                     tiered.id,
                     error,
                 )
 
-    async def _seek_history(
+    async def _restore_leader_epochs(
         self, tiered: _Tiered, *, until_responded: bool = False
     ) -> RemoteStorageError | None:
-        """Return when it is there; with `until_responded` also when none can be read: why."""
+        """Return when the epochs are restored; with `until_responded` also with the error if no
+        copy can be read."""
         back_off = BackOff(self._settings, self._seams.entropy)
         copies = tiered.role is Role.LEADS
         while True:
@@ -323,32 +324,32 @@ class RemoteLogManager:
                     if until_responded:
                         return error
                 elif until_responded and copies and not isinstance(error, RemoteNotReady):
-                    self._came(tiered, error)
+                    self._handle_outcome(tiered, error)
                 log.info("%s: its leader epochs cannot be restored yet: %s", tiered.id, error)
             else:
                 tiered.lacks_leader_epochs = False
                 return None
             await self._seams.clock.sleep(back_off.next())
 
-    def _rounds_of(self, tiered: _Tiered) -> list[_Rounds]:
+    def _tasks_of(self, tiered: _Tiered) -> list[_Task]:
         if tiered.role is Role.FOLLOWS:
-            return [("looking up copies", partial(self._look_up, tiered), self._followers)]
+            return [("follower task", partial(self._look_up, tiered), self._followers)]
         if tiered.role is Role.REMOVES:
             remover = RemoteDeletionTask(tiered.partition, tiered.id, self._expiring)
-            return [("removal", remover.round, self._expirers)]
+            return [("deletion task", remover.round, self._expirers)]
         expirer = tiered.expirer = ExpirationTask(
             tiered.partition,
             tiered.id,
             self._expiring,
             lacks_leader_epochs=lambda: tiered.lacks_leader_epochs,
         )
-        found: list[_Rounds] = [("expiry", expirer.round, self._expirers)]
+        found: list[_Task] = [("expiration task", expirer.round, self._expirers)]
         if tiered.role is Role.LEADS:
             copier = CopyTask(tiered.partition, tiered.id, self._copying)
-            found.append(("copying", copier.round, self.copiers))
+            found.append(("copy task", copier.round, self.copiers))
         return found
 
-    async def _come_round(
+    async def _run_task(
         self,
         tiered: _Tiered,
         what: str,
@@ -362,7 +363,9 @@ class RemoteLogManager:
             settings=self._settings,
             clock=self._seams.clock,
             entropy=self._seams.entropy,
-            on_outcome=partial(self._came, tiered) if what == "copying" else lambda error: None,
+            on_outcome=partial(self._handle_outcome, tiered)
+            if what == "copy task"
+            else lambda error: None,
         )
 
     async def _look_up(self, tiered: _Tiered) -> bool:
@@ -370,28 +373,28 @@ class RemoteLogManager:
         await self.work.delete_own(tiered.id)
         return False
 
-    # What the operator is told
+    # Logging and metrics
 
-    def _came(self, tiered: _Tiered, error: KafkaError | OSError | None) -> None:
+    def _handle_outcome(self, tiered: _Tiered, error: KafkaError | OSError | None) -> None:
         now = self._seams.clock.monotonic()
         if error is None:
-            self._say(self._health.worked(tiered.id, now))
+            self._log(self._health.worked(tiered.id, now))
         else:
             reason = error.message if isinstance(error, KafkaError) and error.message else error
             is_metadata = isinstance(error, RemoteMetadataUnavailable)
             culprit = FailingComponent.METADATA if is_metadata else FailingComponent.STORE
-            self._say(self._health.failed(tiered.id, str(reason), now, culprit))
+            self._log(self._health.failed(tiered.id, str(reason), now, culprit))
 
     async def _remind(self) -> None:
         while True:
             await self._seams.clock.sleep(REMIND_SECONDS)
             now = self._seams.clock.monotonic()
             if self._health.is_reminder_due(now):
-                self._say(self._health.reminder(await self._backlog(), now))
+                self._log(self._health.reminder(await self._backlog(), now))
 
     async def _measure_lags(self) -> None:
-        """After a long time without the store very much may wait. Where files cannot be looked at just now,
-        it is what it was: who copies them, or reads, finds out why."""
+        """Measure the copy lag of all partitions. If files cannot be examined, the old value
+        remains; the copy task reports the error."""
         for number, each in enumerate(list(self._table.values()), 1):
             with suppress(OSError, ValueError):
                 each.lag = _lag(each)
@@ -408,19 +411,19 @@ class RemoteLogManager:
                     self._seams.files.disk_usage, home.directory.path, lane=home.directory.lane
                 )
             except OSError:
-                continue  # its own watchers find out
+                continue  # the log directory's failure handler reports it
             free.append(usage.free_bytes)
         return CopyBacklog(
             len(waiting), sum(size for size, _ in waiting), min(free) if free else None
         )
 
     @staticmethod
-    def _say(line: str | None) -> None:
+    def _log(line: str | None) -> None:
         if line is not None:
             log.warning("%s", line)
 
     def _add_gauges(self, name: Name, tiered: _Tiered) -> None:
-        """S-04 and the lags; nothing where this node does not lead."""
+        """Gauges of S-04 and the lags; None while this node does not lead."""
         topic, index = name
 
         def add(metric: str, value: Callable[[], int | None]) -> None:
@@ -455,8 +458,7 @@ def _of_expirer(tiered: _Tiered, attribute: str) -> int | None:
 
 
 def _lag(tiered: _Tiered) -> tuple[int, int] | None:
-    """Bytes and segments that are closed and not copied; None where this node does not copy, or does not know
-    yet what is copied: all would seem to wait."""
+    """Bytes and segments that are inactive and not copied, or None."""
     partition_log = tiered.partition.log
     if (
         tiered.role is not Role.LEADS

@@ -1,6 +1,7 @@
-"""What a broker reads from the remote tier: the parts, what the configs allow, and what is counted.
+"""Reads of a broker from the remote tier: the caches and readers, their configuration, quota and
+metrics.
 
-`remote_fetch.py` has what Fetch asks for, `find_timestamp` is what ListOffsets does.
+`remote_fetch.py` uses it for Fetch, and `find_timestamp` serves ListOffsets.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ log = logging.getLogger("odradek.remote")
 
 CACHE_BYTES = "remote.log.index.file.cache.total.size.bytes"
 NOT_READY_SECONDS = 0.1
-"""How soon metadata that was not read to the end is asked again."""
+"""Retry interval while the metadata is not read to its end."""
 
 
 class RemoteReadService:
-    """See the module. `run` comes first; all is called on the loop."""
+    """Owns the index cache, the range cache and the readers. Call `run` first. Runs on the event
+    loop."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class RemoteReadService:
             limit_bytes=lambda: _cache_bytes(config),
             ttl_ms=config.get_int("remote.log.index.file.cache.ttl.ms"),
         )
-        self.pieces = SegmentRangeCache(
+        self.ranges = SegmentRangeCache(
             seams.offload,
             storage,
             self._running,
@@ -78,13 +80,13 @@ class RemoteReadService:
         )
         aborted = RemoteAbortedTransactions(metadata, self.indexes, seams.offload)
         aside = ResponseSpill(
-            seams.files, environment.directories.all[0].path, seams.offload, self.pieces
+            seams.files, environment.directories.all[0].path, seams.offload, self.ranges
         )
-        self.reads = RemoteLogReader(metadata, self.indexes, self.pieces, aborted, aside)
-        self._timestamps = RemoteTimestampLookup(metadata, self.indexes, self.pieces, seams.offload)
+        self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, aside)
+        self._timestamps = RemoteTimestampLookup(metadata, self.indexes, self.ranges, seams.offload)
         self._failing: dict[tuple[str, int], dict[UUID | None, int]] = {}
-        """Of partitions, the segments that could not be read, and at which offset; None where it was no
-        segment's fault."""
+        """Per partition, the segments that could not be read, with the offset; None if no segment
+        caused the error."""
         self.waiting = 0
         """Fetches that wait for the remote tier."""
         metadata.on_segment(self._segment_changed)
@@ -92,14 +94,14 @@ class RemoteReadService:
 
     def _show(self, environment: NodeEnvironment) -> None:
         gauge = environment.metrics.gauge
-        gauge("RemoteLogReaderTaskQueueSize", lambda: self.pieces.pending)
-        gauge("RemoteLogReaderAvgIdlePercent", lambda: self.pieces.idle_share)
+        gauge("RemoteLogReaderTaskQueueSize", lambda: self.ranges.pending)
+        gauge("RemoteLogReaderAvgIdlePercent", lambda: self.ranges.idle_share)
         gauge("NumDelayedOperations", lambda: self.waiting)
         gauge("remote-fetch-throttle-time-avg", lambda: self._throttled_ms.average)
         gauge("remote-fetch-throttle-time-max", lambda: self._throttled_ms.largest)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take over the indexes that an earlier run left, and read until cancelled."""
+        """Load the cached indexes of an earlier run, and serve reads until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await self.indexes.open()
@@ -107,20 +109,20 @@ class RemoteReadService:
             await trio.sleep_forever()
 
     def _running(self) -> trio.Nursery:
-        assert self._nursery is not None, "it runs not yet, or not any more"
+        assert self._nursery is not None, "the service is not running"
         return self._nursery
 
     @property
     def wait_seconds(self) -> float:
-        """How long a fetch waits for what is read (remote.fetch.max.wait.ms)."""
+        """Maximum duration of a remote read in a fetch (remote.fetch.max.wait.ms)."""
         return self._config.get_int("remote.fetch.max.wait.ms") / 1000
 
     def is_over_quota(self) -> bool:
-        """Whether nothing is to be read now (remote.log.manager.fetch.max.bytes.per.second)."""
+        """Whether remote.log.manager.fetch.max.bytes.per.second is exceeded."""
         return self._quota.is_exceeded(self._clock.monotonic())
 
     def is_left_out(self) -> bool:
-        """As `is_over_quota`, of a read that is wanted now: it counts as throttled."""
+        """Like `is_over_quota`, and record the throttle time of the read."""
         seconds = self._quota.seconds_left(self._clock.monotonic())
         if seconds <= 0:
             return False
@@ -128,7 +130,7 @@ class RemoteReadService:
         return True
 
     def failed(self, topic: str, index: int, offset: int, error: RemoteStorageError) -> None:
-        """A consumer is told so; the log says it once of each segment, until it goes well there again."""
+        """Log the failure of a read once per segment, until a read of it succeeds."""
         failing = self._failing.setdefault((topic, index), {})
         if error.segment_id not in failing:
             failing[error.segment_id] = offset
@@ -141,7 +143,7 @@ class RemoteReadService:
             is_there = found.records and found.base_offset <= offset < found.next_offset
             if segment_id is None or is_there:
                 del failing[segment_id]
-                text = "%s-%d is read from the remote tier again, at offset %d"
+                text = "%s-%d: reads from the remote tier succeed again at offset %d"
                 log.warning(text, topic, index, offset)
 
     def _fetched(self, size_bytes: int, seconds: float) -> None:
@@ -149,18 +151,18 @@ class RemoteReadService:
         self._fetch_timer.update(seconds * 1000)
 
     def _segment_changed(self, segment: RemoteLogSegmentMetadata) -> None:
-        """What is kept of one that is deleted goes."""
+        """Remove a deleted segment from the caches."""
         if segment.state >= SegmentState.DELETE_SEGMENT_STARTED and self._nursery is not None:
             where = segment.partition.topic, segment.partition.partition
             self._failing.get(where, {}).pop(segment.id.id, None)
-            self.pieces.forget([segment.id.id])
+            self.ranges.forget([segment.id.id])
             if self.indexes.has(segment.id.id):
                 self._nursery.start_soon(self.indexes.forget, [segment.id.id])
 
     def gone(self, topic: str, index: int) -> None:
-        """The replica is not here any more: so is what is kept for its readers."""
+        """The replica was removed: remove its segments from the caches."""
         self._failing.pop((topic, index), None)
-        self.pieces.forget(self.pieces.segments_of(topic, index))
+        self.ranges.forget(self.ranges.segments_of(topic, index))
         indexed = self.indexes.segments_of(topic, index)
         if indexed and self._nursery is not None:
             self._nursery.start_soon(self.indexes.forget, indexed)
@@ -168,9 +170,9 @@ class RemoteReadService:
     async def find_timestamp(
         self, partition_log: PartitionLog, timestamp: int | None
     ) -> TimestampAndOffset | None:
-        """The first record at or after `timestamp`, or with the largest there is (None), in both tiers
-        (T-39). It waits where the metadata is not read to the end. Raises RemoteStorageError, and what
-        the log's own search does."""
+        """First record at or after `timestamp`, or with the largest timestamp (None), in both tiers
+        (T-39). Waits until the metadata is read to its end. Raises RemoteStorageError and the
+        errors of the log."""
         while True:
             try:
                 if timestamp is None:
@@ -181,7 +183,7 @@ class RemoteReadService:
 
 
 def _cache_bytes(config: ServerConfig) -> int:
-    """By KIP-405's name of it, too (T-10), which gives way."""
+    """Limit of the index cache. KIP-405's name in MiB (T-10) is used if the other one is not set."""
     mebibytes = config.optional_int("remote.log.index.file.cache.total.size.mb")
     if mebibytes is None or config.is_set(CACHE_BYTES):
         return config.get_int(CACHE_BYTES)

@@ -1,18 +1,18 @@
-"""Whether the remote store is there that this node's partitions were copied to, found out at its start.
+"""Checks at the start whether the remote store is the one that the segments were copied to.
 
-A store that is away, or does not let us, is one thing: all goes on that can, and it is said at once, for the
-first copy may be hours away. One that answers, and has nothing of a partition of
-which segments were copied, is another: a disk that is not mounted, a bucket that was emptied, a wrong
-name. What is on the disks may then be all that there is: of such a partition nothing more leaves them,
-nothing is copied and nothing expires, until there is something of it. Nothing that is known of segments
-is given up either way. Once anything of any partition was found, nobody asks again.
+If the store is unavailable or denies access, everything that does not need it continues, and the
+problem is logged at once. If it responds and has no object of a partition with copied segments,
+then a disk is not mounted, the bucket was emptied, or the URL is wrong. The local segments may then
+be the only copies, so that partition neither copies nor expires nor deletes local segments until
+the store has an object of it. The metadata is kept in any case. Once an object of any partition was
+found, no more checks are made.
 
-| the store was found | a partition of which segments were copied |
+| the store | a partition with copied segments |
 |---|---|
-| there | goes on |
-| away | goes on; one after the other is asked for until the store answers |
-| to have nothing of it, and was not away before | is held, and asked for |
-| to have nothing of it, and was away before | is begun anew (`restart_partition`), and held then |
+| has objects | continues |
+| is unavailable | continues; one partition after another is checked until the store responds |
+| has none of its objects, and was not unavailable before | is held and checked again |
+| has none of its objects, and was unavailable before | is restarted (`restart_partition`) and then held |
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ log = logging.getLogger("odradek.tiered")
 
 
 class _Store(Enum):
-    """As far as is known."""
+    """Known state of the store."""
 
-    UNKNOWN = "nobody has found anything there yet"
-    AWAY = "it does not answer, or does not let us"
-    THERE = "it has something of what was copied: for good"
+    UNKNOWN = "no object was found yet"
+    AWAY = "it does not respond or denies access"
+    THERE = "it has objects; this state is final"
 
 
 class _Missed(Enum):
-    """A partition of which segments were copied, and nothing was found."""
+    """State of a partition whose copied segments were not found."""
 
-    HELD = "it waits for a store that has something of it"
-    GOES_ON = "the store is away; it is asked for by `run`"
+    HELD = "its tasks wait until the store has an object of it"
+    CONTINUES = "the store is unavailable; `run` checks it"
 
 
 class RemoteStorageCheck:
-    """See the module. On the loop."""
+    """Checks the store for the partitions of this node. Runs on the event loop."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class RemoteStorageCheck:
         *,
         restart_partition: Callable[[TopicIdPartition], None] = lambda partition: None,
     ) -> None:
-        """`restart_partition`: what is done for a partition is to end, and to begin with `look_for` again."""
+        """`restart_partition` ends the tasks of a partition and starts again with `look_for`."""
         self._restart_partition = restart_partition
         self._storage = storage
         self._metadata = metadata
@@ -75,27 +75,29 @@ class RemoteStorageCheck:
         self._missed: dict[TopicIdPartition, _Missed] = {}
         self._went_away = trio.Event()
         self._since: float | None = None
-        self._told: tuple[str, float] | None = None
+        self._logged: tuple[str, float] | None = None
 
     @property
     def is_missed(self) -> bool:
-        """Whether it is away, or has nothing of what was copied."""
+        """Whether the store is unavailable or lacks the objects of a partition."""
         return self._store is _Store.AWAY or bool(self._missed)
 
     async def look_for(self, partition: TopicIdPartition) -> None:
-        """Return when the store has something of it, or need not have, or is away. The partition's metadata
-        is read to the end; raises what that does."""
+        """Return when the store has an object of the partition, has none to have, or is
+        unavailable. The metadata of the partition must be ready; raises its errors."""
         back_off = BackOff(self._settings, self._seams.entropy)
-        is_sure = False  # what is just being deleted may be gone before this node has heard of it
+        is_sure = False  # objects may be deleted before this node has read the event
         try:
-            while not self._may_go_on(partition):
+            while not self._may_continue(partition):
                 async with self._turn:
-                    if self._may_go_on(partition):  # somebody else has found out meanwhile
+                    if self._may_continue(
+                        partition
+                    ):  # another partition has updated the state meanwhile
                         return
-                    has_some = await self._ask(partition)
+                    has_some = await self._check_objects(partition)
                 if has_some is False and is_sure and self._is_still_copied(partition):
                     self._missed[partition] = _Missed.HELD
-                    self._tell_missing(partition)
+                    self._log_missing(partition)
                 if has_some is False or partition in self._missed:
                     is_sure = True
                     await self._seams.clock.sleep(back_off.next())
@@ -104,49 +106,49 @@ class RemoteStorageCheck:
                 del self._missed[partition]
             self._end_if_over()
 
-    def _may_go_on(self, partition: TopicIdPartition) -> bool:
-        """By what is known. Who goes on though the store is away is asked for by `run`."""
+    def _may_continue(self, partition: TopicIdPartition) -> bool:
+        """Whether the partition may continue by the known state. `run` checks those that continue
+        while the store is unavailable."""
         if self._store is _Store.THERE or not self._is_copied(partition):
             return True
         if self._store is not _Store.AWAY or self._missed.get(partition) is _Missed.HELD:
             return False
-        self._missed[partition] = _Missed.GOES_ON
+        self._missed[partition] = _Missed.CONTINUES
         return True
 
     async def run(self) -> None:
-        """Until cancelled: see whether it lets us in, and while it was away ask again, for those that went
-        on."""
+        """Check the access, and check again after the store was unavailable; until cancelled."""
         async with self._turn:
-            await self._knock()
+            await self._check_access()
         while True:
             await self._went_away.wait()
             back_off = BackOff(self._settings, self._seams.entropy)
-            while self._store is _Store.AWAY or self._going_on():
+            while self._store is _Store.AWAY or self._continuing():
                 await self._seams.clock.sleep(back_off.next())
                 async with self._turn:
-                    await self._ask_again()
+                    await self._check_again()
             self._went_away = trio.Event()
             self._end_if_over()
 
-    def _going_on(self) -> list[TopicIdPartition]:
-        """The one first that has waited longest to be asked for."""
-        return [each for each, how in self._missed.items() if how is _Missed.GOES_ON]
+    def _continuing(self) -> list[TopicIdPartition]:
+        """Partitions that continue, longest waiting first."""
+        return [each for each, how in self._missed.items() if how is _Missed.CONTINUES]
 
-    async def _ask_again(self) -> None:
-        for partition in self._going_on():
+    async def _check_again(self) -> None:
+        for partition in self._continuing():
             del self._missed[partition]
             if not self._is_still_copied(partition):
                 continue
-            self._missed[partition] = _Missed.GOES_ON
-            if await self._ask(partition) is False:
+            self._missed[partition] = _Missed.CONTINUES
+            if await self._check_objects(partition) is False:
                 del self._missed[partition]
                 self._restart_partition(partition)
             return
-        await self._knock()
+        await self._check_access()
 
-    async def _knock(self) -> None:
-        """Ask for next to nothing, where nobody had to ask for anything."""
-        if self._store is _Store.THERE or self._going_on():
+    async def _check_access(self) -> None:
+        """Check the access if no partition needs a check."""
+        if self._store is _Store.THERE or self._continuing():
             return
         try:
             await self._seams.offload.run(self._storage.check_access, lane=OBJECTS_LANE)
@@ -155,7 +157,7 @@ class RemoteStorageCheck:
             return
         self._store = _Store.UNKNOWN
         if not self._missed:
-            self._tell_of_return()
+            self._log_recovery()
 
     def _is_copied(self, partition: TopicIdPartition) -> bool:
         finished = SegmentState.COPY_SEGMENT_FINISHED
@@ -164,11 +166,11 @@ class RemoteStorageCheck:
     def _is_still_copied(self, partition: TopicIdPartition) -> bool:
         try:
             return self._is_copied(partition)
-        except KafkaError:  # this node is no replica of it any more
+        except KafkaError:  # this node has no replica of it any more
             return False
 
-    async def _ask(self, partition: TopicIdPartition) -> bool | None:
-        """Whether it has anything of the partition; None if it does not answer."""
+    async def _check_objects(self, partition: TopicIdPartition) -> bool | None:
+        """Whether the store has an object of the partition; None if it is unavailable."""
         try:
             has_some = await self._seams.offload.run(
                 self._storage.has_any_of, partition, lane=OBJECTS_LANE
@@ -178,9 +180,9 @@ class RemoteStorageCheck:
             return None
         self._store = _Store.THERE if has_some else _Store.UNKNOWN
         if has_some:
-            for each in self._going_on():
+            for each in self._continuing():
                 del self._missed[each]
-            self._tell_of_return()
+            self._log_recovery()
         return has_some
 
     def _note_away(self, error: RemoteStorageError) -> None:
@@ -190,37 +192,43 @@ class RemoteStorageCheck:
         if isinstance(error, RemoteAccessDenied):
             what = "denied"
             line = (
-                f"the remote store denies access ({reason}): see to its credentials and what they"
-                " may do."
+                f"the remote store denies access ({reason}): check its credentials and permissions."
             )
         else:
-            what, line = "away", f"the remote store is away ({reason})."
-        self._tell(what, f"{line} Nothing can be copied, and what is nowhere else cannot be read")
+            what, line = "away", f"the remote store is unavailable ({reason})."
+        self._log(
+            what,
+            f"{line} Segments cannot be copied, and records that are only there cannot be read",
+        )
 
-    def _tell_missing(self, partition: TopicIdPartition) -> None:
-        self._tell(
+    def _log_missing(self, partition: TopicIdPartition) -> None:
+        self._log(
             "nothing of it",
-            f"the remote store has nothing of {partition}, of which segments were copied: is it not"
-            " mounted, was it emptied, or is it another one? Until it has something of it, none"
-            " of its segments is copied, leaves the disk or expires. If all is lost for good:"
+            f"the remote store has no object of {partition}, though segments were copied: check"
+            " that it is mounted, was not emptied and has the right URL. Until it has one, no"
+            " segment of it is copied or deleted. If the objects are lost for good:"
             " `odradek remote give-up`",
         )
 
-    def _tell(self, what: str, line: str) -> None:
-        """At once, and once a minute while it lasts."""
+    def _log(self, what: str, line: str) -> None:
+        """Log a problem at once and then every minute."""
         now = self._seams.clock.monotonic()
         if self._since is None:
             self._since = now
-        if self._told is None or self._told[0] != what or now - self._told[1] >= REMIND_SECONDS:
-            self._told = what, now
+        if (
+            self._logged is None
+            or self._logged[0] != what
+            or now - self._logged[1] >= REMIND_SECONDS
+        ):
+            self._logged = what, now
             log.error("%s", line)
 
-    def _tell_of_return(self) -> None:
+    def _log_recovery(self) -> None:
         if self._since is not None:
             seconds = self._seams.clock.monotonic() - self._since
-            log.warning("the remote store is there again, after %.0f s", seconds)
-            self._since = self._told = None
+            log.warning("the remote store is available again after %.0f s", seconds)
+            self._since = self._logged = None
 
     def _end_if_over(self) -> None:
         if not self.is_missed:
-            self._since = self._told = None
+            self._since = self._logged = None

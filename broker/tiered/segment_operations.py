@@ -1,13 +1,13 @@
-"""Copies and deletes segments, one step after the other as `segment_steps` has them.
+"""Executes copies and deletions of remote log segments, step by step (`segment_state_machine.py`).
 
-Those that somebody here is at work on are `in_progress`. A copy is given up with the leadership, or with its
-topic; a task of its own then deletes it, or publishes it where that was under way. Such a task also
-publishes what cannot be published at once: a copier's place is for copies. So a copy of this node that is
-not finished, and not in hand, never will be.
+`in_progress` has the segments that this broker works on. When leadership ends or the topic is
+deleted, a separate task deletes the copy in progress, or publishes it if it is complete. Such a
+task also publishes a copy that cannot be published at once, so that the copy task is free. So an
+incomplete copy of this node that is not in progress will never be completed.
 
-That a deletion begins is published by a task of its own, too, which goes on when whoever wanted it has to
-stop: what is on its way to the metadata topic cannot be taken back. Until it has arrived, the segment seems to
-count, and who begins anew waits for that (`wait_for_pending_deletions`).
+The start of a deletion is published by a separate task too, which continues if its caller is
+cancelled, because a record that is being sent cannot be recalled. Until it is read back the segment
+seems to count, so a new task waits for it (`wait_for_pending_deletions`).
 """
 
 from __future__ import annotations
@@ -56,26 +56,27 @@ log = logging.getLogger("odradek.tiered")
 
 _DELETING = frozenset({SegmentStep.PUBLISH_DELETE_STARTED, SegmentStep.PUBLISH_DELETE_FINISHED})
 DANGLING_MS = 10 * 60 * 1000
-"""How long a copy may take that another broker, which led before, may still be at."""
+"""Time after which an incomplete copy of another broker is deleted."""
 
 
 class CustomMetadataTooLarge(RemoteStorageError):
-    """A remote storage manager wants to keep more than remote.log.metadata.custom.metadata.max.bytes."""
+    """The custom metadata of the RemoteStorageManager exceeds
+    remote.log.metadata.custom.metadata.max.bytes."""
 
     retryable = False
 
 
 @state_class
-class _GivingUp:
-    """That a deletion begins, on its way to the metadata topic."""
+class _PendingDeletion:
+    """Start of a deletion that is being published."""
 
     is_known: trio.Event
-    """What came of it."""
+    """Set when the result is known."""
     failure: Exception | None
 
 
 class SegmentOperations:
-    """See the module."""
+    """Copies and deletes segments; shared by all tasks of the node."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class SegmentOperations:
         *,
         topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
     ) -> None:
-        """`topic_exists`: as far as this node knows by now."""
+        """`topic_exists`: whether this node's metadata image has the topic."""
         self._topic_exists = topic_exists
         self._node_id = node_id
         self._storage = storage
@@ -97,32 +98,31 @@ class SegmentOperations:
         self._metrics = metrics
         self._settings = settings
         self.in_progress: Counter[RemoteLogSegmentId] = Counter()
-        """How many here are at work on it."""
+        """Number of operations per segment."""
         self._to_publish: set[RemoteLogSegmentId] = set()
-        """Those in hand that are copied, and were not published so yet."""
+        """Segments in progress that are copied and not published yet."""
         self._nursery: trio.Nursery | None = None
-        self._giving_up: dict[TopicIdPartition, list[_GivingUp]] = {}
+        self._pending_deletions: dict[TopicIdPartition, list[_PendingDeletion]] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Copies that were given up are seen to their end in `nursery`, whoever leads by then."""
+        """Run tasks that complete abandoned copies in `nursery`."""
         self._nursery = nursery
 
     def is_in_progress(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether somebody here is at work on it."""
+        """Whether this broker is copying or deleting the segment."""
         return segment.id in self.in_progress
 
     def is_dangling(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Of a copy that is not finished, and not in hand: whether nobody goes on with it. One of ours was
-        given up, in this life of the node or an earlier one. Another broker, which led before, deletes
-        its own; until it has been silent for long, it may still be about to publish it."""
+        """Whether no broker continues an incomplete copy that is not in progress here. A copy of
+        this node was abandoned, maybe in an earlier run. Another broker deletes its own copies;
+        it may still publish one until DANGLING_MS have passed."""
         if segment.broker_id == self._node_id:
             return True
         return self._seams.clock.wall_ms() - segment.event_timestamp_ms > DANGLING_MS
 
     async def copy(self, segment: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
-        """Copy it, and return when that is known. Raises what went wrong, once nothing is left of the
-        copy, or what is left is left to expiry, or to `check_published`: KafkaError, or OSError of the
-        local disk."""
+        """Copy a segment and publish it. Raises KafkaError, or OSError of the local disk, after the
+        copy was deleted or left to the expiration task or `check_published`."""
         topic = segment.partition.topic
         self._metrics.meter("RemoteCopyRequestsPerSec", topic=topic).mark()
         try:
@@ -132,54 +132,60 @@ class SegmentOperations:
             raise
 
     def check_published(self, partition: TopicIdPartition) -> None:
-        """Raises RemoteMetadataUnavailable while there is a copy of it here of which nobody knows yet: what
-        is to be copied next follows from that."""
+        """Raise RemoteMetadataUnavailable while a copy of the partition is not published, because
+        the next segment to copy depends on it."""
         for each in self._metadata.unfinished(partition):
             if each.id in self._to_publish and each.state is SegmentState.COPY_SEGMENT_STARTED:
                 raise RemoteMetadataUnavailable(
-                    f"{each.id} is copied, and not published in {METADATA_TOPIC} yet"
+                    f"{each.id} is copied and not yet published in {METADATA_TOPIC}"
                 )
 
     async def begin_to_delete(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """Nobody is to read it from now on; it is returned as `delete` takes it. Raises KafkaError."""
+        """Publish the start of the deletion; returns the segment in its new state. Raises
+        KafkaError."""
         if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
             return segment
-        assert self._nursery is not None, "it runs not yet"
+        assert self._nursery is not None, "not started"
         await trio.lowlevel.checkpoint_if_cancelled()
-        going = _GivingUp(trio.Event(), RemoteMetadataUnavailable("the broker stops"))
-        self._giving_up.setdefault(segment.partition, []).append(going)
-        self._nursery.start_soon(self._give_up, segment, going)
+        going = _PendingDeletion(
+            trio.Event(), RemoteMetadataUnavailable("the broker is shutting down")
+        )
+        self._pending_deletions.setdefault(segment.partition, []).append(going)
+        self._nursery.start_soon(self._publish_deletion, segment, going)
         try:
             await going.is_known.wait()
             if going.failure is not None:
                 raise going.failure
         except KafkaError as error:
-            log.info("the deletion of %s cannot begin: %s", segment.id, error)
+            log.info("cannot start the deletion of %s: %s", segment.id, error)
             for meter in ("RemoteDeleteRequestsPerSec", "RemoteDeleteErrorsPerSec"):
                 self._metrics.meter(meter, topic=segment.partition.topic).mark()
             raise
         return replace(segment, state=SegmentState.DELETE_SEGMENT_STARTED)
 
-    async def _give_up(self, segment: RemoteLogSegmentMetadata, going: _GivingUp) -> None:
+    async def _publish_deletion(
+        self, segment: RemoteLogSegmentMetadata, going: _PendingDeletion
+    ) -> None:
         try:
             await self._publish(segment, SegmentState.DELETE_SEGMENT_STARTED)
             going.failure = None
-        except Exception as error:  # raised where it is awaited
+        except Exception as error:  # raised by the caller
             going.failure = error
         finally:
-            others = self._giving_up[segment.partition]
+            others = self._pending_deletions[segment.partition]
             others.remove(going)
             if not others:
-                del self._giving_up[segment.partition]
+                del self._pending_deletions[segment.partition]
             going.is_known.set()
 
     async def wait_for_pending_deletions(self, partition: TopicIdPartition) -> None:
-        """Return when no beginning of a deletion is on its way: what is copied is not known before."""
-        while going := self._giving_up.get(partition):
+        """Wait until no start of a deletion is being published; the highest copied offset is not
+        known before."""
+        while going := self._pending_deletions.get(partition):
             await going[0].is_known.wait()
 
     async def delete(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Delete it, in whatever state it is. Raises KafkaError: it is to be tried again later."""
+        """Delete a segment in any state. Raises KafkaError; retry later."""
         topic = segment.partition.topic
         self._metrics.meter("RemoteDeleteRequestsPerSec", topic=topic).mark()
         try:
@@ -191,7 +197,8 @@ class SegmentOperations:
     async def put_summary(
         self, partition: TopicIdPartition, leader_epoch: int, builder: SummaryBuilder
     ) -> None:
-        """Nothing of it stays if the topic was deleted meanwhile. Raises KafkaError, which counts as a copy's."""
+        """Store a summary, and delete it if the topic was deleted meanwhile. Raises KafkaError,
+        which is counted as a copy error."""
 
         def put() -> None:
             self._storage.put_summary(partition, leader_epoch, builder.encode())
@@ -207,11 +214,11 @@ class SegmentOperations:
                     await self.remove_summaries(partition)
 
     async def remove_summaries(self, partition: TopicIdPartition) -> None:
-        """Nothing is left of what they were of. Raises KafkaError."""
+        """Delete all summaries of a partition. Raises KafkaError."""
         await self._seams.offload.run(self._storage.remove_summaries, partition, lane=OBJECTS_LANE)
 
     async def delete_own(self, partition: TopicIdPartition) -> None:
-        """Delete the copies of this partition that this node has begun and given up. Raises KafkaError."""
+        """Delete the abandoned copies of this node. Raises KafkaError."""
         for segment in self._metadata.unfinished(partition):
             is_copy = segment.state is SegmentState.COPY_SEGMENT_STARTED
             if is_copy and segment.broker_id == self._node_id and not self.is_in_progress(segment):
@@ -225,13 +232,12 @@ class SegmentOperations:
         *,
         is_own: bool = False,
     ) -> None:
-        """To the end of the steps; `data` is that of a copy, which is handed over if it is cancelled, or
-        cannot be published at once.
-        `is_own`: it is a copy of this node that never counted yet. Raises what went wrong, unless it is over
-        all the same."""
+        """Run all steps. `data` is that of a copy; a separate task takes over if it is cancelled or
+        cannot be published at once. `is_own`: an incomplete copy of this node. Raises the first
+        failure, unless the goal was reached."""
         failure: KafkaError | OSError | None = None
         back_off = BackOff(self._settings, self._seams.entropy)
-        with self._taking_in_hand(segment):
+        with self._track(segment):
             try:
                 while not steps.is_finished:
                     try:
@@ -240,7 +246,7 @@ class SegmentOperations:
                         failure = failure or error
                         log.info("%s of %s failed: %s", steps.step.value, segment.id, error)
                         before = steps.step
-                        steps.advance(self._what_came(before, segment, error, is_own=is_own))
+                        steps.advance(self._classify_outcome(before, segment, error, is_own=is_own))
                         if steps.step is before:
                             if data is not None:
                                 raise
@@ -253,7 +259,12 @@ class SegmentOperations:
                 if data is not None and not steps.is_finished:
                     self._hand_over(steps.step, segment)
         if steps.step is SegmentStep.COPIED:
-            log.info("%s is copied: %d to %d", segment.id, segment.start_offset, segment.end_offset)
+            log.info(
+                "Copied remote log segment %s with offsets %d to %d",
+                segment.id,
+                segment.start_offset,
+                segment.end_offset,
+            )
             bytes_copied = self._metrics.meter(
                 "RemoteCopyBytesPerSec", topic=segment.partition.topic
             )
@@ -263,19 +274,19 @@ class SegmentOperations:
             raise failure
 
     @contextmanager
-    def _taking_in_hand(self, segment: RemoteLogSegmentMetadata) -> Iterator[None]:
+    def _track(self, segment: RemoteLogSegmentMetadata) -> Iterator[None]:
         self.in_progress[segment.id] += 1
         try:
             yield
         finally:
-            self._let_go(segment)
+            self._untrack(segment)
 
-    def _let_go(self, segment: RemoteLogSegmentMetadata) -> None:
+    def _untrack(self, segment: RemoteLogSegmentMetadata) -> None:
         self.in_progress[segment.id] -= 1
         if not self.in_progress[segment.id]:
             del self.in_progress[segment.id]
 
-    def _what_came(
+    def _classify_outcome(
         self,
         step: SegmentStep,
         segment: RemoteLogSegmentMetadata,
@@ -288,14 +299,16 @@ class SegmentOperations:
             if step in _DELETING:
                 return StepOutcome.REFUSED
             if step is SegmentStep.PUBLISH_COPY_FINISHED:
-                is_known = self._metadata.is_ready(segment.partition)  # then the segment is gone
+                is_known = self._metadata.is_ready(
+                    segment.partition
+                )  # then the segment was deleted
                 counts = is_gone and self._topic_exists(segment.partition.topic_id)
                 return StepOutcome.GONE if counts and not is_known else StepOutcome.REFUSED
         return StepOutcome.FAILED
 
     def _hand_over(self, step: SegmentStep, segment: RemoteLogSegmentMetadata) -> None:
-        """Its copier goes. `segment` has what the store said of it, if it was copied. It stays in hand,
-        also between attempts: nobody else is to begin with it."""
+        """Continue the operation of a cancelled copy task in a separate task. The segment stays in
+        progress, so that no other task starts with it."""
         if self._nursery is None or step is SegmentStep.PUBLISH_COPY_STARTED:
             return  # nothing is copied
         is_copied = step is SegmentStep.PUBLISH_COPY_FINISHED
@@ -303,18 +316,24 @@ class SegmentOperations:
         if is_copied:
             self._to_publish.add(segment.id)
         self._nursery.start_soon(
-            self._see_to_the_end, step if is_copied else SegmentStep.PUBLISH_DELETE_STARTED, segment
+            self._complete_abandoned,
+            step if is_copied else SegmentStep.PUBLISH_DELETE_STARTED,
+            segment,
         )
 
-    async def _see_to_the_end(self, step: SegmentStep, segment: RemoteLogSegmentMetadata) -> None:
-        """What is copied is published; else it is deleted, in the end, and let go."""
+    async def _complete_abandoned(
+        self, step: SegmentStep, segment: RemoteLogSegmentMetadata
+    ) -> None:
+        """Publish a complete copy or delete an incomplete one."""
         try:
-            await self._try_to_the_end(step, segment)
+            await self._retry_until_complete(step, segment)
         finally:
             self._to_publish.discard(segment.id)
-            self._let_go(segment)
+            self._untrack(segment)
 
-    async def _try_to_the_end(self, step: SegmentStep, segment: RemoteLogSegmentMetadata) -> None:
+    async def _retry_until_complete(
+        self, step: SegmentStep, segment: RemoteLogSegmentMetadata
+    ) -> None:
         back_off = BackOff(self._settings, self._seams.entropy)
         while True:
             steps = SegmentStateMachine(step)
@@ -322,9 +341,9 @@ class SegmentOperations:
                 await self._go(steps, segment, is_own=True)
                 return
             except KafkaError as error:
-                log.info("%s was given up, and is not deleted yet: %s", segment.id, error)
+                log.info("cannot delete the abandoned copy %s yet: %s", segment.id, error)
                 if steps.last is StepOutcome.GONE:
-                    return  # this node is no replica any more: others see whether it counts
+                    return  # this node has no replica any more; the leader decides about the copy
                 step = SegmentStep.PUBLISH_DELETE_STARTED
             await self._seams.clock.sleep(back_off.next())
 
@@ -337,7 +356,7 @@ class SegmentOperations:
         elif step is SegmentStep.COPY:
             assert data is not None
             custom = await run(self._storage.copy_segment, segment, data, lane=OBJECTS_LANE)
-            await trio.lowlevel.checkpoint_if_cancelled()  # whoever leads no more publishes nothing
+            await trio.lowlevel.checkpoint_if_cancelled()  # a deposed leader publishes nothing
             segment = replace(segment, custom_metadata=custom)
         elif step is SegmentStep.DELETE:
             await run(self._storage.delete_segment, segment, lane=OBJECTS_LANE)
@@ -346,9 +365,9 @@ class SegmentOperations:
         return segment
 
     async def _publish(self, segment: RemoteLogSegmentMetadata, state: SegmentState) -> None:
-        """A copy that is not finished is given up unless it is by the time that others hear so: what an
-        earlier life of this node has published may still be on its way, and whoever leads by now deletes
-        what is copied from its disk."""
+        """Publish the next state. The deletion of an incomplete copy is refused if the copy was
+        finished meanwhile: an event of an earlier run of this node may still arrive, and the
+        current leader may have deleted its local segment for it."""
         is_given_up = (
             state is SegmentState.DELETE_SEGMENT_STARTED
             and segment.state is SegmentState.COPY_SEGMENT_STARTED
@@ -369,6 +388,6 @@ class SegmentOperations:
         if custom is None or len(custom) <= limit:
             return None
         return CustomMetadataTooLarge(
-            f"the remote storage manager wants to keep {len(custom)} bytes with {segment.id};"
+            f"the custom metadata of {segment.id} has {len(custom)} bytes;"
             f" remote.log.metadata.custom.metadata.max.bytes allows {limit}"
         )

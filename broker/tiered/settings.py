@@ -1,4 +1,4 @@
-"""What the remote log manager is told by the broker's configs (T-11, T-12), as they are at the moment."""
+"""Broker configs of the RemoteLogManager (T-11, T-12), with their current values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from odradek.broker.config.server_config import ServerConfig
 
 
 class RemoteLogSettings:
-    """Times in seconds, sizes in bytes."""
+    """Current values; times in seconds, sizes in bytes."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -21,7 +21,7 @@ class RemoteLogSettings:
 
     @property
     def followers(self) -> int:
-        """Also by its older name."""
+        """Threads for follower tasks; the older name of the config is used if only that is set."""
         name, older = (
             "remote.log.manager.follower.thread.pool.size",
             "remote.log.manager.thread.pool.size",
@@ -32,7 +32,7 @@ class RemoteLogSettings:
 
     @property
     def interval_seconds(self) -> float:
-        """From the end of a round that went well to the next."""
+        """Time from the end of a successful run to the next one."""
         return self._config.get_int("remote.log.manager.task.interval.ms") / 1000
 
     @property
@@ -45,7 +45,7 @@ class RemoteLogSettings:
 
     @property
     def jitter(self) -> float:
-        """The part of a pause that is left to chance, up or down."""
+        """Random share of a backoff, up or down."""
         return self._config.get_float("remote.log.manager.task.retry.jitter")
 
     @property

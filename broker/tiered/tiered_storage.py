@@ -1,11 +1,13 @@
-"""The room of tiered storage in a broker (KIP-405): its parts, and what they are told.
+"""Tiered storage of a broker (KIP-405): creates its parts and forwards changes of the cluster to
+them.
 
-    the remote store · the metadata of what is in it → what this node does for a partition, by its role
-                                                     → what is read that is on no disk here any more
-                                                     → where a follower begins whose leader has not all
-                                                     → what is left of topics that were deleted
+    RemoteStorageManager, RemoteLogMetadataManager
+      → RemoteLogManager: tasks per partition
+      → RemoteReadService: Fetch and ListOffsets
+      → AuxiliaryState: followers whose leader has deleted local segments
+      → RemotePartitionRemover: segments of deleted topics
 
-It is opened where `remote.log.storage.system.enable` is true, and nothing of it is imported elsewhere.
+It is imported only if `remote.log.storage.system.enable` is true.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ async def open_tiered_storage(
     partitions: PartitionTable,
     endpoints: Sequence[Endpoint],
 ) -> TieredStorage:
-    """Once the broker's listeners are bound. Nothing is asked of the store, or of anybody, yet. Raises
-    WrongConfig for a config that makes no sense."""
+    """Create the parts after the listeners are bound; sends no request yet. Raises WrongConfig for
+    invalid configs."""
     config, seams = environment.config, environment.seams
     if config.get_str(METADATA_MANAGER) != TOPIC_BASED:
         raise WrongConfig(f"{METADATA_MANAGER} can only be {TOPIC_BASED}")
@@ -91,8 +93,8 @@ async def open_tiered_storage(
 
 
 def metadata_properties(config: ServerConfig) -> dict[str, str]:
-    """What the metadata manager is configured with (T-05): `remote.log.metadata.*`, and what is under its
-    own prefix, without that."""
+    """Properties of the RemoteLogMetadataManager (T-05): `remote.log.metadata.*`, and those with
+    its own prefix, without the prefix."""
     texts, prefix = config.layers.effective(), config.get_str(METADATA_IMPL_PREFIX)
     named = {name: text for name, text in texts.items() if name.startswith(METADATA_PREFIX)}
     own = {
@@ -102,7 +104,7 @@ def metadata_properties(config: ServerConfig) -> dict[str, str]:
 
 
 def _own_address(config: ServerConfig, endpoints: Sequence[Endpoint]) -> str:
-    """Where the listener is that the metadata manager's clients go to (T-06)."""
+    """Address of the listener for the clients of the RemoteLogMetadataManager (T-06)."""
     wanted = config.get_str(LISTENER).upper()
     return next(str(each.address) for each in endpoints if each.name == wanted)
 
@@ -118,7 +120,7 @@ def remover_settings(config: ServerConfig) -> RemoverSettings:
 
 
 class TieredStorage:
-    """See the module. All but `run` is synchronous, on the loop."""
+    """Parts of tiered storage. All but `run` is synchronous, on the event loop."""
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class TieredStorage:
         self.tier: RemoteTier = AuxiliaryState(
             metadata, storage, environment.seams.offload, on_built=self._built
         )
-        """Where followers begin."""
+        """Source of auxiliary state for followers."""
         self.reads = RemoteReadService(environment, storage, metadata)
         environment.metrics.gauge(
             "RemoteLogMetadataDamagedCount", lambda: self.metadata.damaged_partitions
@@ -174,7 +176,7 @@ class TieredStorage:
             ).mark()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Raises CannotStart where the topic of the metadata cannot be used."""
+        """Run until cancelled. Raises CannotStart if the metadata topic is unusable."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_at_the_end)
             nursery.start_soon(self._keep_metadata)
@@ -190,16 +192,16 @@ class TieredStorage:
             raise CannotStart(f"tiered storage: {unusable.exceptions[0]}") from None
 
     async def _close_at_the_end(self) -> None:
-        """So that a copy that is under way ends, in place of being waited for."""
+        """Close the store, so that copies in progress end."""
         try:
             await trio.sleep_forever()
         finally:
             self.storage.close()
 
-    # What the cluster decides
+    # Changes of the cluster
 
     def role_changed(self, partition: Partition) -> None:
-        """It was opened, or changed hands."""
+        """The replica was opened, or its role changed."""
         if partition.topic == METADATA_TOPIC:
             if partition.is_leader:
                 self.metadata.lead_metadata(partition.index)
@@ -209,7 +211,7 @@ class TieredStorage:
             self.manager.role_changed(partition)
 
     def gone(self, topic: str, index: int) -> None:
-        """The replica is not here any more, or its directory is offline."""
+        """The replica was removed, or its log directory is offline."""
         if topic == METADATA_TOPIC:
             self.metadata.resign_metadata(index)
         else:
@@ -217,12 +219,12 @@ class TieredStorage:
             self.reads.gone(topic, index)
 
     def topics_deleted(self, delta: MetadataDelta) -> None:
-        """Before their partitions are gone: what is in the remote tier of them is to go."""
+        """Delete the remote segments of deleted topics; call it before their replicas are removed."""
         if self._deleted.metadata_changed(delta):
             self._remover.topics_deleted(delta.deleted_topics)
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Take over configs, once the logs have them."""
+        """Apply changed configs, after the logs have them."""
         if any(kind == images.BROKER for kind, _ in delta.changed_configs):
             self.manager.configs_changed()
         topics = {name for kind, name in delta.changed_configs if kind == images.TOPIC}

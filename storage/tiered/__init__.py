@@ -1,12 +1,14 @@
-"""Segments in the remote tier (KIP-405): what one node knows of them, and how it copies and reads them.
+"""Tiered storage of one node (KIP-405): which segments the remote tier has, copying them and
+reading them.
 
-the words          metadata, errors, lineage
-the store          remote_storage (the interface), object_store with object_names, manifest, chunks and
-                   encryption; opening
-what it has        remote_metadata (the interface), metadata_view of partition_metadata, which is over
-                   segment_table, segment_row and epoch_segments; metadata_records, metadata_file; summary
-copies, deletions  sealed, copying, expiry, segment_steps
-reads              remote_reads, aborted and remote_timestamps, by way of pieces, index_cache with
-                   index_entries, batch_walk, response_spill, shared_calls
-accounts           audit, verification
+    terms              metadata, errors, leader_epoch_lineage
+    object storage     remote_storage_manager (interface), object_store, object_names, manifest, chunks,
+                       encryption, custom_metadata, remote_storage_settings
+    segment metadata   remote_log_metadata_manager (interface), remote_partition_metadata_store,
+                       remote_log_metadata_cache (over segment_table, segment_row, epoch_segments),
+                       metadata_records, metadata_snapshot_file, summary
+    copy, retention    copy_candidates, remote_retention, segment_state_machine
+    reads              remote_log_reader, remote_aborted_transactions, remote_timestamp_lookup (over
+                       segment_range_cache, remote_index_cache, index_lookup, batch_scanner, response_spill)
+    checks             audit, segment_verification
 """

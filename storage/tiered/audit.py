@@ -1,30 +1,31 @@
-"""Every object of the remote tier accounted for: what of it is whole, what is missing, what is garbage.
+"""Compares the objects of the remote tier with the metadata, and finds missing segments and
+garbage.
 
-A listing of the store comes in, each directory in the order of keys, beside what the metadata says; what stands how
-comes out. No I/O, and little memory: of segments with which all is well only their number and bytes
-are kept.
+The input is a listing of the store, each directory in key order, and the remote log segment
+metadata. The result is a status per segment. There is no I/O, and little memory: complete segments
+are only counted.
 
-| the metadata says | its objects | it stands |
+| metadata | objects | status |
 |---|---|---|
-| COPY_SEGMENT_FINISHED | all there | WHOLE |
+| COPY_SEGMENT_FINISHED | all | WHOLE |
 | COPY_SEGMENT_FINISHED | some missing | INCOMPLETE |
 | COPY_SEGMENT_FINISHED | none | MISSING |
-| COPY_SEGMENT_STARTED | any | COPYING: its leader goes on, or removes it |
-| DELETE_SEGMENT_STARTED | any | DELETING: its leader goes on |
-| not this segment, but its partition | any | DANGLING, once it is old enough; before YOUNG |
-| the same, but brokers may know more | any | UNCLEAR, once it is old enough |
-| nothing of the partition | any | FOREIGN: another cluster's, or the metadata is lost |
-| | no segment's | STRAY |
+| COPY_SEGMENT_STARTED | any | COPYING: the leader completes or deletes it |
+| DELETE_SEGMENT_STARTED | any | DELETING: the leader completes it |
+| the partition, but not this segment | any | DANGLING if it is old enough, else YOUNG |
+| the same, but brokers may have more metadata | any | UNCLEAR if it is old enough |
+| not even the partition | any | FOREIGN: of another cluster, or the metadata is lost |
+| | not a segment's object | STRAY |
 
-The summary of a partition's segments (`summary.py`) belongs to the partition: it is DANGLING where that was
-deleted and nothing is left but the summary, and else is not looked at.
+The summary of a partition (`summary.py`) is DANGLING if the partition was deleted and no segment
+remains; otherwise it is not checked.
 
-A copy is announced before its first object is put. So what was listed and is in no metadata that was read
-*after* the listing is nobody's: `recheck` is called then, and takes back what has changed meanwhile. The
-age is there for stores that list what they have late, and for clocks.
+A copy is published before its first object is put. So an object that was listed and is in no
+metadata read *after* the listing belongs to no segment: call `recheck` then, which also drops
+findings that changed meanwhile. The minimum age allows for delayed listings and clock differences.
 
-Without metadata, a manifest stands for it: it is put last and removed first. A partition without a
-single one is FOREIGN then: Kafka's LocalTieredStorage writes none.
+Without metadata, manifests are used instead: they are put last and deleted first. A partition
+without any manifest is FOREIGN then, because Kafka's LocalTieredStorage writes none.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ from odradek.storage.tiered.remote_storage_manager import IndexType
 NEEDED = tuple(
     suffix for suffix in SUFFIXES if suffix not in (IndexType.TRANSACTION.value, MANIFEST_SUFFIX)
 )
-"""What every whole segment has. Kafka's have no manifest."""
+"""Suffixes that every complete segment has. Kafka's segments have no manifest."""
 
 
 class SegmentStatus(Enum):
-    """See the module."""
+    """Result of the comparison for one segment or object; the module has the table."""
 
     WHOLE = "whole"
     INCOMPLETE = "incomplete"
@@ -76,7 +77,7 @@ class SegmentStatus(Enum):
 
     @property
     def is_loss(self) -> bool:
-        """Records cannot be read."""
+        """Whether records cannot be read."""
         return self in (SegmentStatus.INCOMPLETE, SegmentStatus.MISSING)
 
     @property
@@ -86,7 +87,7 @@ class SegmentStatus(Enum):
 
 @value_class
 class StoredSegment:
-    """What there is of a segment in the store; `objects` are by suffix."""
+    """Objects of a segment in the store, by suffix."""
 
     id: RemoteLogSegmentId
     start_offset: int
@@ -101,21 +102,22 @@ class StoredSegment:
         return max(each.modified_ms for each in self.objects.values())
 
     def missing(self, metadata: RemoteLogSegmentMetadata | None = None) -> list[str]:
-        """Suffixes; the manifest's where the log cannot be read without."""
+        """Missing suffixes, including the manifest if the log cannot be read without it."""
         has_form = metadata is not None and needs_manifest(metadata.custom_metadata)
         needed = (*NEEDED, MANIFEST_SUFFIX) if has_form else NEEDED
         return [suffix for suffix in needed if suffix not in self.objects]
 
     def removal_order(self) -> list[str]:
-        """The keys, the manifest first: it never outlives what it describes."""
+        """Keys in deletion order: the manifest first, so that it never outlives the objects that it
+        describes."""
         suffixes = sorted(self.objects, key=lambda suffix: suffix != MANIFEST_SUFFIX)
         return [self.objects[suffix].key for suffix in suffixes]
 
 
 @value_class
 class AuditFinding:
-    """How something stands. A MISSING segment has no `stored`; an object that is no segment's is `stray`,
-    and has nothing but its key."""
+    """Status of a segment or object. A MISSING segment has no `stored`; an object of no segment is
+    `stray` and has only its key."""
 
     status: SegmentStatus
     stored: StoredSegment | None = None
@@ -123,7 +125,7 @@ class AuditFinding:
     stray: ObjectInfo | None = None
 
     def removal_order(self) -> list[str]:
-        """The keys of what there is."""
+        """Keys of the existing objects, in deletion order."""
         if self.stored is not None:
             return self.stored.removal_order()
         return [] if self.stray is None else [self.stray.key]
@@ -136,13 +138,13 @@ class AuditFinding:
 
 
 class KnownSegments:
-    """What the metadata topic says, of all partitions that it ever spoke of."""
+    """Metadata of all partitions in the metadata topic."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
     def apply(self, event: RemoteEvent) -> None:
-        """The next record. What does not follow is passed over, as by every reader."""
+        """Apply the next event. Invalid events are skipped, as by every reader."""
         partition = event.partition
         if partition not in self._partitions:
             self._partitions[partition] = RemoteLogMetadataCache(partition)
@@ -158,7 +160,7 @@ class KnownSegments:
         return list(self._partitions)
 
     def is_deleted(self, partition: TopicIdPartition) -> bool:
-        """Whether the metadata speaks of the partition's deletion."""
+        """Whether the deletion of the partition has started."""
         of = self._partitions.get(partition)
         return of is not None and of.deletion is not None
 
@@ -173,7 +175,7 @@ class KnownSegments:
 
 @dataclass(slots=True)
 class StorageUsage:
-    """Of one partition, or of all: what there is, and of it how much is garbage."""
+    """Number and size of the objects of one partition, or of all."""
 
     segments: int = 0
     objects: int = 0
@@ -193,10 +195,10 @@ class StorageUsage:
 
 
 class RemoteStorageAudit:
-    """See the module. `take` every page of the listing, then `end`; then, once the metadata has been read
-    to its end again, `recheck`.
+    """Call `take` with every page of the listing, then `end`, then `recheck` after the metadata was
+    read to its end again.
 
-    `known` is None without metadata. Garbage is what was put before `old_before_ms`.
+    `known` is None without metadata. Objects older than `old_before_ms` may be garbage.
     """
 
     def __init__(
@@ -205,25 +207,27 @@ class RemoteStorageAudit:
         *,
         old_before_ms: int,
         wanted: Callable[[TopicIdPartition], bool] = lambda partition: True,
-        is_doubtful: Callable[[TopicIdPartition], bool] = lambda partition: False,
+        may_have_more_metadata: Callable[[TopicIdPartition], bool] = lambda partition: False,
     ) -> None:
-        """`is_doubtful`: whether brokers may know segments of the partition that are not in `known`."""
+        """`may_have_more_metadata`: whether brokers may have metadata of the partition that is not in `known`."""
         self._known = known
         self._old_before_ms = old_before_ms
-        self._is_doubtful = is_doubtful
+        self._may_have_more_metadata = may_have_more_metadata
         self.is_wanted = wanted
         self._open: list[ObjectInfo] = []
         self._directory: _Directory | None = None
         self._done: set[TopicIdPartition] = set()
         self.usages: dict[TopicIdPartition, StorageUsage] = {}
-        """Of everything that was listed, partition by partition."""
+        """Usage of each listed partition."""
         self.findings: list[AuditFinding] = []
-        """All that is not WHOLE. What is said of a partition may change until its listing has ended."""
+        """All segments that are not WHOLE. Findings of a partition may change until its listing has
+        ended."""
         self.objects = 0
         self.summaries: list[ObjectInfo] = []
 
     def take(self, page: Iterable[ObjectInfo]) -> list[AuditFinding]:
-        """How the segments stand whose objects are all listed by now, whole ones too."""
+        """Add a page of the listing; returns the segments whose objects are all listed, including
+        complete ones."""
         judged = []
         for info in page:
             self.objects += 1
@@ -233,25 +237,25 @@ class RemoteStorageAudit:
         return judged
 
     def part(self) -> RemoteStorageAudit:
-        """Takes the pages of other directories, meanwhile, and tells of them here: `join` it when they have
-        no more."""
+        """Audit for the pages of other directories, which shares the findings; `join` it at their
+        end."""
         part = RemoteStorageAudit(
             self._known,
             old_before_ms=self._old_before_ms,
             wanted=self.is_wanted,
-            is_doubtful=self._is_doubtful,
+            may_have_more_metadata=self._may_have_more_metadata,
         )
         part._done, part.usages = self._done, self.usages
         part.findings, part.summaries = self.findings, self.summaries
         return part
 
     def join(self, part: RemoteStorageAudit) -> list[AuditFinding]:
-        """The directories of a part have ended."""
+        """Finish the directories of a part."""
         self.objects += part.objects
         return [*part._close(), *part._leave_directory()]
 
     def end(self) -> list[AuditFinding]:
-        """The listing is over: now it is known as well which segments are not in it."""
+        """Finish the listing, and find segments without any object."""
         judged = self._close()
         judged += self._leave_directory()
         for partition in [] if self._known is None else self._known.partitions():
@@ -260,7 +264,7 @@ class RemoteStorageAudit:
         return judged
 
     def recheck(self) -> None:
-        """Judge again what was not whole, by what the metadata says now."""
+        """Compare the findings again with the current metadata."""
         settled = []
         for finding in self.findings:
             again = self._judge_again(finding)
@@ -303,7 +307,7 @@ class RemoteStorageAudit:
         return left
 
     def _enter(self, partition: TopicIdPartition) -> tuple[_Directory, list[AuditFinding]]:
-        """The partition's directory, and what is said of the one before."""
+        """Directory of the partition, and the findings of the previous one."""
         if self._directory is not None and self._directory.partition == partition:
             return self._directory, []
         left = self._leave_directory()
@@ -324,7 +328,7 @@ class RemoteStorageAudit:
         if stored.id.partition not in self._known:
             return AuditFinding(SegmentStatus.FOREIGN, stored)
         by_age = self._by_age(stored)
-        if by_age is SegmentStatus.DANGLING and self._is_doubtful(stored.id.partition):
+        if by_age is SegmentStatus.DANGLING and self._may_have_more_metadata(stored.id.partition):
             return AuditFinding(SegmentStatus.UNCLEAR, stored)
         return AuditFinding(by_age, stored)
 
@@ -378,12 +382,12 @@ class RemoteStorageAudit:
         if finding.stored is not None:
             again = self._judge(finding.stored)
             if finding.metadata is not None and again.metadata is None:
-                return None  # deleted since it was listed; if not all of it is gone, the next look tells
+                return None  # deleted since the listing; the next audit finds objects that remain
             if (
                 again.status is SegmentStatus.INCOMPLETE
                 and finding.status is not SegmentStatus.INCOMPLETE
             ):
-                return None  # finished since: what is missing may have been put since it was listed
+                return None  # finished since the listing, which may lack the last objects
             return None if again.status is SegmentStatus.WHOLE else again
         assert finding.metadata is not None
         now = self._known.segment(finding.metadata.id)
@@ -392,12 +396,12 @@ class RemoteStorageAudit:
 
 
 class _Directory:
-    """The partition whose objects are being listed."""
+    """Partition whose objects are being listed."""
 
     def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
         self.seen: set[bytes] = set()
-        """The ids of the segments, as bytes: there may be millions."""
+        """Segment ids as bytes, because there may be millions."""
         self.summaries: list[ObjectInfo] = []
         self.has_manifests = False
 
@@ -415,6 +419,6 @@ def _by_state(metadata: RemoteLogSegmentMetadata, stored: StoredSegment) -> Segm
 
 
 def _stem(key: str) -> str:
-    """All but the suffix: what the objects of a segment have in common."""
+    """Key without its suffix, common to all objects of a segment."""
     dot = key.rfind(".", key.rfind("/") + 1)
     return key if dot < 0 else key[:dot]

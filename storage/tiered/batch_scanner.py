@@ -1,10 +1,10 @@
-"""From a position in a remote segment to the whole batches that a reader gets, as bytes arrive.
+"""Finds the whole batches that a fetch returns from a remote log segment, as bytes arrive.
 
-No record is looked at, and no checksum: consumers check those. But each batch must be where the one
-before it ends, must be whole within the segment, and belong to this history: offsets only grow, and the
-leader epoch is the one that our epochs have at that offset. A segment copied by a leader that was
-replaced uncleanly may end with records of a history that is no more (T-60); the walk ends before them.
-What cannot be a batch is an error that names the segment, never data.
+Records and checksums are not checked; consumers do that. Each batch must start where the previous
+one ends, be within the segment, have ascending offsets, and have the leader epoch that the log's
+lineage has at its offset. A segment that an unclean leader copied may end with records of another
+lineage (T-60); the scan stops before them. Bytes that are no batch raise an error that names the
+segment.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 _HEAD = Struct(">qiib6xi")
 """Base offset, length, leader epoch, magic, last offset delta."""
 HEADERS_A_TURN = 400
-"""Half a millisecond of the loop's time."""
+"""Batches per step, about half a millisecond."""
 
 BytesAt = Callable[[int, int], Buffer]
-"""(position, size) -> so many bytes of the segment from there on."""
+"""Returns `size` bytes of the segment from `position` on."""
 _start_offset = attrgetter("start_offset")
 
 
 class BatchScanner:
-    """See the module. `advance` goes as far as the bytes at hand reach; `position` is where the next
-    batch begins.
+    """Scans forward with `advance`; `position` is where the next batch starts.
 
-    Taken are the batches in [`begin`, `end`), with offsets from `base_offset` to before `next_offset`;
-    `begin` is None before the first is found.
+    The result is the batches in the byte range [`begin`, `end`), with offsets from `base_offset` to
+    before `next_offset`. `begin` is None until the first batch is found.
     """
 
     def __init__(
@@ -50,10 +49,13 @@ class BatchScanner:
         epochs: Sequence[EpochStart],
         ends_at: int | None = None,
     ) -> None:
-        """From the batch at `position`, from which on by an index one ends at offset `ends_at` (that one, or in an
-        older Kafka's index the last of those that were appended with it), to the first that
-        ends at or past `offset`, and on: `max_bytes` of them (or the first, with `at_least_one`),
-        none at or past offset `limit`. `epochs` is our history."""
+        """Start at the batch at `position` and find the first batch that ends at or after `offset`.
+
+        By the offset index, a batch from `position` on ends at offset `ends_at`: the one there, or
+        in an older Kafka's index the last of those that were appended with it. The result has at
+        most `max_bytes` bytes (or the first batch, with `at_least_one`) and no batch at or past
+        offset `limit`. `epochs` is the log's epoch cache.
+        """
         self._segment = segment
         self._size_bytes = segment.size_bytes
         self._offset = offset
@@ -64,23 +66,22 @@ class BatchScanner:
         self._ends_at = ends_at
         self._epoch: int | None = None
         self._epoch_end = -1
-        """Where the epoch ends that the walk is in, by our history."""
+        """End offset of the current epoch by the log's lineage."""
         self._least_base = segment.start_offset if position == 0 else -1
         self.position = position
         self.needed = position + HEADER_SIZE
-        """Up to here bytes must be there to go on."""
+        """Position up to which bytes are needed to continue."""
         self.begin: int | None = None
         self.end = position
         self.base_offset = -1
         self.next_offset = offset
         self.is_done = position >= segment.size_bytes
-        self.has_parted = False
-        """Whether what comes next is of another history."""
+        self.has_diverged = False
+        """Whether the next batch belongs to another lineage."""
 
     def advance(self, bytes_at: BytesAt, available: int, headers: int = HEADERS_A_TURN) -> bool:
-        """Go on with the bytes up to position `available`, over so many batches at most. True if
-        there is no more to do with them: it is done, or not all that is `needed` is there. Raises
-        CorruptRemoteData."""
+        """Scan the bytes up to position `available`, at most `headers` batches. True if the scan is
+        done or needs more bytes (`needed`). Raises CorruptRemoteData."""
         for _ in range(headers):
             if self.is_done:
                 return True
@@ -95,7 +96,7 @@ class BatchScanner:
         return self.is_done
 
     def _take(self, header: Buffer, available: int) -> bool:
-        """Pass over or take the next batch; False if that is not possible yet."""
+        """Skip or take the next batch; False if its bytes are incomplete."""
         base_offset, length, epoch, magic, delta = _HEAD.unpack_from(header)
         end = self.position + length + LOG_OVERHEAD
         last_offset = base_offset + delta
@@ -105,8 +106,8 @@ class BatchScanner:
                 self._go_to(end, last_offset)
                 return True
             return self._begin(base_offset, last_offset, epoch, end, available)
-        self.has_parted = epoch != self._epoch_at(base_offset)
-        if self.has_parted or base_offset >= self._limit or end - self.begin > self._max_bytes:
+        self.has_diverged = epoch != self._epoch_at(base_offset)
+        if self.has_diverged or base_offset >= self._limit or end - self.begin > self._max_bytes:
             self.is_done = True
             return True
         if end > available:
@@ -118,9 +119,11 @@ class BatchScanner:
     def _begin(
         self, base_offset: int, last_offset: int, epoch: int, end: int, available: int
     ) -> bool:
-        """The first batch that is wanted; False if it is not all there yet."""
+        """Take the first batch; False if its bytes are incomplete."""
         if epoch != self._epoch_at(max(base_offset, self._offset)):
-            raise self._corrupt(f"has offset {self._offset} in epoch {epoch}, which is not ours")
+            raise self._corrupt(
+                f"has offset {self._offset} in leader epoch {epoch}, which the log does not have there"
+            )
         size_bytes = end - self.position
         if base_offset >= self._limit or (size_bytes > self._max_bytes and not self._at_least_one):
             self.is_done = True
@@ -154,7 +157,7 @@ class BatchScanner:
             self._ends_at = None
 
     def _epoch_at(self, offset: int) -> int | None:
-        """The epoch that our history has there; offsets only grow from call to call."""
+        """Epoch of the log's lineage at an offset; offsets ascend from call to call."""
         if offset >= self._epoch_end:
             epochs = self._epochs
             slot = bisect_right(epochs, offset, key=_start_offset)

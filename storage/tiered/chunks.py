@@ -1,8 +1,9 @@
-"""A log in chunks: each is compressed, encrypted and read by itself.
+"""Chunks of a log: each is compressed, encrypted and read independently.
 
-A chunk is so many bytes of the log (the last one fewer), compressed and then encrypted, in one object
-one after the other. How large each became is in the manifest: any range of the log is a range of
-chunks. What comes back must have the size it had, or it is corrupt.
+A chunk is a fixed number of bytes of the log (the last one is smaller), compressed and then
+encrypted. The object has the chunks one after another, and the manifest has their stored sizes, so
+that a range of the log maps to a range of chunks. A chunk that does not decode to its original size
+is corrupt.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Compression(Enum):
 
 
 class CorruptChunk(ValueError):
-    """It does not decrypt, decompress, or have the size that it had."""
+    """The chunk cannot be decrypted or decompressed, or has another size than the original."""
 
 
 class ChunkTable:
-    """Where the chunks of a log lie in its object."""
+    """Positions of a log's chunks in its object."""
 
     def __init__(self, log_bytes: int, chunk_bytes: int, stored_sizes: Sequence[int]) -> None:
-        """ValueError if that many chunks are not that log's."""
+        """Raises ValueError if the number of chunks does not match the size of the log."""
         if chunk_bytes < 1 or len(stored_sizes) != -(-log_bytes // chunk_bytes):
             raise ValueError(
                 f"{len(stored_sizes)} chunks of {chunk_bytes} bytes for a log of {log_bytes}"
@@ -49,7 +50,7 @@ class ChunkTable:
         return self._positions[-1]
 
     def span(self, start: int, end: int) -> list[Chunk]:
-        """The chunks that have the log's bytes from `start` up to, not including, `end`."""
+        """Chunks with the log's bytes from `start` to before `end`."""
         numbers = range(start // self.chunk_bytes, -(-end // self.chunk_bytes))
         return [self._chunk(number) for number in numbers]
 
@@ -63,30 +64,30 @@ class ChunkTable:
 class Chunk:
     number: int
     start: int
-    """Its first byte's position in the log."""
+    """Position of its first byte in the log."""
     size: int
     position: int
-    """In the object."""
+    """Position in the object."""
     stored_size: int
 
 
 class ChunkCodec:
-    """What is done to the bytes of one segment on their way to the store, and undone on the way back."""
+    """Compresses and encrypts the files of one segment, and decodes them."""
 
     def __init__(self, compression: Compression, cipher: SegmentCipher | None) -> None:
         self._compression = compression
         self._cipher = cipher
 
     def encode_chunk(self, suffix: str, number: int, plain: Buffer) -> Buffer:
-        """One of the log's."""
+        """Compress and encrypt a chunk of the log."""
         return self.encrypt(suffix, number, _COMPRESS[self._compression](plain))
 
     def encrypt(self, suffix: str, number: int, plain: Buffer) -> Buffer:
-        """What is not compressed."""
+        """Encrypt a file that is not compressed."""
         return plain if self._cipher is None else self._cipher.encrypt(suffix, number, plain)
 
     def decode_chunk(self, suffix: str, number: int, stored: Buffer, size: int) -> Buffer:
-        """Raises BrokenChunk."""
+        """Decrypt and decompress a chunk of the log. Raises CorruptChunk."""
         plain = _DECOMPRESS[self._compression](self.decrypt(suffix, number, stored), size)
         if len(plain) != size:
             raise CorruptChunk(f"{len(plain)} bytes instead of {size}")
@@ -96,7 +97,7 @@ class ChunkCodec:
         return stored if self._cipher is None else self._cipher.decrypt(suffix, number, stored)
 
 
-def _as_it_is(data: Buffer, size: int = 0) -> Buffer:
+def _unchanged(data: Buffer, size: int = 0) -> Buffer:
     return data
 
 
@@ -110,7 +111,7 @@ def _unzstd(data: Buffer, size: int) -> Buffer:
     from zstandard import ZstdDecompressor, ZstdError, frame_content_size
 
     try:
-        if frame_content_size(data) != size:  # which decides how much memory it takes
+        if frame_content_size(data) != size:  # checked first, because it limits the memory
             raise CorruptChunk(f"a zstd frame of {frame_content_size(data)} bytes, not {size}")
         return ZstdDecompressor().decompress(data, max_output_size=size)
     except ZstdError as error:
@@ -128,9 +129,9 @@ def _unlz4(data: Buffer, size: int) -> Buffer:
     from lz4.frame import decompress, get_frame_info
 
     try:
-        said = get_frame_info(data)["content_size"]
-        if said != size:
-            raise CorruptChunk(f"an lz4 frame of {said} bytes, not {size}")
+        content_size = get_frame_info(data)["content_size"]
+        if content_size != size:
+            raise CorruptChunk(f"an lz4 frame of {content_size} bytes, not {size}")
         decompressed: bytes = decompress(data)
     except RuntimeError as error:
         raise CorruptChunk(f"lz4: {error}") from error
@@ -138,12 +139,12 @@ def _unlz4(data: Buffer, size: int) -> Buffer:
 
 
 _COMPRESS: dict[Compression, Callable[[Buffer], Buffer]] = {
-    Compression.NONE: _as_it_is,
+    Compression.NONE: _unchanged,
     Compression.ZSTD: _zstd,
     Compression.LZ4: _lz4,
 }
 _DECOMPRESS: dict[Compression, Callable[[Buffer, int], Buffer]] = {
-    Compression.NONE: _as_it_is,
+    Compression.NONE: _unchanged,
     Compression.ZSTD: _unzstd,
     Compression.LZ4: _unlz4,
 }

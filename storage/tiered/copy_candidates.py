@@ -1,21 +1,18 @@
-"""What of a log may go to the remote tier, and with which files (KIP-405).
+"""Selects the segments that a leader copies to the remote tier, and opens their files (KIP-405).
 
-A segment is copied once it is sealed and all of its records are decided: below the last stable offset
-(T-28). With it go its indexes, the producers' snapshot at its end, and the leader epochs up to there
-(T-21), so that a replica can go on behind it that has seen nothing of what lies before.
+Segments are copied in order and without gaps: a segment that cannot be copied delays the following
+ones and is retried, because local retention, here and on followers, depends on the highest copied
+offset. An inactive segment is a candidate if it ends below the last stable offset (T-28). A copy
+includes the indexes, the producer snapshot at its end and the leader epochs up to its end (T-21),
+so that a replica without earlier records can continue behind it.
 
-Which segments a partition's leader copies to the remote tier next, and from where on.
+A new leader finds the highest copied offset by its own leader epochs (T-31, T-62):
 
-Logs are copied in order and without gaps: a segment that can't be copied holds up those after it, and
-is tried again, for what was copied last is what local retention goes by, here and on the followers. So
-much is copied as is closed and decided: below the last stable offset (T-28). A new leader finds by its
-own lineage of epochs how far the leaders before have come (T-31, T-62):
-
-| highest copied offset of the epoch, newest epoch first | copied so far |
+| highest copied offset of the epoch, newest epoch first | highest copied offset of the log |
 |---|---|
 | none | see the epoch before |
-| below the epoch's end in this log | that |
-| at or past it: an unclean leader copied what this log never had (E15) | the epoch's end |
+| below the epoch's end in this log | that offset |
+| at or past it: an unclean leader copied records that this log never had (E15) | the epoch's end |
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 
 @value_class
 class CandidateSegment:
-    """One that may be copied. `end_offset` is inclusive: the next segment begins behind it, which it has
-    done since `sealed_ms`, as far as this process knows."""
+    """Inactive segment that may be copied. `end_offset` is inclusive. `sealed_ms` is when the next
+    segment was created, as far as this process knows."""
 
     segment: Segment
     end_offset: int
@@ -56,7 +53,8 @@ class CandidateSegment:
 
 
 def list_candidate_segments(log: PartitionLog, from_offset: int = 0) -> list[CandidateSegment]:
-    """Those with `from_offset` or more that may be copied as of now, the oldest first (T-28)."""
+    """Inactive segments with offsets from `from_offset` on that end below the last stable offset,
+    oldest first (T-28)."""
     segments: Sequence[Segment] = log.segment_list.past(from_offset)
     stable = log.last_stable_offset
     return [
@@ -67,17 +65,17 @@ def list_candidate_segments(log: PartitionLog, from_offset: int = 0) -> list[Can
 
 
 class SegmentToCopy:
-    """A segment that stays readable until `close`, whatever becomes of it in its log."""
+    """Segment whose files stay readable until `close`, even if the log deletes it."""
 
     def __init__(
         self, data: LogSegmentData, max_timestamp_ms: int, epochs: tuple[EpochStart, ...]
     ) -> None:
         self.data = data
         self.max_timestamp_ms = max_timestamp_ms
-        """Of its newest record; where none has a timestamp, when the segment was sealed: Kafka tells its
-        file's last change, and its expiry takes -1 for very old."""
+        """Largest timestamp of its records, or when it became inactive if no record has one. Kafka
+        uses the file's modification time there; its retention treats -1 as very old."""
         self.epochs = epochs
-        """Those of its records; the first begins where the segment does."""
+        """Leader epochs of its records; the first one starts at the segment's base offset."""
         self._is_pinned = True
 
     @property
@@ -85,7 +83,7 @@ class SegmentToCopy:
         return not self.data.transaction_index
 
     def close(self) -> None:
-        """Idempotent."""
+        """Unpin the files. Idempotent."""
         if self._is_pinned:
             self._is_pinned = False
             assert isinstance(self.data.log, FileSlice)
@@ -93,17 +91,18 @@ class SegmentToCopy:
 
 
 def open_segment_to_copy(log: PartitionLog, sealed: CandidateSegment) -> SegmentToCopy:
-    """Pin its data and read what goes with it. In a thread.
+    """Pin the log file and read its indexes, producer snapshot and leader epochs. Call it in a
+    thread.
 
-    Raises OffsetOutOfRange if the log has it no more, CorruptRecords or CorruptBatch if there are no batches
-    behind the last that is indexed, LogFailed, NoDescriptors.
+    Raises OffsetOutOfRange if the log has deleted the segment, CorruptRecords or CorruptBatch if
+    the log file is damaged behind its last index entry, LogFailed, NoDescriptors.
     """
     segment = sealed.segment
     while True:
         log.check_online()
         generation = log.settled()
         if segment not in log.segment_list.all:
-            raise OffsetOutOfRange(f"{log.directory} has no segment {sealed.base_offset} any more")
+            raise OffsetOutOfRange(f"{log.directory} has deleted the segment {sealed.base_offset}")
         pinned: FileSlice | None = None
         try:
             pinned = FileSlice(segment.file, 0, segment.size)
@@ -117,12 +116,12 @@ def open_segment_to_copy(log: PartitionLog, sealed: CandidateSegment) -> Segment
             continue
         if generation == log.generation:
             return opened
-        opened.close()  # it may have been removed before it was pinned
+        opened.close()  # the log may have deleted it before it was pinned
 
 
 def _open(log: PartitionLog, sealed: CandidateSegment, pinned: FileSlice) -> SegmentToCopy:
     segment, end = sealed.segment, sealed.end_offset + 1
-    segment.next_offset()  # an index ends where its segment is damaged, and the rest may be whole elsewhere
+    segment.next_offset()  # raises if the segment is damaged: another replica may have it intact
     offsets, times = segment.offset_index, segment.time_index
     aborted = segment.transaction_index
     data = LogSegmentData(
@@ -139,8 +138,8 @@ def _open(log: PartitionLog, sealed: CandidateSegment, pinned: FileSlice) -> Seg
 
 
 def _snapshot(log: PartitionLog, offset: int) -> bytes:
-    """The producers as of `offset` (T-56): the file of the segment that begins there. Where there is
-    none, or not a whole one (it was another broker's log, once), made from the last before it."""
+    """Producer state at `offset` (T-56): the snapshot file of the segment that starts there. If it
+    is missing or damaged, it is rebuilt from the last earlier one."""
     states = log.new_producers()
     now_ms = log.clock.wall_ms()
     for known in _descending(log.snapshots.offsets, offset):
@@ -160,11 +159,11 @@ def _descending(offsets: Sequence[int], up_to: int) -> Iterator[int]:
 
 
 NOTHING_COPIED = -1
-"""As a copied offset."""
+"""Highest copied offset of a log without copies."""
 
 
 class SegmentOffsets(Protocol):
-    """A segment that is not written to any more; offsets, the last one inclusive."""
+    """Offsets of an inactive segment; the end offset is inclusive."""
 
     @property
     def base_offset(self) -> int: ...
@@ -180,8 +179,8 @@ def find_highest_copied_offset(
     log_end_offset: int,
     highest_of: Callable[[int], int | None],
 ) -> int:
-    """The last offset of this log that is in the remote tier, or NOTHING; `epochs` is its whole cache,
-    `highest_of` an epoch's highest copied offset."""
+    """Highest offset of this log that is in the remote tier, or NOTHING_COPIED. `epochs` is the
+    log's whole epoch cache; `highest_of` returns an epoch's highest copied offset."""
     end_offset = log_end_offset
     for each in reversed(epochs):
         highest = highest_of(each.epoch)
@@ -196,9 +195,9 @@ def find_log_start_offset(
     first_of: Callable[[int], int | None],
     local_start_offset: int,
 ) -> int:
-    """Where a new leader's log starts: at the first finished segment of its earliest epoch that has
-    one (`first_of`), where the leader before may have deleted further than this replica knows; never
-    past what it has on its own disks."""
+    """Log start offset of a new leader: the first finished segment of its earliest epoch that has
+    one (`first_of`), because the previous leader may have deleted more than this replica knows.
+    At most the local log start offset."""
     for each in epochs:
         first = first_of(each.epoch)
         if first is not None:
@@ -209,10 +208,10 @@ def find_log_start_offset(
 def select_segments_to_copy(
     sealed: Iterable[S], *, copied_offset: int, log_start_offset: int, last_stable_offset: int
 ) -> list[S]:
-    """Of the sealed segments, ascending, those to be copied now (T-28, E15).
+    """Segments to copy now, ascending (T-28, E15).
 
-    One that begins at or below `copied_offset` and ends past it is copied whole: another leader had
-    closed its segment elsewhere.
+    A segment that starts at or below `copied_offset` and ends after it is copied whole: an earlier
+    leader had other segment boundaries.
     """
     first_wanted = max(copied_offset + 1, log_start_offset)
     return [

@@ -1,17 +1,15 @@
-"""What the custom metadata of our copies says (KIP-405): a version, and flags.
+"""Custom metadata of a copied segment (KIP-405): a version and flags, and the check for the DENSE
+flag.
 
-    CHUNKED    the log's object is a row of chunks, which the manifest knows: it is not the log itself
-    ENCRYPTED  so are all its objects
-    DENSE      each of the segment's offsets has one record, and no batch was broken, as it was copied
+    CHUNKED    the log's object is a sequence of chunks, described by the manifest
+    ENCRYPTED  all objects are encrypted
+    DENSE      every offset of the segment has one record, and no batch was corrupt when it was copied
 
-None is that of a log which is stored as it is, and of which nothing is said: Kafka's LocalTieredStorage may have
-put it there. Flags that a later version adds are passed over.
+None means that the log is stored unchanged and has no flags; Kafka's LocalTieredStorage may have
+written it. Unknown flags of a later version are ignored.
 
-Whether a log that is copied has one record for each of its offsets: then who asks for nothing but offsets,
-or how many there are, need not read it.
-
-It has not where compaction or a transaction's marker took an offset; and a log with a batch that is broken, as far
-as its CRC tells, is nothing that anything is said of. Without I/O: pieces come in, in their order.
+With DENSE, a client that wants only offsets or a record count need not read the segment. Compaction
+and transaction markers leave offsets without records, so such segments are not dense.
 """
 
 from __future__ import annotations
@@ -41,11 +39,12 @@ def custom_metadata(flags: int) -> bytes | None:
 
 
 def flags_of(metadata: RemoteLogSegmentMetadata) -> int:
-    """Raises RemoteStorageError for what is not ours: the log's object may be anything."""
+    """Flags of the segment. Raises RemoteStorageError for custom metadata of another
+    RemoteStorageManager."""
     custom = metadata.custom_metadata
     if not custom:
         return 0
-    if not _is_ours(custom):
+    if not _is_odradeks(custom):
         raise RemoteStorageError(
             f"{metadata.id} was copied by a later version or another RemoteStorageManager"
         )
@@ -53,44 +52,45 @@ def flags_of(metadata: RemoteLogSegmentMetadata) -> int:
 
 
 def needs_manifest(custom: bytes | None) -> bool:
-    """Whether the log's object says nothing without."""
-    return custom is not None and not (_is_ours(custom) and not custom[1] & CHUNKED)
+    """Whether the log's object cannot be read without the manifest."""
+    return custom is not None and not (_is_odradeks(custom) and not custom[1] & CHUNKED)
 
 
 def is_dense(custom: bytes | None) -> bool:
-    """Whether that is known: False for what is not ours."""
-    return custom is not None and _is_ours(custom) and bool(custom[1] & DENSE)
+    """Whether the segment is known to be dense."""
+    return custom is not None and _is_odradeks(custom) and bool(custom[1] & DENSE)
 
 
-def _is_ours(custom: bytes) -> bool:
+def _is_odradeks(custom: bytes) -> bool:
     return len(custom) == _SIZE and custom[0] == _VERSION
 
 
 LEAST_BATCH_BYTES = 512
-"""On average: of a log with smaller batches nothing is said, since to go through it would take seconds a GB."""
+"""Smallest average batch size of a log that is checked; smaller batches would take seconds per GB.
+"""
 ALWAYS_BYTES = 1 << 20
-"""So much of any log is gone through."""
+"""Bytes that are checked of any log."""
 _HEADER = Struct(">qi4xbIhi30xi")
 """Base offset, length, magic, CRC, attributes, last offset delta, count."""
 
 
 class DensityCheck:
-    """See the module. Offsets of the log, the last one inclusive."""
+    """Checks a log for the DENSE flag; `feed` gets its bytes in order. The end offset is inclusive."""
 
     def __init__(self, start_offset: int, end_offset: int) -> None:
         self._next_offset = start_offset
         self._end_offset = end_offset
         self._may_be = True
         self._header = b""
-        """As much as there is of one that a piece cuts in two."""
+        """Incomplete header at the end of the last bytes."""
         self._left = 0
-        """So many bytes of the batch are to come."""
+        """Remaining bytes of the current batch."""
         self._crc = self._wanted_crc = 0
         self._fed_bytes = self._batches = 0
 
     @property
     def is_dense(self) -> bool:
-        """Once all of the log was fed."""
+        """Result after all bytes of the log were fed."""
         is_whole = not self._header and not self._left
         return self._may_be and is_whole and self._next_offset == self._end_offset + 1
 
@@ -115,7 +115,7 @@ class DensityCheck:
             self._may_be = False
 
     def _begins(self, header: bytes) -> bool:
-        """A batch; whether that is the next one, and dense."""
+        """Parse a header; whether the batch is the next one and dense."""
         base, length, magic, self._wanted_crc, attributes, delta, count = _HEADER.unpack(header)
         self._batches += 1
         self._left = length + LOG_OVERHEAD - HEADER_SIZE

@@ -1,12 +1,12 @@
-"""Encryption of what is in the remote tier: AES-GCM with envelope keys.
+"""Envelope encryption of remote log segments with AES-GCM.
 
-Each copy of a segment has a data key of its own, drawn for it, which stands in its manifest wrapped
-(RFC 3394) in a key that only the broker has. A data key encrypts each chunk once: the nonce is the
-chunk's number, within the space of its object. What is authenticated besides is whose it is, so that
-no chunk passes for another's. `cryptography` is loaded by the first segment that needs it.
+Each copy of a segment has its own random data key. The manifest has it wrapped (RFC 3394) with a
+key of the broker. The nonce is the object type and the chunk number, so that a data key encrypts
+each chunk once. The topic id and segment id are authenticated too, so that a chunk cannot replace
+one of another segment. `cryptography` is imported with the first encrypted segment.
 
-The brokers' keys are in a file, a line each, `<id> <16 or 32 bytes in base64>`: the first wraps what
-is copied from now on, the others open what was copied before.
+The key file has a line per key, `<id> <16 or 32 bytes in base64>`. The first key wraps new copies;
+the others decrypt older ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONCE_SPACES: Mapping[str, int] = {
 
 
 def check_installed() -> None:
-    """ValueError where `cryptography` is not."""
+    """Raise ValueError if `cryptography` is not installed."""
     try:
         import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
     except ImportError as error:
@@ -47,17 +47,17 @@ class SegmentCipher:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._aes = AESGCM(data_key)
-        self._whose = segment.partition.topic_id.bytes + segment.id.bytes
+        self._associated_data = segment.partition.topic_id.bytes + segment.id.bytes
 
     def encrypt(self, suffix: str, number: int, plain: Buffer) -> bytes:
-        return self._aes.encrypt(_nonce(suffix, number), plain, self._whose)
+        return self._aes.encrypt(_nonce(suffix, number), plain, self._associated_data)
 
     def decrypt(self, suffix: str, number: int, stored: Buffer) -> bytes:
-        """Raises BrokenChunk."""
+        """Plain bytes of a chunk. Raises CorruptChunk."""
         from cryptography.exceptions import InvalidTag
 
         try:
-            return self._aes.decrypt(_nonce(suffix, number), stored, self._whose)
+            return self._aes.decrypt(_nonce(suffix, number), stored, self._associated_data)
         except (InvalidTag, ValueError) as error:  # ValueError: shorter than a tag
             raise CorruptChunk("it does not decrypt") from error
 
@@ -67,16 +67,16 @@ def _nonce(suffix: str, number: int) -> bytes:
 
 
 class KeyRing:
-    """The keys that data keys are wrapped in."""
+    """Keys that wrap data keys."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
-        """By their ids; the first is the one in use."""
+        """Keys by id; the first one wraps new data keys."""
         self._keys = dict(keys)
         self.current_id = next(iter(keys))
 
     @classmethod
     def parse(cls, text: str) -> KeyRing:
-        """ValueError for a file that is none; its text names the line, not the key."""
+        """Parse a key file. Raises ValueError, whose message has the line number and not the key."""
         keys: dict[str, bytes] = {}
         for number, line in enumerate(text.splitlines(), 1):
             words = line.split()
@@ -91,11 +91,11 @@ class KeyRing:
                 raise ValueError(f"line {number} is not '<new id> <16 or 32 bytes in base64>'")
             keys[key_id] = key
         if not keys:
-            raise ValueError("there is no key in it")
+            raise ValueError("the file has no key")
         return cls(keys)
 
     def new_data_key(self, entropy: Entropy) -> tuple[bytes, bytes]:
-        """(the key, the key wrapped)"""
+        """A new data key, plain and wrapped."""
         from cryptography.hazmat.primitives.keywrap import aes_key_wrap
 
         data_key = entropy.bytes(DATA_KEY_BYTES)
@@ -105,7 +105,7 @@ class KeyRing:
         return key_id in self._keys
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
-        """Raises BrokenChunk for what was not wrapped in that key."""
+        """Plain data key. Raises CorruptChunk if it was not wrapped with that key."""
         from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
         try:

@@ -1,14 +1,14 @@
-"""The segments with records of one leader epoch: which one to read, and how many bytes they are.
+"""Remote log segments of one leader epoch: which segment to read, and their size in bytes.
 
-Whoever becomes leader may copy again what was copied, in segments of its own. Of the finished copies
-those are read that lie within no other (in this epoch), so that of two both of which have an offset
-the larger is found, and no offset is missed behind a smaller one; of two with the same range, the one
-that was finished last. The others are `covered`: they are listed, for whoever cleans up, and come
-back when what covers them goes. What is readable depends on which copies there are, not on the
-order in which they came: a snapshot has the same.
+A new leader may copy records again, in segments with other boundaries. A finished copy is readable
+if no other copy contains it (in this epoch). So of two copies with an offset the larger one is
+found, and of two with the same range the one that was finished last. The other copies are
+`covered`: they are listed for the expiration task, and become readable when the copy that covers
+them is deleted. The result depends only on which copies exist, not on the order of events, so it is
+the same after a snapshot.
 
-Kafka's RemoteLogLeaderEpochState compares with the epoch's highest offset only. It hides the rest of
-a larger segment behind a smaller one that was copied later.
+Kafka's RemoteLogLeaderEpochState compares with the epoch's highest offset only. There, a smaller
+segment that was copied later hides the rest of a larger one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from odradek.storage.tiered.segment_table import Handle, SegmentTable, discard, 
 
 
 class EpochSegments:
-    """See the module.
+    """Segments with records of one epoch.
 
-    `members` are all, in the table's order; `readable` and `covered` are finished, by where the epoch
-    begins in them. `readable_bytes` are those of the readable ones, `single_bytes` those of the ones
-    among them that have no other epoch: what is there twice counts once.
+    `members` has all of them in the table's order. `readable` and `covered` have the finished ones,
+    by the epoch's first offset in them. `readable_bytes` is the size of the readable ones;
+    `single_bytes` is the size of those of them that have no other epoch.
     """
 
     __slots__ = (
@@ -53,11 +53,11 @@ class EpochSegments:
         insert(self.members, handle, self._table.order_of)
 
     def remove(self, handle: Handle) -> None:
-        """It must not be finished (any more)."""
+        """Remove a segment that is not finished."""
         discard(self.members, handle, self._table.order_of)
 
     def finish(self, handle: Handle) -> None:
-        """Its copy is finished: it may be read, unless another covers it."""
+        """The copy is finished: make it readable, unless another copy covers it."""
         start, end = self.start_of(handle), self.end_of(handle)
         if self.readable and not self._is_behind_all(start, end):
             if self._is_covered(handle):
@@ -69,7 +69,7 @@ class EpochSegments:
         self._show(handle)
 
     def withdraw(self, handle: Handle) -> None:
-        """It was finished and is not any more: what it covered can be read again."""
+        """The segment is not finished any more: segments that only it covered become readable."""
         if discard(self.covered, handle, self.start_of) is not None:
             return
         self._hide(handle)
@@ -79,7 +79,7 @@ class EpochSegments:
                 self._show(each)
 
     def find(self, offset: int) -> Handle | None:
-        """The segment with that offset of this epoch."""
+        """Readable segment that has this offset of the epoch."""
         slot = bisect_right(self.readable, offset, key=self.start_of) - 1
         if slot < 0 or self.end_of(self.readable[slot]) < offset:
             return None
@@ -91,7 +91,7 @@ class EpochSegments:
         )
 
     def find_with_transactions(self, offset: int) -> Handle | None:
-        """The first segment that ends at that offset or behind it, and has a transaction index."""
+        """First segment that ends at or after that offset and has a transaction index."""
         slot = bisect_left(self._with_transactions, offset, key=self.end_of)
         return self._with_transactions[slot] if slot < len(self._with_transactions) else None
 
@@ -102,12 +102,14 @@ class EpochSegments:
         return segment_row.epoch_end_of(*self._table.at(handle), self._epoch)
 
     def _is_behind_all(self, start: int, end: int) -> bool:
-        """As is usual. An epoch that has no records in a segment ends there before it starts."""
+        """Whether the range is behind all readable ones, which is the usual case. An epoch without
+        records in a segment ends there before it starts."""
         last = self.readable[-1]
         return start > self.start_of(last) and min(start, end) > self.end_of(last)
 
     def _is_covered(self, handle: Handle) -> bool:
-        """The readable ones' starts and ends both grow: only one can cover it."""
+        """Whether a readable segment covers this one; since starts and ends both ascend, only one
+        candidate exists."""
         start, end = self.start_of(handle), self.end_of(handle)
         slot = bisect_left(self.readable, end, key=self.end_of)
         if slot == len(self.readable):
@@ -137,7 +139,8 @@ class EpochSegments:
         insert(self.covered, handle, self.start_of)
 
     def _covered_within(self, handle: Handle) -> list[Handle]:
-        """The largest first: it covers others of them. One without records of the epoch may start right behind it."""
+        """Covered segments within this one, the largest first, because a large one covers others.
+        One without records of the epoch may start right behind it."""
         slot = bisect_left(self.covered, self.start_of(handle), key=self.start_of)
         end, found = self.end_of(handle), []
         for each in self.covered[slot:]:

@@ -1,7 +1,7 @@
-"""What the remote tier refuses or cannot do now (KIP-405).
+"""Errors of the remote tier (KIP-405).
 
-Clients are told UNKNOWN_SERVER_ERROR (-1) of all of it, as Kafka 4.x does (T-34): no code of the
-protocol says more. Inside, `retryable` says whether the same call may succeed later (T-12).
+Clients receive UNKNOWN_SERVER_ERROR (-1) for all of them, as from Kafka 4.x (T-34). Inside the
+broker, `retryable` is whether a retry of the same call may succeed (T-12).
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class RemoteStorageError(KafkaError):
-    """The remote tier failed; it may work the next time."""
+    """A call to the remote tier failed; a retry may succeed."""
 
     code = ErrorCode.unknown_server_error
     retryable = True
     segment_id: UUID | None = None
-    """Of the segment that it is about, where a read knows."""
+    """Segment that could not be read, if the error is about one."""
 
 
 class RemoteStorageUnavailable(RemoteStorageError):
-    """The store, or the topic of the metadata, does not answer, or throttles."""
+    """The object store or the metadata topic does not respond, or it throttles."""
 
 
 class RemoteMetadataUnavailable(RemoteStorageUnavailable):
-    """The topic of the metadata takes nothing now, or it is not known whether it did."""
+    """The metadata topic does not accept records now, or it is not known whether it accepted one."""
 
 
 class RemoteAccessDenied(RemoteStorageUnavailable):
-    """The store does not let us; it may once somebody has seen to that."""
+    """The object store denies access. A retry succeeds after its credentials or permissions are
+    corrected."""
 
 
 class RemoteNotReady(RemoteStorageError):
-    """The metadata of this partition is not read to the end yet: ask again (T-49)."""
+    """The node has not read the metadata of this partition to its end yet; retry later (T-49)."""
 
 
 class RemoteResourceNotFound(RemoteStorageError):
@@ -43,16 +44,18 @@ class RemoteResourceNotFound(RemoteStorageError):
 
 
 class RemoteSegmentNotFound(RemoteResourceNotFound):
-    """It is the segment itself that is not there, or is being deleted: what it had nobody can tell."""
+    """The segment itself is missing or is being deleted, so it is not known which indexes it had."""
 
 
 class CorruptRemoteData(RemoteStorageError):
-    """What was read is not what was written: cut short, a checksum, a frame. The text names it."""
+    """The data differs from what was written: truncated, wrong checksum or wrong format. The
+    message names the object."""
 
     retryable = False
 
 
 class InvalidRemoteState(RemoteStorageError):
-    """This does not follow from the state that the segment or partition is in (T-23, T-24, T-27)."""
+    """The event is not a valid transition from the segment's or partition's state (T-23, T-24,
+    T-27)."""
 
     retryable = False

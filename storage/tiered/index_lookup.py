@@ -1,8 +1,8 @@
-"""Looking things up in the indexes of a remote segment, which are the bytes of its local ones.
+"""Lookups in the indexes of a remote log segment, which have the format of the local indexes.
 
-The formats are those of `storage/log` (offset_index.py, time_index.py, transaction_index.py). Nothing is
-believed: `check_index` refuses what contradicts the segment, before it is used for the first time, and
-where an offset index points to, the batch there must be the one it names (batch_walk.py).
+The formats are those of `storage/log` (offset_index.py, time_index.py, transaction_index.py).
+`check_index` refuses an index that contradicts its segment before its first use. The batch at a
+position of an offset index must be the one that the entry names (batch_scanner.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ENTRY_BYTES = {
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _LAST_OFFSET_AT = 18
-"""Of a transaction index's entry."""
+"""Position of the last offset in a transaction index entry."""
 
 
 def check_index(data: Buffer, kind: IndexType, segment: RemoteLogSegmentMetadata) -> None:
-    """Raises CorruptRemoteData for what can't be an index of `segment`: not whole entries, or a last
-    one that points out of it. Of transactions, each entry is looked at."""
+    """Raise CorruptRemoteData if the bytes cannot be an index of `segment`: incomplete entries, or
+    a last entry outside the segment. All entries of a transaction index are checked."""
     entry_bytes = ENTRY_BYTES[kind]
     if len(data) % entry_bytes:
         raise _corrupt(kind, segment, f"has {len(data)} bytes, not entries of {entry_bytes}")
@@ -68,8 +68,8 @@ def _corrupt(kind: IndexType, segment: RemoteLogSegmentMetadata, text: str) -> C
 
 
 def lookup_offset(data: Buffer, base_offset: int, offset: int) -> tuple[int, int] | None:
-    """The last batch in an offset index that ends at or below `offset`: its last offset, and the
-    position where it begins. None if there is none: look from the start."""
+    """Last offset and position of the last indexed batch that ends at or below `offset`. None means
+    to scan from the start."""
     places = _places(data, IndexType.OFFSET)
     slot = bisect_right(places, offset - base_offset, key=lambda at: _INT.unpack_from(data, at)[0])
     if not slot:
@@ -79,11 +79,10 @@ def lookup_offset(data: Buffer, base_offset: int, offset: int) -> tuple[int, int
 
 
 def position_behind(data: Buffer, base_offset: int, offset: int) -> int | None:
-    """A position by which the batch with `offset` has ended, and the one behind it, by an offset index; None: the
-    segment's end."""
+    """Position behind the batch with `offset` by the offset index, or None for the segment's end."""
     places = _places(data, IndexType.OFFSET)
     slot = bisect_left(places, offset - base_offset, key=lambda at: _INT.unpack_from(data, at)[0])
-    # That entry is of the batch, or of one behind it; the next one is behind it for sure.
+    # The entry is of this batch or a later one; the next entry is behind it in any case.
     if slot + 2 >= len(places):
         return None
     position: int = offset_index.ENTRY.unpack_from(data, places[slot + 2])[1]
@@ -91,21 +90,22 @@ def position_behind(data: Buffer, base_offset: int, offset: int) -> int | None:
 
 
 def lookup_timestamp(data: Buffer, base_offset: int, timestamp: int) -> int:
-    """The offset to look from for the first record at or after `timestamp` (ms), by a time index."""
+    """Offset to start at for the first record at or after `timestamp` (ms), by the time index."""
     found = time_entry_at(data, base_offset, timestamp)
     return base_offset if found is None else found[1]
 
 
 def time_entry_at(data: Buffer, base_offset: int, timestamp: int) -> tuple[int, int] | None:
-    """The last of a time index's entries (timestamp in ms, offset) that is not later; None if all are."""
+    """Last entry of the time index (timestamp in ms, offset) that is not later; None if all are
+    later."""
     places = _places(data, IndexType.TIMESTAMP)
     slot = bisect_right(places, timestamp, key=lambda at: _LONG.unpack_from(data, at)[0])
     return _time_entry(data, base_offset, places[slot - 1]) if slot else None
 
 
 def first_time_entry_from(data: Buffer, base_offset: int, timestamp: int) -> tuple[int, int] | None:
-    """The first of a time index's entries (timestamp in ms, offset) that is as late: by that offset there has been
-    a record at or after `timestamp`. None if it does not say."""
+    """First entry of the time index (timestamp in ms, offset) at or after `timestamp`: a record at
+    or after it exists by that offset. None if there is no such entry."""
     places = _places(data, IndexType.TIMESTAMP)
     slot = bisect_left(places, timestamp, key=lambda at: _LONG.unpack_from(data, at)[0])
     return _time_entry(data, base_offset, places[slot]) if slot < len(places) else None
@@ -119,8 +119,8 @@ def _time_entry(data: Buffer, base_offset: int, at: int) -> tuple[int, int]:
 def aborted_in(
     data: Buffer, start: int, end: int, until: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """The transactions in a transaction index that overlap offsets [start, end), and whether later
-    segments can have no more of them. Markers at or past offset `until` are passed over."""
+    """Aborted transactions of the index that overlap offsets [start, end), and whether later
+    segments cannot have more of them. Markers at or past offset `until` are ignored."""
     found = []
     for each in _transactions_from(data, start):
         if each.last_offset >= until:
@@ -133,7 +133,7 @@ def aborted_in(
 
 
 def _transactions_from(data: Buffer, start: int) -> Iterator[AbortedTransaction]:
-    """Those whose marker is at or past `start`."""
+    """Transactions whose marker is at or past `start`."""
     places = _places(data, IndexType.TRANSACTION)
     slot = bisect_left(
         places, start, key=lambda at: _LONG.unpack_from(data, at + _LAST_OFFSET_AT)[0]
@@ -144,5 +144,5 @@ def _transactions_from(data: Buffer, start: int) -> Iterator[AbortedTransaction]
 
 
 def _places(data: Buffer, kind: IndexType) -> range:
-    """Where its entries begin."""
+    """Positions of the entries."""
     return range(0, len(data), ENTRY_BYTES[kind])

@@ -1,14 +1,14 @@
-"""The lineage of leader epochs, and which remote segments lie in it (E15, E16).
+"""Decides which remote log segments are in a log's leader epoch lineage (E15, E16).
 
-A remote segment says under which leaders its records were written. After an unclean election there
-may be segments whose records this log never had, or has others in place of. Only a segment whose
-epochs are those of the log counts for retention, sizes and timestamps:
+A remote log segment has the leader epochs of its records. After an unclean leader election there
+may be segments with records that this log never had or has replaced. Only a segment whose epochs
+match the log counts for retention, sizes and timestamps:
 
     the log      0──────1────────3──────────────
     within       [0   1]   [1   3]     [3  ]
-    not within   [0        2]  an epoch that the log does not know
-                 [0       1  ] 1 goes on where the log has 3 already
-                      [1]      begins before the log says that 1 did (unless 1 is the log's first)
+    not within   [0        2]  an epoch that the log does not have
+                 [0       1  ] epoch 1 continues where the log has epoch 3
+                      [1]      starts before epoch 1 starts in the log (unless 1 is the log's first)
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 
 Lineage = tuple[EpochStart, ...]
-"""Epochs that have records, ascending; both epochs and offsets grow."""
+"""Epochs that have records, ascending by epoch and offset."""
 
 
 def with_records(epochs: Sequence[EpochStart]) -> Lineage:
-    """Without the epochs that have no records: those that begin where the next one does."""
+    """The lineage without epochs that have no records, which start where the next epoch starts."""
     return tuple(
         each
         for each, after in zip(epochs, (*epochs[1:], None), strict=False)
@@ -33,9 +33,10 @@ def with_records(epochs: Sequence[EpochStart]) -> Lineage:
 
 
 def is_within(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_end_offset: int) -> bool:
-    """Whether the segment's records are those of a log with this `lineage` and end.
+    """Whether the segment's records are those of a log with this `lineage` and end offset.
 
-    What it has of epochs before the log's first is passed over: the log's start has moved past them.
+    Epochs of the segment before the log's first epoch are ignored, because the log start offset has
+    passed them.
     """
     if not lineage or segment.end_offset >= log_end_offset:
         return False
@@ -58,8 +59,8 @@ def is_within(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_end_offse
 def shared_until(
     segment: RemoteLogSegmentMetadata, epochs: Sequence[EpochStart], offset: int
 ) -> int:
-    """The first offset, from `offset` on, that the segment has in another epoch than a log with these
-    `epochs`, or has not: from there on its records are not those of the log."""
+    """First offset, from `offset` on, that the segment has in another epoch than a log with these
+    `epochs`, or the offset behind the segment."""
     starts = {each.start_offset for each in (*segment.epochs, *epochs)}
     for each in sorted({offset, *(start for start in starts if start > offset)}):
         if each > segment.end_offset or _epoch_at(segment.epochs, each) != _epoch_at(epochs, each):

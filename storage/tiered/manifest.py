@@ -1,8 +1,8 @@
-"""A segment's manifest: the last object of a copy, which says what the others are.
+"""Manifest of a segment: the last object of a copy, which describes the others.
 
-Where it stands the copy is whole; objects without it are dangling, whatever there is of them. With it
-the store alone tells history: offsets, leader epochs, which bytes are where. It is JSON, on one line.
-Fields that a later version adds are passed over; a later `version` is one that older code cannot read.
+A copy is complete if its manifest exists; objects without one are dangling. The manifests alone are
+enough to read the store: they have offsets, leader epochs and objects. A manifest is one line of
+JSON. Unknown fields of a later version are ignored; a later `version` cannot be read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = 1
 
 @value_class
 class StoredObject:
-    """One of a segment's objects, as it is in the store."""
+    """Size and checksum of one object of a segment."""
 
     size: int
     crc32c: int
@@ -37,7 +37,7 @@ class StoredObject:
 
 @value_class
 class ChunkedLog:
-    """How the log's object is made, where it is not the log itself."""
+    """Chunks of the log's object, if the log is not stored unchanged."""
 
     compression: Compression
     chunk_bytes: int
@@ -46,7 +46,7 @@ class ChunkedLog:
 
 @value_class
 class WrappedKey:
-    """With which key the segment is encrypted: wrapped in the key of that id."""
+    """Data key of the segment, wrapped with the key `key_id`."""
 
     key_id: str
     wrapped: bytes
@@ -54,10 +54,11 @@ class WrappedKey:
 
 @value_class
 class Manifest:
-    """What stands in it. `objects` are by suffix (`.log`, …); `tiered_epoch` is KIP-950's."""
+    """Content of a manifest. `objects` are by suffix (`.log`, …); `tiered_epoch` is that of
+    KIP-950."""
 
     metadata: RemoteLogSegmentMetadata
-    """As it is when the copy is finished."""
+    """Metadata of the finished copy."""
     objects: Mapping[str, StoredObject]
     chunks: ChunkedLog | None = None
     key: WrappedKey | None = None
@@ -65,7 +66,8 @@ class Manifest:
     tiered_epoch: int = 0
 
     def chunk_table(self) -> ChunkTable | None:
-        """None where the object is the log itself. ValueError if it is not that log's."""
+        """Chunk table of the log, or None if the log is stored unchanged. Raises ValueError if it
+        does not match the log."""
         if self.chunks is None:
             return None
         chunks = self.chunks
@@ -111,7 +113,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: Buffer) -> Manifest:
-        """ValueError for what is no manifest, or a later version's."""
+        """Parse a manifest. Raises ValueError for invalid content or a later version."""
         try:
             fields = json.loads(bytes(data))
             if fields["version"] != VERSION:

@@ -1,4 +1,4 @@
-"""The vocabulary of the remote tier: segments, their states, and what follows what (KIP-405).
+"""Identity, metadata and states of remote log segments (KIP-405).
 
     (none) → COPY_SEGMENT_STARTED ─→ COPY_SEGMENT_FINISHED
                      └──────────┬────────────┘
@@ -7,8 +7,8 @@
 
     (none) → DELETE_PARTITION_MARKED → DELETE_PARTITION_STARTED → DELETE_PARTITION_FINISHED
 
-Every state follows itself too: whoever does not know whether a change was published, publishes it
-again. The numbers are those in `__remote_log_metadata`.
+A state may also follow itself, because a broker publishes an event again when the result of the
+first attempt is unknown. The numbers are those in `__remote_log_metadata`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class SegmentState(IntEnum):
-    """Of one segment in the remote tier (T-25)."""
+    """State of one segment in the remote tier (T-25)."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -50,7 +50,7 @@ class SegmentState(IntEnum):
 
 
 class PartitionDeleteState(IntEnum):
-    """Of the deletion of a partition from the remote tier (T-27)."""
+    """State of a partition's deletion from the remote tier (T-27)."""
 
     DELETE_PARTITION_MARKED = 0
     DELETE_PARTITION_STARTED = 1
@@ -68,7 +68,7 @@ VALID_TRANSITIONS: Mapping[SegmentState | None, frozenset[SegmentState]] = {
     _S.DELETE_SEGMENT_STARTED: frozenset({_S.DELETE_SEGMENT_STARTED, _S.DELETE_SEGMENT_FINISHED}),
     _S.DELETE_SEGMENT_FINISHED: frozenset({_S.DELETE_SEGMENT_FINISHED}),
 }
-"""What may follow a segment's state; None is a segment that nobody has heard of (T-25)."""
+"""Valid next states of a segment; None is the state of a segment that does not exist yet (T-25)."""
 
 VALID_DELETE_TRANSITIONS: Mapping[PartitionDeleteState | None, frozenset[PartitionDeleteState]] = {
     None: frozenset({_P.DELETE_PARTITION_MARKED}),
@@ -80,7 +80,7 @@ VALID_DELETE_TRANSITIONS: Mapping[PartitionDeleteState | None, frozenset[Partiti
     ),
     _P.DELETE_PARTITION_FINISHED: frozenset({_P.DELETE_PARTITION_FINISHED}),
 }
-"""What may follow the state of a partition's deletion; None is one that is not being deleted (T-27)."""
+"""Valid next states of a partition's deletion; None if the deletion has not started (T-27)."""
 
 
 def is_valid_transition(before: SegmentState | None, after: SegmentState) -> bool:
@@ -95,7 +95,8 @@ def is_valid_delete_transition(
 
 @value_class
 class TopicIdPartition:
-    """A partition of this topic, not of another that had the same name (T-52)."""
+    """Partition of the topic with this id; a recreated topic of the same name has another id
+    (T-52)."""
 
     topic_id: UUID
     topic: str
@@ -107,7 +108,7 @@ class TopicIdPartition:
 
 @value_class
 class RemoteLogSegmentId:
-    """One attempt to copy a segment: each has its own (T-22)."""
+    """Id of one attempt to copy a segment; every attempt has its own (T-22)."""
 
     partition: TopicIdPartition
     id: UUID
@@ -118,11 +119,11 @@ class RemoteLogSegmentId:
 
 @value_class
 class RemoteLogSegmentMetadata:
-    """A segment in the remote tier. Offsets are inclusive, times are ms since 1970.
+    """Metadata of a segment in the remote tier. Offsets are inclusive, times are ms since 1970.
 
-    `epochs` are the leader epochs of its records, ascending, each with the offset where it begins in
-    this segment; the first begins at `start_offset`. `event_timestamp_ms` is when the state was
-    published, by `broker_id`; `size_bytes` is the log file's.
+    `epochs` are the leader epochs of its records, ascending, each with its first offset in this
+    segment; the first one starts at `start_offset`. `event_timestamp_ms` is when `broker_id`
+    published the state. `size_bytes` is the size of the log file.
     """
 
     id: RemoteLogSegmentId
@@ -142,8 +143,8 @@ class RemoteLogSegmentMetadata:
         return self.id.partition
 
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
-        """As it is after `update`. An update without custom metadata leaves what there is: the copy's
-        is still needed to delete it."""
+        """The metadata after `update`. An update without custom metadata keeps the old value,
+        because deleting the segment needs it."""
         custom = update.custom_metadata
         return replace(
             self,
@@ -154,7 +155,7 @@ class RemoteLogSegmentMetadata:
         )
 
     def last_offset_of(self, leader_epoch: int) -> int | None:
-        """The last offset of that epoch in this segment; None if it has none of it."""
+        """Last offset of that epoch in this segment, or None if the segment has no records of it."""
         for at, start in enumerate(self.epochs):
             if start.epoch == leader_epoch:
                 following = self.epochs[at + 1 : at + 2]
@@ -164,7 +165,7 @@ class RemoteLogSegmentMetadata:
 
 @value_class
 class RemoteLogSegmentMetadataUpdate:
-    """A segment's next state."""
+    """Transition of a segment to its next state."""
 
     id: RemoteLogSegmentId
     broker_id: int
@@ -172,8 +173,8 @@ class RemoteLogSegmentMetadataUpdate:
     state: SegmentState
     custom_metadata: bytes | None = None
     unless_finished: bool = False
-    """Of DELETE_SEGMENT_STARTED: it gives up a copy that never counted. Where that is finished by now, as a
-    broker has published before it went down, others rely on it: then this is refused."""
+    """For DELETE_SEGMENT_STARTED of an incomplete copy: the update is refused if the copy was
+    finished in the meantime, since other brokers may rely on it."""
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -182,7 +183,7 @@ class RemoteLogSegmentMetadataUpdate:
 
 @value_class
 class RemotePartitionDeleteMetadata:
-    """A step in the deletion of a partition from the remote tier (T-27, T-51)."""
+    """Transition of a partition's deletion from the remote tier (T-27, T-51)."""
 
     partition: TopicIdPartition
     broker_id: int
@@ -192,4 +193,4 @@ class RemotePartitionDeleteMetadata:
 
 SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 RemoteEvent = SegmentEvent | RemotePartitionDeleteMetadata
-"""What a record of `__remote_log_metadata` says."""
+"""Event in a record of `__remote_log_metadata`."""

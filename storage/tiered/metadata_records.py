@@ -1,7 +1,7 @@
-"""Events of the remote tier as values of `__remote_log_metadata`, in Kafka 4.x's form (T-45, T-46).
+"""Record values of `__remote_log_metadata` in Kafka 4.x's format (T-45, T-46).
 
-Kafka reads what we write and we read what it writes; tags that we do not know are passed over, so a
-later Kafka may add some. What Kafka's own classes would refuse to hold is refused here.
+Kafka can read these records, and its records can be read here. Unknown tagged fields are ignored,
+so that a later Kafka may add some. Values that Kafka's classes reject are rejected here too.
 """
 
 from __future__ import annotations
@@ -28,34 +28,35 @@ from odradek.storage.tiered.metadata import (
 
 METADATA_TOPIC = "__remote_log_metadata"
 VERSION = 0
-"""Of every record that there is so far."""
+"""Version of all record types."""
 _UNLESS_FINISHED = b""
-"""The custom metadata of a DELETE_SEGMENT_STARTED that is `unless_finished`: Kafka looks at none there."""
+"""Custom metadata that marks a DELETE_SEGMENT_STARTED event as `unless_finished`; Kafka ignores it
+there."""
 
 
 class UnknownRemoteRecord(RemoteStorageError):
-    """A record of a type or version that we do not know: written by a later Kafka, to be passed over."""
+    """The record has an unknown type or version of a later Kafka; readers skip it."""
 
     retryable = False
 
 
 def encode(event: RemoteEvent) -> bytes:
-    """The value of the event's record."""
+    """Record value of the event."""
     return serde.encode_remote_log_record(to_record(event))
 
 
 def decode(value: Buffer) -> RemoteEvent:
-    """The event in a record's value. Raises UnknownRemoteRecord and CorruptRemoteData."""
+    """Event in a record value. Raises UnknownRemoteRecord and CorruptRemoteData."""
     try:
         return from_record(serde.decode_remote_log_record(value))
     except serde.UnknownRecord as error:
         raise UnknownRemoteRecord(error.message) from None
     except (KafkaError, ValueError) as error:
-        raise CorruptRemoteData(f"no record of a remote segment: {error}") from None
+        raise CorruptRemoteData(f"invalid record in {METADATA_TOPIC}: {error}") from None
 
 
 def to_record(event: RemoteEvent) -> Any:
-    """The schema's record for the event."""
+    """Convert an event to the record class of its schema."""
     if isinstance(event, RemoteLogSegmentMetadata):
         return wire.RemoteLogSegmentMetadataRecord(
             remote_log_segment_id=_segment_id(event.id),
@@ -90,7 +91,7 @@ def to_record(event: RemoteEvent) -> Any:
 
 
 def from_record(record: Any) -> RemoteEvent:
-    """The event in a schema's record. Raises ValueError for what is none."""
+    """Convert a schema record to an event. Raises ValueError for invalid fields."""
     if isinstance(record, wire.RemoteLogSegmentMetadataRecord):
         return _metadata(record)
     if isinstance(record, wire.RemoteLogSegmentMetadataUpdateRecord):
@@ -111,7 +112,7 @@ def from_record(record: Any) -> RemoteEvent:
             record.event_timestamp_ms,
             PartitionDeleteState(record.remote_partition_delete_state),
         )
-    raise ValueError(f"{type(record).__name__} says not of which partition it is")
+    raise ValueError(f"{type(record).__name__} has no partition")
 
 
 def _metadata(record: wire.RemoteLogSegmentMetadataRecord) -> RemoteLogSegmentMetadata:
@@ -138,7 +139,7 @@ def _metadata(record: wire.RemoteLogSegmentMetadataRecord) -> RemoteLogSegmentMe
 
 
 def _kept(data: Buffer | None) -> bytes | None:
-    """Not a view of the batch that it came in."""
+    """Copy of the bytes, independent of the batch buffer."""
     return None if data is None else bytes(data)
 
 

@@ -1,25 +1,27 @@
-"""What a node keeps of the remote tier's metadata on its disk, so that a restart reads little (T-47, T-48).
+"""Files with a node's remote log segment metadata, so that a restart reads little of the topic
+(T-47, T-48).
 
-One file for each user partition, in KIP-405's form; integers are big-endian:
+There is one file per user partition, in KIP-405's format; integers are big-endian:
 
     magic (uvarint, 0), topic (string: int16 length, UTF-8), topic id (16 bytes),
     metadata-topic-offset (varlong), entries {length (uvarint), type (uvarint), version (uvarint), data}
 
 | type | version | data |
 |---|---|---|
-| 0 | 1 | a segment: the body of Kafka's RemoteLogSegmentMetadataSnapshotRecord (`segment_row.py`), which has the custom metadata and the mark of an empty transaction index that the KIP's version 0 lacks |
+| 0 | 1 | a segment: the body of Kafka's RemoteLogSegmentMetadataSnapshotRecord (`segment_row.py`), with custom metadata and the flag of an empty transaction index, which version 0 of the KIP lacks |
 | 1 | 0 | the partition's deletion: broker id (int32), event timestamp (int64), state (int8) |
-| 2 | 0 | ours: a leader epoch (int32) and the last offset of it that was ever copied (int64) |
-| 3 | 0 | ours, the last: CRC-32C of all before it (uint32) |
+| 2 | 0 | Odradek's: a leader epoch (int32) and its highest copied offset (int64) |
+| 3 | 0 | Odradek's, always last: CRC-32C of all preceding bytes (uint32) |
 
-The offset is that of the next record to be read: all before it are in the entries. Those may know of
-later ones as well (a snapshot is taken while the topic is read), and take them in again unharmed. The
-file is a cache: one that is damaged or not there costs reading the metadata from its beginning. It is
-replaced whole (`Files.write_new`: `.tmp`, sync, rename), so a crash leaves the old one or the new one.
+The offset is the next one to read: the entries include all records before it. They may include
+later ones, which are applied again without harm, because the snapshot is taken while the topic is
+read. The file is a cache: if it is damaged or missing, the metadata is read from the start of the
+topic. It is replaced as a whole (`Files.write_new`: `.tmp`, sync, rename), so a crash leaves the
+old or the new file.
 
-`_rlmm_committed_offsets` has a line for each metadata partition that is read: `<partition> <offset>`.
-`_rlmm_topic_id` is ours: the id of the topic that all these offsets are of, in Kafka's text form, and a
-line feed.
+`_rlmm_committed_offsets` has a line per metadata partition: `<partition> <offset>`.
+`_rlmm_topic_id` is Odradek's: the id of the topic that these offsets belong to, in Kafka's text
+form, and a line feed.
 """
 
 from __future__ import annotations
@@ -54,14 +56,15 @@ _DELETION_DATA, _HIGHEST_DATA, _UINT32 = Struct(">iqb"), Struct(">iq"), Struct("
 _TOPIC_LENGTH = Struct(">h")
 _CRC_ENTRY_BYTES = 3 + _UINT32.size
 _ENTRIES_A_PART, _ENTRIES_A_LOAD = 256, 64
-"""Less than a millisecond each."""
+"""Numbers of entries that take less than a millisecond."""
 
 
 def encode_snapshot(metadata: RemoteLogMetadataCache, next_offset: int) -> Iterator[bytes]:
-    """The file, in parts of less than a millisecond each, which may be made while more is applied.
+    """Encode the file in chunks of less than a millisecond each; events may be applied between two
+    chunks.
 
-    `next_offset` is where to go on in the metadata topic: all before it must have been applied before
-    the first part is asked for.
+    `next_offset` is the next offset of the metadata topic to read. All records before it must be
+    applied before the first chunk is requested.
     """
     crc = 0
     for part in _parts(metadata, next_offset):
@@ -90,10 +93,11 @@ def _parts(metadata: RemoteLogMetadataCache, next_offset: int) -> Iterator[bytea
 
 
 class MetadataSnapshotReader:
-    """A file that was read: `metadata` grows with every `load`, then `next_offset` is where to go on.
+    """Reads a snapshot file in steps: `metadata` grows with every `load`; `next_offset` is where
+    reading the topic continues.
 
-    Made from the whole file; raises CorruptRemoteData if it is damaged or of another partition. That
-    part may run in a thread, it is a checksum over all of it.
+    The constructor checks the CRC of the whole file and may run in a thread. Raises
+    CorruptRemoteData if the file is damaged or belongs to another partition.
     """
 
     def __init__(self, data: bytes, partition: TopicIdPartition) -> None:
@@ -103,7 +107,7 @@ class MetadataSnapshotReader:
         crc = crc32c(memoryview(data)[: max(self._end, 0)])
         if self._end < 0 or data[self._end :] != _entry(_CRC, _UINT32.pack(crc)):
             raise CorruptRemoteData(
-                f"the snapshot of {partition} is cut short, or its CRC is wrong"
+                f"the snapshot of {partition} is truncated, or its CRC is wrong"
             )
         try:
             self.next_offset, self._at = self._read_header(partition)
@@ -111,7 +115,7 @@ class MetadataSnapshotReader:
             raise CorruptRemoteData(f"the snapshot of {partition}: {error}") from None
 
     def load(self, limit: int = _ENTRIES_A_LOAD) -> bool:
-        """Take in some more entries; whether there may be more. Raises CorruptRemoteData."""
+        """Read up to `limit` entries; whether there may be more. Raises CorruptRemoteData."""
         try:
             for _ in range(limit):
                 if self._at >= self._end:
@@ -123,17 +127,17 @@ class MetadataSnapshotReader:
 
     @classmethod
     def of_any(cls, data: bytes, partition: int) -> MetadataSnapshotReader:
-        """Of whichever topic the file says. Raises CorruptRemoteData."""
+        """Read a file of any topic. Raises CorruptRemoteData."""
         try:
             topic, topic_id, _ = _identity(data)
         except (InvalidFrame, IndexError, ValueError, struct.error) as error:
-            raise CorruptRemoteData(f"no snapshot of remote segments: {error}") from None
+            raise CorruptRemoteData(f"invalid snapshot of remote log metadata: {error}") from None
         return cls(data, TopicIdPartition(topic_id, topic, partition))
 
     def _read_header(self, partition: TopicIdPartition) -> tuple[int, int]:
         topic, topic_id, at = _identity(self._data)
         if (topic, topic_id) != (partition.topic, partition.topic_id):
-            raise InvalidFrame("it is of another topic")
+            raise InvalidFrame("it belongs to another topic")
         return read_varlong(self._data, at)
 
     def _read_entry(self) -> None:
@@ -156,7 +160,7 @@ class MetadataSnapshotReader:
 
 
 def _identity(data: bytes) -> tuple[str, UUID, int]:
-    """Topic, topic id, and where the file goes on."""
+    """Topic, topic id, and the position behind them."""
     magic, at = read_uvarint(data, 0)
     if magic != _MAGIC:
         raise InvalidFrame(f"magic {magic} is not known")
@@ -167,12 +171,13 @@ def _identity(data: bytes) -> tuple[str, UUID, int]:
 
 
 def encode_offsets(offsets: Mapping[int, int]) -> bytes:
-    """`_rlmm_committed_offsets` (T-47): a line for each metadata partition, with the next offset."""
+    """Content of `_rlmm_committed_offsets` (T-47): a line per metadata partition, with the next
+    offset."""
     return "".join(f"{partition} {offset}\n" for partition, offset in offsets.items()).encode()
 
 
 def decode_offsets(data: bytes) -> dict[int, int]:
-    """Raises CorruptRemoteData for what is no such file."""
+    """Next offset by metadata partition. Raises CorruptRemoteData for an invalid file."""
     text = data.decode("ascii", "replace")
     if not re.fullmatch(r"(?:\d{1,9} \d{1,18}\n)*", text, re.ASCII):
         raise CorruptRemoteData(f"{COMMITTED_OFFSETS} is damaged: {text[:80]!r}")
@@ -180,12 +185,12 @@ def decode_offsets(data: bytes) -> dict[int, int]:
 
 
 def encode_topic_id(topic_id: UUID) -> bytes:
-    """`_rlmm_topic_id`."""
+    """Encode the file `_rlmm_topic_id`."""
     return f"{uuid_to_text(topic_id)}\n".encode()
 
 
 def decode_topic_id(data: bytes) -> UUID:
-    """Raises CorruptRemoteData for what is no such file."""
+    """Topic id in the file. Raises CorruptRemoteData for an invalid file."""
     try:
         topic_id = uuid_from_text(data.decode("ascii", "replace").removesuffix("\n"))
     except ValueError as error:

@@ -1,10 +1,9 @@
-"""What the objects of a segment are called, as Kafka's LocalTieredStorage calls its files.
+"""Object keys of a segment, named like the files of Kafka's LocalTieredStorage.
 
     <topic>-<partition>-<topic id>/<start offset, 20 digits>-<segment id><suffix>
 
-Ids are in base64url. Next to Kafka's suffixes stands `.manifest` (manifest.py). A person can read it,
-and a listing of one directory comes in the order of offsets, after the summaries of its segments
-(summary.py).
+Ids are in base64url. `.manifest` (manifest.py) is an additional suffix. A listing of a partition's
+directory has its summaries (summary.py) first, then the segments by start offset.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SUFFIXES = (LOG_SUFFIX, *(kind.value for kind in IndexType), MANIFEST_SUFFIX)
 
 SUMMARY_SUFFIX = ".summary"
 NO_LEADER = -1
-"""The leader epoch of a summary that no leader has put."""
+"""Leader epoch of a summary that a command wrote instead of a leader."""
 
 _DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)-([a-zA-Z0-9_-]{22})", re.ASCII)
 _FILE = re.compile(r"(\d{20})-([a-zA-Z0-9_-]{22})(\.[a-z_]+)", re.ASCII)
@@ -46,20 +45,21 @@ def segment_key(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
 
 
 def summary_key(partition: TopicIdPartition, leader_epoch: int) -> str:
-    """Before all segments in a listing; of two summaries the later one counts, and any leader's more than
-    one of NO_LEADER."""
+    """Key of a summary. It sorts before all segments; the summary with the latest epoch counts, and
+    NO_LEADER precedes all epochs."""
     epoch = "" if leader_epoch == NO_LEADER else f"{leader_epoch:010}"
     return f"{partition_directory(partition)}/0-{epoch}{SUMMARY_SUFFIX}"
 
 
 def keys_from(partition: TopicIdPartition, offset: int) -> str:
-    """What sorts before the objects of segments that start there or later, and behind all others."""
+    """Key that sorts before the objects of segments that start at `offset` or later, and after all
+    others."""
     return f"{partition_directory(partition)}/{offset:020}"
 
 
 @value_class
 class ObjectName:
-    """A key taken apart."""
+    """Parts of an object key."""
 
     id: RemoteLogSegmentId
     start_offset: int
@@ -67,7 +67,7 @@ class ObjectName:
 
 
 def parse_directory(name: str) -> TopicIdPartition | None:
-    """None if no partition's directory is called so."""
+    """Partition of a directory name, or None."""
     match = _DIRECTORY.fullmatch(name)
     topic_id = match and _uuid(match[3])
     if not match or topic_id is None:
@@ -76,7 +76,7 @@ def parse_directory(name: str) -> TopicIdPartition | None:
 
 
 def parse_key(key: str) -> ObjectName | None:
-    """None for an object that is no segment's."""
+    """Parts of a segment's object key, or None."""
     directory, _, name = key.rpartition("/")
     partition = parse_directory(directory)
     match = _FILE.fullmatch(name)
@@ -87,7 +87,7 @@ def parse_key(key: str) -> ObjectName | None:
 
 
 def parse_summary(key: str) -> tuple[TopicIdPartition, int] | None:
-    """Whose summary, of which leader epoch (or NO_LEADER); None for an object that is none."""
+    """Partition and leader epoch (or NO_LEADER) of a summary's key, or None."""
     directory, _, name = key.rpartition("/")
     match = _SUMMARY.fullmatch(name)
     partition = match and parse_directory(directory)
@@ -95,7 +95,7 @@ def parse_summary(key: str) -> tuple[TopicIdPartition, int] | None:
 
 
 def _uuid(text: str) -> UUID | None:
-    """None where the text is not the one that the id would have."""
+    """The id, or None if the text is not its canonical form."""
     try:
         found = uuid_from_text(text)
     except ValueError:

@@ -1,18 +1,19 @@
-"""The remote tier in an object store: RemoteStorageManager over `Objects`.
+"""RemoteStorageManager in an object store, over `Objects`.
 
-Copy, in this order; a crash between any two leaves what the next attempt overwrites, or what is found
-to be dangling because it has no manifest:
+A copy has these steps in order. A crash between two of them leaves objects that the next attempt
+overwrites, or that are dangling because they have no manifest:
 
-    the manifest of an earlier attempt goes → indexes, producer snapshot, epochs → log → manifest
+    delete the manifest of an earlier attempt → put indexes, producer snapshot, leader epochs → put log
+    → put manifest
 
-Every object is asked for its size once it was put: a store that says it has what it has not is found
-out while the segment is still on the broker's disk. Delete: the manifest first, so that what is left
-after a crash is dangling too, then the log, then all the rest: a transaction index that is missing beside
-a log was never there.
+The size of every object is checked after its put, so that a store that loses objects is detected
+while the segment is still on the broker's disk. A deletion removes the manifest first, so that the
+rest is dangling after a crash, then the log, then the other objects: if the log exists and the
+transaction index does not, the segment never had one.
 
-A log that is stored as it is (no compression, no encryption) is read without the manifest, and may have
-been put there by Kafka's LocalTieredStorage. Of any other, the segment's custom metadata says so (`custom_metadata.py`).
-Retries of single requests are the store's (`Patience`); whoever calls repeats whole calls (T-12).
+A log that is stored unchanged (no compression, no encryption) is read without the manifest; Kafka's
+LocalTieredStorage may have written it. The segment's custom metadata has a flag for other logs
+(`custom_metadata.py`). The store retries single requests; callers retry whole calls (T-12).
 """
 
 from __future__ import annotations
@@ -64,25 +65,26 @@ from odradek.storage.tiered.object_names import (
 from odradek.storage.tiered.remote_storage_manager import IndexType, LogSegmentData
 
 PIECE_BYTES = 1 << 20
-"""What is read of a log at once, where it is stored as it is."""
+"""Bytes per read of a log that is stored unchanged."""
 MANIFESTS_KEPT = 256
 NOTHING_THERE = ".nothing"
-"""No key begins so: listing that costs a store nothing, and takes what all else takes to be allowed."""
+"""Prefix that no key has: a listing of it is cheap and needs the usual permissions."""
 
 
 @value_class
 class StorageFormat:
-    """What copies are made to be; those made before stay what they are."""
+    """Format of new copies; existing copies keep theirs."""
 
     compression: Compression = Compression.NONE
     chunk_bytes: int = CHUNK_BYTES
     keys: KeyRing | None = None
     encrypts: bool = False
-    """Needs `keys`, which may also be there only for what was encrypted before."""
+    """Encrypt new copies; needs `keys`. Keys may also be configured only to decrypt older copies.
+    """
 
 
 class ObjectStoreStorage:
-    """See the module."""
+    """RemoteStorageManager over an object store."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class ObjectStoreStorage:
     def copy_segment(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        """OSError if the disk fails that the segment is read from."""
+        """Copy all files of the segment. Raises OSError if the local disk fails."""
         self._forget_manifest(metadata)
         copy = _Copy(metadata, self._form, self._entropy)
         with _translated():
@@ -145,8 +147,8 @@ class ObjectStoreStorage:
         return read
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
-        """CorruptRemoteData for one that is not what its manifest says. There is no manifest, and nothing
-        to be said, of what Kafka's LocalTieredStorage has copied."""
+        """Index of the segment. Raises CorruptRemoteData if it does not match the manifest. Copies
+        of Kafka's LocalTieredStorage have no manifest and are not checked."""
         key = segment_key(metadata, kind.value)
         with _translated():
             try:
@@ -162,26 +164,29 @@ class ObjectStoreStorage:
                 return stored
         copied = manifest.objects.get(kind.value)
         if copied is not None and (len(stored), crc32c(stored)) != (copied.size, copied.crc32c):
-            raise CorruptRemoteData(f"{key} is not what was copied")
+            raise CorruptRemoteData(f"{key} does not match its manifest")
         if not flags_of(metadata) & ENCRYPTED:
             return stored
-        encrypt = self._seal(manifest)
+        encrypt = self._codec(manifest)
         with _named(key):
             return encrypt.decrypt(kind.value, 0, stored)
 
     def _check_never_there(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> None:
-        """Without transactions there is no index of them, which is no loss; one that is lost is. Raises
-        CorruptRemoteData, and RemoteSegmentNotFound if the segment was deleted."""
+        """Return if a missing transaction index is correct because the segment has no aborted
+        transactions. Raises CorruptRemoteData if the index was lost, RemoteSegmentNotFound if
+        the segment was deleted."""
         if kind is not IndexType.TRANSACTION:
             return
         try:
             copied = self._manifest(metadata).objects
         except ObjectMissing as error:
             if flags_of(metadata) & CHUNKED or not self._has_log(metadata):
-                raise RemoteSegmentNotFound(f"{metadata.id} is gone: {error}") from error
-            return  # Kafka's LocalTieredStorage has copied it
+                raise RemoteSegmentNotFound(f"{metadata.id} was deleted: {error}") from error
+            return  # a copy of Kafka's LocalTieredStorage
         if kind.value in copied:
-            raise CorruptRemoteData(f"{segment_key(metadata, kind.value)} was copied, and is gone")
+            raise CorruptRemoteData(
+                f"{segment_key(metadata, kind.value)} was copied and is missing"
+            )
 
     def _has_log(self, metadata: RemoteLogSegmentMetadata) -> bool:
         try:
@@ -216,7 +221,7 @@ class ObjectStoreStorage:
             self._remove_summaries(partition, None)
 
     def _remove_summaries(self, partition: TopicIdPartition, below: int | None) -> None:
-        """They come first in a listing."""
+        """Delete summaries, which come first in a listing."""
         page = next(self._objects.pages(partition_directory(partition)), ())
         for each in page:
             found = parse_summary(each.key)
@@ -236,14 +241,14 @@ class ObjectStoreStorage:
             stored_bytes = None
         if stored_bytes != counted.size:
             raise RemoteStorageError(
-                f"{key}: {counted.size} bytes were put, and the store has {stored_bytes}"
+                f"{key}: {counted.size} bytes were put, but the store has {stored_bytes}"
             )
         copy.objects[suffix] = StoredObject(counted.size, counted.crc32c)
 
     def _while_open(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
         for piece in pieces:
             if self._closed:
-                raise RemoteStorageUnavailable("the broker stops")
+                raise RemoteStorageUnavailable("the broker is shutting down")
             yield piece
 
     def _fetch_chunks(self, metadata: RemoteLogSegmentMetadata, start: int, end: int) -> Buffer:
@@ -253,16 +258,16 @@ class ObjectStoreStorage:
         with _named(segment_key(metadata, MANIFEST_SUFFIX)):
             table = manifest.chunk_table()
         if table is None:
-            raise CorruptRemoteData(f"{key}: the manifest does not say what its chunks are")
+            raise CorruptRemoteData(f"{key}: its manifest has no chunk sizes")
         chunks = table.span(start, end)
         first, last = chunks[0], chunks[-1]
         stored = self._read(key, first.position, last.position + last.stored_size - first.position)
-        encrypt = self._seal(manifest)
+        encrypt = self._codec(manifest)
         with _named(key):
             return _unsealed(encrypt, memoryview(stored), chunks, start, end)
 
     def _read(self, key: str, position: int, size: int) -> Buffer:
-        """As many bytes: fewer are not what was copied."""
+        """Exactly `size` bytes; raises CorruptRemoteData for fewer."""
         with _translated():
             data = self._objects.get_range(key, position, size)
         _check_size(key, position, len(data), size)
@@ -277,14 +282,14 @@ class ObjectStoreStorage:
                 manifest = Manifest.parse(data)
             self._manifests[key] = manifest
             for oldest in list(self._manifests)[:-MANIFESTS_KEPT]:
-                self._manifests.pop(oldest, None)  # another thread may have been here
+                self._manifests.pop(oldest, None)  # another thread may have removed it
         return manifest
 
     def _forget_manifest(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._manifests.pop(segment_key(metadata, MANIFEST_SUFFIX), None)
 
-    def _seal(self, manifest: Manifest) -> ChunkCodec:
-        """How that segment is read."""
+    def _codec(self, manifest: Manifest) -> ChunkCodec:
+        """Codec to read that segment."""
         compression = manifest.chunks.compression if manifest.chunks else Compression.NONE
         if manifest.key is None:
             return ChunkCodec(compression, None)
@@ -294,14 +299,14 @@ class ObjectStoreStorage:
         keys = self._form.keys
         if keys is None or key.key_id not in keys:
             raise RemoteStorageError(
-                f"{segment} is encrypted with key {key.key_id!r}, which encryption.key.file has not"
+                f"{segment} is encrypted with key {key.key_id!r}, which is not in encryption.key.file"
             )
         with _named(str(segment)):
             return SegmentCipher(keys.unwrap(key.key_id, key.wrapped), segment)
 
 
 class _Copy:
-    """One copy of a segment while it is made."""
+    """State of one copy in progress."""
 
     def __init__(
         self, metadata: RemoteLogSegmentMetadata, form: StorageFormat, entropy: Entropy
@@ -311,12 +316,12 @@ class _Copy:
         self._key: WrappedKey | None = None
         cipher = None
         if form.encrypts:
-            assert form.keys is not None, "nothing to encrypt with"
+            assert form.keys is not None, "encryption needs keys"
             data_key, wrapped = form.keys.new_data_key(entropy)
             self._key = WrappedKey(form.keys.current_id, wrapped)
             cipher = SegmentCipher(data_key, metadata.id)
         self._form = form
-        self._seal = ChunkCodec(form.compression, cipher)
+        self._codec = ChunkCodec(form.compression, cipher)
         self._chunked = form.encrypts or form.compression is not Compression.NONE
         self._stored_sizes: list[int] = []
         self._density = DensityCheck(metadata.start_offset, metadata.end_offset)
@@ -324,7 +329,7 @@ class _Copy:
     def index(self, suffix: str, part: Buffer | FileSlice) -> Iterator[Buffer]:
         whole = part.read() if isinstance(part, FileSlice) else part
         _check_length(part, len(whole))
-        yield self._seal.encrypt(suffix, 0, whole)
+        yield self._codec.encrypt(suffix, 0, whole)
 
     def log(self, part: Buffer | FileSlice) -> Iterator[Buffer]:
         pieces = _pieces(part, self._form.chunk_bytes if self._chunked else PIECE_BYTES)
@@ -333,7 +338,7 @@ class _Copy:
             if not self._chunked:
                 yield plain
                 continue
-            stored = self._seal.encode_chunk(LOG_SUFFIX, number, plain)
+            stored = self._codec.encode_chunk(LOG_SUFFIX, number, plain)
             self._stored_sizes.append(len(stored))
             yield stored
 
@@ -352,7 +357,7 @@ class _Copy:
 
 
 class _Counted:
-    """What is put: how much it was, and its CRC-32C."""
+    """Counts the bytes of an object that is put, and computes their CRC-32C."""
 
     def __init__(self, pieces: Iterable[Buffer]) -> None:
         self._pieces = pieces
@@ -413,20 +418,20 @@ def _unsealed(
             raise CorruptChunk(f"chunk {chunk.number} at {chunk.position}: {error}") from error
         wanted = memoryview(plain)[max(start - chunk.start, 0) : end - chunk.start]
         to = max(chunk.start - start, 0)
-        read[to : to + len(wanted)] = wanted  # one by one: joining would hold up the loop
+        read[to : to + len(wanted)] = (
+            wanted  # one by one, because a join would hold the GIL for long
+        )
     return read
 
 
 def _check_size(key: str, position: int, found: int, size: int) -> None:
     if found != size:
-        raise CorruptRemoteData(
-            f"{key}: {found} bytes at {position}, of which there should be {size}"
-        )
+        raise CorruptRemoteData(f"{key}: {found} bytes at {position}, expected {size}")
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """The store's errors as those of the remote tier."""
+    """Convert errors of the store to errors of the remote tier."""
     try:
         yield
     except ObjectMissing as error:
@@ -439,7 +444,7 @@ def _translated() -> Iterator[None]:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Whose bytes are broken."""
+    """Add the name of the object to errors about corrupt bytes."""
     try:
         yield
     except ValueError as error:

@@ -1,13 +1,14 @@
-"""Which transactions were aborted among records of the remote tier (T-35, E10).
+"""Aborted transactions for fetches from the remote tier (T-35, E10).
 
-A transaction is listed in the segment of its marker, which may come long after its records: in one of
-the next remote segments, or in a local one. The segments that have a list at all are looked through until
-one says that nothing later can matter. Segments that are in both tiers tell the same twice.
+A transaction is in the transaction index of the segment with its marker, which may come long after
+its records: in a later remote segment or in a local one. Segments with a transaction index are
+searched in order until one shows that no later one matters. A transaction that is in both tiers is
+returned once.
 
-A segment of a leader that was replaced uncleanly tells the truth up to where its history parts from ours
-(T-60). Its markers from there on are not in our log, though what they end may be: the search goes on at that
-offset, in a segment of ours. (Kafka believes them: it leaves out what was committed, or gives out what was
-aborted.)
+A segment of an unclean leader counts up to the offset where its lineage diverges from the log
+(T-60). Later markers of that segment are not in the log, but the log may have other markers for the
+same transactions, so the search continues at that offset in a segment of the log's lineage. Kafka
+uses the diverging markers, and then hides committed records or returns aborted ones.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from odradek.storage.tiered.remote_storage_manager import IndexType
 
 
 class RemoteAbortedTransactions:
+    """Searches aborted transactions in both tiers."""
+
     def __init__(
         self, metadata: RemoteLogMetadataManager, indexes: RemoteIndexCache, offload: Offload
     ) -> None:
@@ -38,7 +41,7 @@ class RemoteAbortedTransactions:
     async def overlapping(
         self, partition_log: PartitionLog, segment: RemoteLogSegmentMetadata, start: int, end: int
     ) -> Sequence[AbortedTransaction]:
-        """Those that overlap offsets [start, end), which are `segment`'s, each once. Raises
+        """Transactions that overlap offsets [start, end) of `segment`, each once. Raises
         RemoteStorageError."""
         found: dict[AbortedTransaction, None] = {}
         if partition_log.may_have_aborted(start):
@@ -70,8 +73,8 @@ class RemoteAbortedTransactions:
     def _next(
         self, partition_log: PartitionLog, partition: TopicIdPartition, offset: int
     ) -> tuple[RemoteLogSegmentMetadata, int] | None:
-        """The first segment with a transaction index that has `offset` of our history or a later one, and
-        which it has; None where the local log goes on."""
+        """First segment with a transaction index that has `offset` of the log's lineage or a later
+        one, and that offset; None if the local log has it."""
         epoch = partition_log.epochs.epoch_for(offset)
         if epoch is None or offset >= partition_log.local_log_start_offset:
             return None

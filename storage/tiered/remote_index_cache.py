@@ -1,21 +1,18 @@
-"""Indexes of remote segments, kept on a disk so that a read need not fetch them again (T-10).
+"""Disk cache for the indexes of remote log segments (T-10), Kafka's RemoteIndexCache.
 
-The directory `remote-log-index-cache` lies in a log directory; a file is named
-`<start offset>_<segment id>` and `.index`, `.timeindex` or `.txnindex`, as Kafka's are. An index is fetched
-when it is first wanted. The least recently used go when there are more bytes than allowed, and those
-that nobody has used for a while; those of deleted segments go at once.
+The directory `remote-log-index-cache` is in a log directory. Files are named
+`<start offset>_<segment id>` with `.index`, `.timeindex` or `.txnindex`, like Kafka's. An index is
+fetched on its first use. The least recently used indexes are deleted when the limit is exceeded,
+unused ones after a TTL, and those of deleted segments at once.
 
     fetched → checked → `.tmp` written, synced → renamed
 
-So a file under its own name is whole, whenever the node crashes; what else a crash leaves is removed by
-`open`. A name that a crash takes back is no loss, and the directory is not synced. Files found by `open`
-are checked against their segment before their first use. The cache is never needed: a disk that is
-full, or fails, costs the fetch of an index that would have been here.
+So a file with its final name is complete after any crash, and `open` deletes the rest. The
+directory is not synced, because a lost file is only fetched again. Files that `open` finds are
+checked against their segment before their first use. A full or failed disk only costs fetches.
 
-One call for all who want the same thing at once, which goes on when they have left.
-
-A reader whose time is up must not take with it what others wait for, nor throw away what it has paid
-for; and a call in a thread can't be given up anyway. So calls run in a nursery of their own.
+Concurrent requests for an index share one fetch. It runs in its own nursery and continues if the
+requests are cancelled, because a call in a thread cannot be cancelled and others may wait for it.
 """
 
 from __future__ import annotations
@@ -50,24 +47,23 @@ TMP = ".tmp"
 NO_TTL = -1
 
 Key = tuple[UUID, IndexType]
-"""Of a segment, and which index."""
+"""Segment id and index type."""
 _KINDS = {kind.value: kind for kind in ENTRY_BYTES}
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A file of the cache."""
+    """File of the cache."""
 
     name: str
     size_bytes: int
     used_at: float
     partition: TopicIdPartition | None = None
-    """Whose it is, once it was checked against its segment: of what an earlier run left it is not known
-    before."""
+    """Partition of the segment; None until a file of an earlier run was checked."""
 
 
 class RemoteIndexCache:
-    """See the module. `open` comes first; all is called on the loop."""
+    """Call `open` first. Runs on the event loop."""
 
     def __init__(
         self,
@@ -81,8 +77,8 @@ class RemoteIndexCache:
         limit_bytes: Callable[[], int],
         ttl_ms: int = NO_TTL,
     ) -> None:
-        """`nursery` has the fetches; `limit_bytes` is asked for whenever there is more; `ttl_ms`: how
-        long an index stays that nobody uses."""
+        """`nursery` runs the fetches. `limit_bytes` is the current limit. `ttl_ms` is how long an
+        unused index is kept."""
         self._files = files
         self._directory = log_directory / REMOTE_INDEX_CACHE
         self._lane = str(log_directory)
@@ -91,24 +87,23 @@ class RemoteIndexCache:
         self._monotonic = monotonic
         self._limit_bytes = limit_bytes
         self._ttl_seconds = ttl_ms / 1000 if ttl_ms > 0 else None
-        self._kept: dict[Key, _Kept] = {}  # least recently used first
+        self._files_by_key: dict[Key, _Kept] = {}  # least recently used first
         self._calls: SharedCalls[Key, Buffer] = SharedCalls(nursery)
-        self._leaving: dict[str, trio.Event] = {}
-        """Files that are being removed: a new one of that name waits."""
-        self._is_disk_well = True
+        self._being_deleted: dict[str, trio.Event] = {}
+        """Files that are being deleted; a new file of that name waits."""
+        self._is_disk_writable = True
         self.total_bytes = 0
         self.fetches = 0
-        """How many indexes were fetched from the remote tier."""
+        """Number of fetches from the remote tier."""
 
     def has(self, segment_id: UUID) -> bool:
-        """Whether an index of that segment is here."""
-        return any((segment_id, kind) in self._kept for kind in ENTRY_BYTES)
+        """Whether the cache has an index of that segment."""
+        return any((segment_id, kind) in self._files_by_key for kind in ENTRY_BYTES)
 
-    # What an earlier run left
+    # Files of an earlier run
 
     async def open(self) -> None:
-        """Take over what is there, and remove what is no index. A disk that fails is as an empty
-        one."""
+        """Load the existing files and delete invalid ones. A failed disk counts as empty."""
         try:
             found = await self._offload.run(self._look, lane=self._lane)
         except OSError as error:
@@ -117,10 +112,10 @@ class RemoteIndexCache:
         now = self._monotonic()
         for key, name, size_bytes in found:
             self._keep(key, _Kept(name, size_bytes, now))
-        await self._make_room()
+        await self._evict()
 
     def _look(self) -> list[tuple[Key, str, int]]:
-        """In a thread."""
+        """List the files, in a thread."""
         files, directory = self._files, self._directory
         files.make_directory(directory)
         found = []
@@ -134,20 +129,20 @@ class RemoteIndexCache:
                 found.append((key, name, size_bytes))
         return found
 
-    # Asking
+    # Lookup
 
     async def fetch(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
-        """The index, from the disk or from the remote tier; for all who ask at once it is fetched
-        once, and goes on when they leave. That of transactions is empty where there is none.
+        """The index, from the disk or from the remote tier. A missing transaction index is returned
+        as empty.
 
-        Raises RemoteStorageError and its kinds: CorruptRemoteData for one that contradicts the
-        segment, RemoteResourceNotFound where there is no such index, or no such segment any more.
+        Raises RemoteStorageError: CorruptRemoteData if it contradicts the segment,
+        RemoteResourceNotFound if the index or the segment does not exist.
         """
         key = segment.id.id, kind
         return await self._calls.result(key, partial(self._fetch, key, segment))
 
     async def _fetch(self, key: Key, segment: RemoteLogSegmentMetadata) -> Buffer:
-        kept = self._kept.get(key)
+        kept = self._files_by_key.get(key)
         if kept is not None:
             data = await self._read(key, kept, segment)
             if data is not None:
@@ -161,7 +156,7 @@ class RemoteIndexCache:
         except RemoteResourceNotFound as error:
             if kind is not IndexType.TRANSACTION or isinstance(error, RemoteSegmentNotFound):
                 raise
-            data = b""  # as Kafka has it: of older copies it is not known whether there is one
+            data = b""  # as in Kafka: for older copies it is not known whether one exists
         check_index(data, kind, segment)
         await self._store(key, segment, data)
         return data
@@ -169,7 +164,7 @@ class RemoteIndexCache:
     async def _read(
         self, key: Key, kept: _Kept, segment: RemoteLogSegmentMetadata
     ) -> Buffer | None:
-        """From the disk; None if that is of no use, and then it is no longer there."""
+        """Index from the disk; None if the file is unusable, which is then deleted."""
         path = self._directory / kept.name
         try:
             data = await self._offload.run(self._files.read, path, lane=self._lane)
@@ -180,38 +175,38 @@ class RemoteIndexCache:
                 raise CorruptRemoteData(f"{len(data)} bytes, not {kept.size_bytes}")
         except (OSError, CorruptRemoteData) as error:
             if not isinstance(error, FileNotFoundError):
-                log.warning("%s is fetched again: %s", path, error)
+                log.warning("fetching %s again: %s", path, error)
             await self._drop([key])
             return None
-        if self._kept.get(key) is kept:
-            del self._kept[key]
-            self._kept[key] = kept
+        if self._files_by_key.get(key) is kept:
+            del self._files_by_key[key]
+            self._files_by_key[key] = kept
             kept.used_at = self._monotonic()
         return data
 
     async def refuse(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> None:
-        """What was handed out turned out to be wrong: let it be fetched again."""
+        """Delete an index that turned out to be wrong, so that it is fetched again."""
         await self._drop([(segment.id.id, kind)])
 
     def segments_of(self, topic: str, index: int) -> list[UUID]:
-        """Those of a partition of which there is an index here that somebody has used."""
+        """Segments of a partition that have used indexes in the cache."""
         return [
             segment_id
-            for (segment_id, _), kept in self._kept.items()
+            for (segment_id, _), kept in self._files_by_key.items()
             if kept.partition is not None
             and (kept.partition.topic, kept.partition.partition) == (topic, index)
         ]
 
     async def forget(self, segment_ids: Iterable[UUID]) -> None:
-        """These segments are deleted, or of no use here."""
+        """Delete the indexes of segments that are deleted or not needed any more."""
         await self._drop([(each, kind) for each in segment_ids for kind in ENTRY_BYTES])
 
-    # The disk
+    # Disk
 
     async def _store(self, key: Key, segment: RemoteLogSegmentMetadata, data: Buffer) -> None:
         name = f"{segment.start_offset}_{uuid_to_text(segment.id.id)}{key[1].value}"
-        while (leaving := self._leaving.get(name)) is not None:
-            await leaving.wait()
+        while (deletion := self._being_deleted.get(name)) is not None:
+            await deletion.wait()
         if len(data) > self._limit_bytes():
             return
         try:
@@ -219,35 +214,36 @@ class RemoteIndexCache:
         except OSError as error:
             self._disk_failed(error)
             return
-        self._is_disk_well = True
+        self._is_disk_writable = True
         self._keep(key, _Kept(name, len(data), self._monotonic(), segment.id.partition))
-        await self._make_room()
+        await self._evict()
 
     def _write(self, name: str, data: Buffer) -> None:
-        """In a thread; see the module for what a crash leaves."""
+        """Write a file, in a thread."""
         files, path = self._files, self._directory / name
-        beside = path.with_name(name + TMP)
-        files.remove(beside, missing_ok=True)
+        temporary = path.with_name(name + TMP)
+        files.remove(temporary, missing_ok=True)
         try:
-            with closing(files.open(beside, create=True)) as file:
+            with closing(files.open(temporary, create=True)) as file:
                 file.append_v([data])
                 file.sync()
-            files.rename(beside, path)
+            files.rename(temporary, path)
         except OSError:
-            with suppress(OSError):  # a full disk gets its room back
-                files.remove(beside, missing_ok=True)
+            with suppress(OSError):  # free the space on a full disk
+                files.remove(temporary, missing_ok=True)
             raise
 
     def _keep(self, key: Key, kept: _Kept) -> None:
-        before = self._kept.pop(key, None)
+        before = self._files_by_key.pop(key, None)
         self.total_bytes += kept.size_bytes - (0 if before is None else before.size_bytes)
-        self._kept[key] = kept
+        self._files_by_key[key] = kept
 
-    async def _make_room(self) -> None:
-        """Let go of what was not used for too long, and of the least recently used."""
+    async def _evict(self) -> None:
+        """Delete indexes that were unused for too long, and the least recently used ones above the
+        limit."""
         limit, going, total = self._limit_bytes(), [], self.total_bytes
         idle_since = -1.0 if self._ttl_seconds is None else self._monotonic() - self._ttl_seconds
-        for key, kept in self._kept.items():
+        for key, kept in self._files_by_key.items():
             if total <= limit and kept.used_at >= idle_since:
                 break
             total -= kept.size_bytes
@@ -257,11 +253,11 @@ class RemoteIndexCache:
     async def _drop(self, keys: Iterable[Key]) -> None:
         names = []
         for key in keys:
-            kept = self._kept.pop(key, None)
+            kept = self._files_by_key.pop(key, None)
             if kept is not None:
                 self.total_bytes -= kept.size_bytes
                 names.append(kept.name)
-                self._leaving[kept.name] = trio.Event()
+                self._being_deleted[kept.name] = trio.Event()
         if not names:
             return
         try:
@@ -270,21 +266,23 @@ class RemoteIndexCache:
             self._disk_failed(error)
         finally:
             for name in names:
-                self._leaving.pop(name).set()
+                self._being_deleted.pop(name).set()
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
             self._files.remove(self._directory / name, missing_ok=True)
 
     def _disk_failed(self, error: OSError) -> None:
-        """Say so once, until it works again."""
-        if self._is_disk_well:
-            log.warning("indexes of remote segments are not kept in %s: %s", self._directory, error)
-        self._is_disk_well = False
+        """Log the first failure until a write succeeds."""
+        if self._is_disk_writable:
+            log.warning(
+                "cannot cache indexes of remote log segments in %s: %s", self._directory, error
+            )
+        self._is_disk_writable = False
 
 
 def _key_of(name: str) -> Key | None:
-    """Whose file it is; None for one that is no index of a segment."""
+    """Key of a file name, or None if it is not an index of a segment."""
     offset, _, rest = name.partition("_")
     text, dot, suffix = rest.partition(".")
     kind = _KINDS.get(dot + suffix)
@@ -304,7 +302,7 @@ class _Call(Generic[T]):
     def __init__(self) -> None:
         self.done = trio.Event()
         self.returned: list[T] = []
-        self.raised: Exception | None = trio.ClosedResourceError("the call was given up")
+        self.raised: Exception | None = trio.ClosedResourceError("the call was cancelled")
 
     def outcome(self) -> T:
         if self.raised is not None:
@@ -313,16 +311,16 @@ class _Call(Generic[T]):
 
 
 class SharedCalls(Generic[K, T]):
-    """Calls under way, by what they are for. Nothing is kept of one that is over."""
+    """Calls in progress by key. Results are not kept."""
 
     def __init__(self, nursery: Callable[[], trio.Nursery]) -> None:
-        """`nursery` is asked for when a call begins."""
+        """`nursery` is called when a call starts."""
         self._nursery = nursery
         self._under_way: dict[K, _Call[T]] = {}
 
     async def result(self, key: K, make: Callable[[], Awaitable[T]]) -> T:
-        """What `make` returns or raises, or the call for `key` that is under way. Each of several
-        gets the same exception."""
+        """Result of `make`, or of the call for `key` that is already in progress. All callers get
+        the same exception."""
         call = self._under_way.get(key)
         if call is None:
             call = self._under_way[key] = _Call()
@@ -334,7 +332,7 @@ class SharedCalls(Generic[K, T]):
         try:
             call.returned.append(await make())
             call.raised = None
-        except Exception as error:  # raised where it is awaited
+        except Exception as error:  # raised in `outcome`
             call.raised = error
         finally:
             del self._under_way[key]

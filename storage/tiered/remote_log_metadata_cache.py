@@ -1,9 +1,9 @@
-"""What is known of one partition's remote segments: events in, answers out (T-23 to T-27).
+"""Remote log segment metadata of one partition: KIP-405's RemoteLogMetadataCache (T-23 to T-27).
 
-KIP-405's RemoteLogMetadataCache. The tables in `metadata.py` say what follows what; a state that is
-said again changes nothing. What does not follow is refused and changes nothing either, so whoever
-replays the metadata topic goes on with the next event. Finding an offset and sizes take the logarithm
-of the number of segments; a segment takes less than 100 bytes (`segment_table.py`).
+The tables in `metadata.py` define the valid transitions. A repeated state changes nothing. An
+invalid event is refused and changes nothing, so a reader of the metadata topic continues with the
+next event. Lookups by offset and sizes take logarithmic time in the number of segments; a segment
+takes less than 100 bytes (`segment_table.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 
 
 class RemoteLogMetadataCache:
-    """See the module. `deletion` is how far the partition's deletion is, None if it is not marked."""
+    """Segments of one partition. `deletion` is the state of the partition's deletion, or None if it
+    is not marked."""
 
     def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
@@ -46,15 +47,16 @@ class RemoteLogMetadataCache:
         self._spanning = array("I")
 
     def __len__(self) -> int:
-        """How many segments there are, in whichever state."""
+        """Number of segments in any state."""
         return len(self._table)
 
-    # What happens
+    # Events
 
     def apply(self, event: RemoteEvent) -> RemoteLogSegmentMetadata | None:
-        """The segment as it is after the event; None if the event was of the whole partition.
+        """Apply an event. Returns the segment after the event, or None if the event is about the
+        whole partition.
 
-        Raises InvalidRemoteState and RemoteResourceNotFound, as `check` does.
+        Raises InvalidRemoteState and RemoteResourceNotFound like `check`.
         """
         if isinstance(event, RemotePartitionDeleteMetadata):
             self._check_deletion(event)
@@ -66,8 +68,8 @@ class RemoteLogMetadataCache:
         return self._update(event)
 
     def check(self, event: RemoteEvent) -> None:
-        """Raises what `apply` would: InvalidRemoteState if it does not follow (T-23, T-25, T-27),
-        RemoteResourceNotFound for an update of a segment that is not there (T-24)."""
+        """Raise what `apply` would raise: InvalidRemoteState for an invalid transition (T-23, T-25,
+        T-27), RemoteResourceNotFound for an update of an unknown segment (T-24)."""
         if isinstance(event, RemotePartitionDeleteMetadata):
             self._check_deletion(event)
         elif isinstance(event, RemoteLogSegmentMetadata):
@@ -102,7 +104,7 @@ class RemoteLogMetadataCache:
 
     def _check_addition(self, metadata: RemoteLogSegmentMetadata) -> Handle | None:
         if metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
-            raise InvalidRemoteState(f"{metadata.id} cannot begin as {metadata.state.name}")
+            raise InvalidRemoteState(f"{metadata.id} cannot start as {metadata.state.name}")
         known = self._table.find(metadata.id.id.bytes)
         if known is not None:
             self._check_step(metadata, segment_row.state_of(*self._table.at(known)))
@@ -110,14 +112,18 @@ class RemoteLogMetadataCache:
 
     def _check_update(self, update: RemoteLogSegmentMetadataUpdate) -> Handle:
         if update.state is SegmentState.COPY_SEGMENT_STARTED:
-            raise InvalidRemoteState(f"{update.id}: a copy is started by adding its segment")
+            raise InvalidRemoteState(
+                f"{update.id}: COPY_SEGMENT_STARTED needs the segment's full metadata"
+            )
         handle = self._table.find(update.id.id.bytes)
         if handle is None:
-            raise RemoteResourceNotFound(f"no remote segment {update.id} is known")
+            raise RemoteResourceNotFound(f"remote log segment {update.id} does not exist")
         before = segment_row.state_of(*self._table.at(handle))
         self._check_step(update, before)
         if update.unless_finished and before is _FINISHED:
-            raise InvalidRemoteState(f"{update.id} is finished, so it cannot be given up")
+            raise InvalidRemoteState(
+                f"{update.id} is COPY_SEGMENT_FINISHED, so the deletion of an incomplete copy is refused"
+            )
         return handle
 
     def _check_step(self, event: SegmentEvent, before: SegmentState) -> None:
@@ -130,10 +136,10 @@ class RemoteLogMetadataCache:
             known = "not marked" if before is None else before.name
             raise InvalidRemoteState(f"{self.partition} is {known}, so not {event.state.name} next")
 
-    # What is known
+    # Queries
 
     def find(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The finished copy with that offset of that epoch."""
+        """Finished copy that has this offset of this epoch."""
         epoch = self._epochs.get(leader_epoch)
         handle = None if epoch is None else epoch.find(offset)
         return None if handle is None else self._metadata(handle)
@@ -141,13 +147,14 @@ class RemoteLogMetadataCache:
     def find_with_transactions(
         self, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first finished copy of that epoch, from `offset` on, with a transaction index."""
+        """First finished copy of the epoch that ends at or after `offset` and has a transaction
+        index."""
         epoch = self._epochs.get(leader_epoch)
         handle = None if epoch is None else epoch.find_with_transactions(offset)
         return None if handle is None else self._metadata(handle)
 
     def highest_offset(self, leader_epoch: int) -> int | None:
-        """The last offset of that epoch that was ever copied."""
+        """Highest offset of that epoch that was ever copied."""
         return self._highest.get(leader_epoch)
 
     @property
@@ -155,7 +162,8 @@ class RemoteLogMetadataCache:
         return self._highest
 
     def segments(self, leader_epoch: int | None = None) -> Iterator[RemoteLogSegmentMetadata]:
-        """All, or those of one epoch, by ascending start offset; changes meanwhile do not disturb."""
+        """All segments, or those of one epoch, by start offset. Concurrent changes do not disturb
+        the iteration."""
         handles = (
             self._table.in_order()
             if leader_epoch is None
@@ -164,33 +172,34 @@ class RemoteLogMetadataCache:
         return map(self._metadata, handles)
 
     def segments_reaching(self, timestamp: int) -> Iterator[RemoteLogSegmentMetadata]:
-        """As `segments`, those that may have a record of that timestamp (ms) or a later one."""
+        """Like `segments`, but only segments that may have a record with this timestamp (ms) or a
+        later one."""
         return map(self._metadata, self._table.reaching(timestamp))
 
     def segment(self, id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """The one with that id, in whichever state."""
+        """Segment with that id, in any state."""
         handle = self._table.find(id.id.bytes)
         return None if handle is None else self._metadata(handle)
 
     def unfinished(self) -> list[RemoteLogSegmentMetadata]:
-        """Those whose copy or deletion is under way, or was given up."""
+        """Segments whose copy or deletion is incomplete."""
         return list(map(self._metadata, self._unfinished))
 
     def epochs(self) -> list[int]:
-        """The epochs of which there are segments, ascending."""
+        """Epochs that have segments, ascending."""
         return sorted(self._epochs)
 
     def size_bytes(self, leader_epoch: int) -> int:
-        """S-01: of the finished copies with records of that epoch, without those that lie within
-        another: after a change of leader the same records may be there twice."""
+        """Bytes of the finished copies with records of that epoch (S-01). A copy that is within
+        another is not counted, since a new leader may copy the same records again."""
         epoch = self._epochs.get(leader_epoch)
         return 0 if epoch is None else epoch.readable_bytes
 
     def lineage_bytes(self, epochs: Sequence[EpochStart], log_end_offset: int) -> int:
-        """S-02: of the same, those within a log's lineage, each counted once.
+        """Bytes of the readable copies within the lineage of a log, each counted once (S-02).
 
-        Segments of one epoch count by epoch, but for those that reach out of it, which lie at its
-        ends; those of several are looked at.
+        Segments with one epoch are summed by epoch, except those outside the lineage, which are at
+        the epoch's ends. Segments with several epochs are checked one by one.
         """
         lineage = with_records(epochs)
         total = 0
@@ -207,11 +216,11 @@ class RemoteLogMetadataCache:
         )
 
     def rows(self) -> Iterator[bytes]:
-        """All segments as rows (`segment_row.py`), by ascending start offset, for a snapshot."""
+        """All segments as rows (`segment_row.py`), by start offset, for a snapshot."""
         return (segment_row.row_at(*self._table.at(each)) for each in self._table.in_order())
 
     def restore(self, row: bytes) -> None:
-        """Add a segment in whichever state it is; the row must be valid. ValueError if it is known."""
+        """Add a segment in any state from a valid row. Raises ValueError if its id exists."""
         handle = self._table.add(row)
         for each in segment_row.epochs_of(row, 0):
             epoch = self._epochs.get(each.epoch)
@@ -221,7 +230,7 @@ class RemoteLogMetadataCache:
         self._enter_state(handle)
 
     def restore_highest(self, leader_epoch: int, offset: int) -> None:
-        """Of an epoch whose last copy may be deleted by now."""
+        """Restore the highest copied offset of an epoch, whose segments may be deleted."""
         self._highest[leader_epoch] = max(self._highest.get(leader_epoch, -1), offset)
 
     def _metadata(self, handle: Handle) -> RemoteLogSegmentMetadata:
@@ -231,7 +240,7 @@ class RemoteLogMetadataCache:
         return segment_row.size_of(*self._table.at(handle))
 
     def _is_readable(self, handle: Handle) -> bool:
-        """In one of its epochs at least."""
+        """Whether the segment is readable in at least one of its epochs."""
         epochs = segment_row.epochs_of(*self._table.at(handle))
         return any(self._epochs[each.epoch].is_readable(handle) for each in epochs)
 
@@ -274,8 +283,8 @@ class RemoteLogMetadataCache:
     def _outside_lineage(
         self, epoch: EpochSegments, lineage: Lineage, log_end_offset: int
     ) -> Iterator[Handle]:
-        """Readable segments of this epoch alone that are not within the lineage. They lie in the order
-        of both their ends: those in the middle are within it if those around them are."""
+        """Readable segments of this epoch alone that are outside the lineage. They are sorted by
+        start and by end, so those in the middle are inside if their neighbours are."""
 
         def spans(handle: Handle) -> bool:
             return segment_row.spans_epochs(*self._table.at(handle))

@@ -1,9 +1,8 @@
-"""Who knows which segments are in the remote tier: KIP-405's RemoteLogMetadataManager.
+"""KIP-405's RemoteLogMetadataManager: the interface to the metadata of remote log segments.
 
-What changes it is published, and is done once this node's own view has it. What is asked is answered
-from that view, at once, without I/O; of a partition whose metadata is not read to the end yet, with
-RemoteNotReady. Only partitions that were announced (`partitions_changed`) are known; all others
-raise RemoteResourceNotFound.
+A change is published and complete once this node has read it back. Queries are served from memory,
+without I/O. They raise RemoteNotReady until the metadata of the partition is read to its end, and
+RemoteResourceNotFound for partitions that were not announced (`partitions_changed`).
 """
 
 from __future__ import annotations
@@ -22,113 +21,114 @@ from odradek.storage.tiered.metadata import (
 )
 
 OnSegment = Callable[[RemoteLogSegmentMetadata], None]
-"""Told of every change of a segment, with the segment as it then is: COPY_SEGMENT_STARTED to
-DELETE_SEGMENT_FINISHED. Called on the loop; it must not raise, nor take long."""
+"""Listener for changes of a segment, called with its new metadata from COPY_SEGMENT_STARTED to
+DELETE_SEGMENT_FINISHED. It runs on the event loop and must be quick and not raise."""
 
 
 class RemoteLogMetadataManager(Protocol):
-    """See the module. Everything is called on the loop."""
+    """Publishes and serves remote log segment metadata. All methods run on the event loop."""
 
     async def add_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Publish that a copy starts (T-23). Raises InvalidRemoteState for any other state, and
-        RemoteStorageUnavailable if it cannot be published or is not seen in time."""
+        """Publish the start of a copy (T-23). Raises InvalidRemoteState for any other state, and
+        RemoteStorageUnavailable if the event cannot be published or is not read back in time."""
         ...
 
     async def update_segment(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        """Publish a segment's next state (T-24, T-25).
+        """Publish the next state of a segment (T-24, T-25).
 
-        Raises InvalidRemoteState for COPY_SEGMENT_STARTED and for what cannot follow,
-        RemoteResourceNotFound if no such segment is known, RemoteStorageUnavailable as above.
+        Raises InvalidRemoteState for COPY_SEGMENT_STARTED and for invalid transitions,
+        RemoteResourceNotFound for an unknown segment, RemoteStorageUnavailable as `add_segment`
+        does.
         """
         ...
 
     async def put_partition_delete(self, metadata: RemotePartitionDeleteMetadata) -> None:
-        """Publish a step in a partition's deletion (T-27). Raises as `update_segment`."""
+        """Publish the next state of a partition's deletion (T-27). Raises like `update_segment`."""
         ...
 
     def segment_for(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The finished copy that has `offset` of `leader_epoch` (T-26); None if there is none."""
+        """Finished copy that has `offset` of `leader_epoch` (T-26), or None."""
         ...
 
     def next_segment_with_transactions(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first finished copy with records of `leader_epoch` that ends at `offset` or behind it and
-        has a transaction index (T-35). None if there is none: the next epoch is asked for itself."""
+        """First finished copy with records of `leader_epoch` that ends at or after `offset` and has
+        a transaction index (T-35), or None. It does not search the next epoch."""
         ...
 
     def highest_offset(self, partition: TopicIdPartition, leader_epoch: int) -> int | None:
-        """The last offset of that epoch that was ever copied (T-26, T-31); it does not go down when
-        segments are deleted. None if none was."""
+        """Highest offset of that epoch that was ever copied (T-26, T-31), or None. It does not
+        decrease when segments are deleted."""
         ...
 
     def segments(
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Those that have records of `leader_epoch`, or all, in every state but
-        DELETE_SEGMENT_FINISHED, by ascending start offset (T-26). Changes meanwhile do not disturb it:
-        a segment is shown as it is when its turn comes, or no longer."""
+        """Segments with records of `leader_epoch`, or all, in every state but
+        DELETE_SEGMENT_FINISHED, by start offset (T-26). Concurrent changes do not disturb the
+        iteration: it returns the state of each segment at that time."""
         ...
 
     def segments_reaching(
         self, partition: TopicIdPartition, timestamp: int
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """As `segments`, those alone whose largest timestamp (ms) is `timestamp` or later (T-39). The
-        others cost next to nothing: 100,000 of them some 2 ms."""
+        """Like `segments`, but only segments whose largest timestamp (ms) is at least `timestamp`
+        (T-39). Skipping 100,000 others takes about 2 ms."""
         ...
 
     def segment(self, id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """The segment with that id, in whichever state; None if it is not known (any more)."""
+        """Segment with that id in any state, or None."""
         ...
 
     def unfinished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-        """Those whose copy or deletion is under way, or was given up, by ascending start offset: all
-        that `segments` has but those in COPY_SEGMENT_FINISHED, at the cost of these alone."""
+        """Segments that are not COPY_SEGMENT_FINISHED, by start offset; the cost depends on their
+        number only."""
         ...
 
     def epochs(self, partition: TopicIdPartition) -> Sequence[int]:
-        """The epochs of which there are segments, in whichever state; ascending."""
+        """Epochs that have segments in any state, ascending."""
         ...
 
     def segment_count(self, partition: TopicIdPartition) -> int:
-        """How many segments there are, in whichever state."""
+        """Number of segments in any state."""
         ...
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
-        """The bytes of the finished copies with records of `leader_epoch` (S-01); 0 if there is none.
-        A segment with records of several epochs counts in each. What was copied twice counts once: a
-        copy that lies within another is left out."""
+        """Bytes of the finished copies with records of `leader_epoch` (S-01). A segment with
+        several epochs counts in each of them. A copy contained in another does not count."""
         ...
 
     def lineage_size(
         self, partition: TopicIdPartition, epochs: Sequence[EpochStart], log_end_offset: int
     ) -> int:
-        """The bytes of those that are within this lineage (the log's epoch cache), each counted once
-        (S-02); in constant time an epoch."""
+        """Bytes of the segments within this lineage (the log's epoch cache), each counted once
+        (S-02); constant time per epoch."""
         ...
 
     def partition_delete_state(self, partition: TopicIdPartition) -> PartitionDeleteState | None:
-        """How far the partition's deletion is; None if it was not marked."""
+        """State of the partition's deletion, or None if it is not marked."""
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Its metadata is read to the end: all of the above may be asked. False if not announced."""
+        """Whether the partition is announced and its metadata is read to the end."""
         ...
 
     async def wait_ready(self, partition: TopicIdPartition) -> None:
-        """Raises RemoteResourceNotFound if the partition is not announced, or stopped meanwhile."""
+        """Wait until the partition is ready. Raises RemoteResourceNotFound if it is not announced
+        or is stopped meanwhile."""
         ...
 
     def partitions_changed(
         self, leads: Iterable[TopicIdPartition], follows: Iterable[TopicIdPartition]
     ) -> None:
-        """These partitions are led or followed by this node now (T-26, T-53); others stay as they are."""
+        """This node now leads or follows these partitions (T-26, T-53); others are unchanged."""
         ...
 
     def stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """This node is no replica of these any more: forget them (T-26, T-53)."""
+        """This node has no replica of these partitions any more; forget them (T-26, T-53)."""
         ...
 
     def on_segment(self, listener: OnSegment) -> None: ...

@@ -1,13 +1,13 @@
-"""Reads of what only the remote tier has (T-32, T-33).
+"""Reads records that only the remote tier has (T-32, T-33).
 
-    offset → its epoch by our history → the segment that has both → position by its offset index
-           → pieces of the segment in memory (pieces.py) → whole batches (batch_walk.py)
+    offset → its leader epoch in the log's lineage → segment with both → position by its offset index
+           → byte ranges in memory (segment_range_cache.py) → whole batches (batch_scanner.py)
 
-A reader that goes on where it stopped needs no index: its place is remembered, and the longer it goes
-on, the farther ahead is fetched, into the next segments too. What was fetched stays for whoever comes
-again. A segment that goes away under a read is looked for once more; where our log should have an offset
-and no segment is known to have it, that is an error to be asked again, never an offset out of range: a
-consumer would start over for a leader that has not read all metadata yet.
+A sequential reader needs no index: its next position is remembered, and the prefetch distance grows
+while it continues, across segments too. If a segment is deleted during a read, the lookup is
+repeated once. If the log should have an offset and no segment is known to have it, the error is
+retriable and never OFFSET_OUT_OF_RANGE: a consumer would reset its position because a leader has
+not read all metadata yet.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from odradek.storage.tiered.segment_range_cache import ContiguousRanges, Segment
 log = logging.getLogger("odradek.remote")
 
 FETCH_BYTES = 1 << 20
-"""The least that is fetched of a segment's records: what a consumer asks of a partition, mostly."""
+"""Minimum bytes per fetch: the usual size of a consumer's fetch per partition."""
 FETCH_BYTES_MAX = 4 << 20
 AHEAD_BYTES_MAX = 16 << 20
-"""How far ahead of a reader that goes on and on is fetched."""
+"""Maximum prefetch distance of a sequential reader."""
 READ_BYTES_MAX = 8 << 20
-"""The most that one read brings, unless a batch is larger."""
+"""Maximum bytes per read, unless one batch is larger."""
 PLACES_MAX = 4096
 SEGMENTS_AHEAD_MAX = 16
 
 
 @dataclass(slots=True)
 class RemoteRead:
-    """What was found: slices of memory or of a file, which the caller unpins, of the batches with offsets from
-    `base_offset` to before `next_offset`. Where there are none, `next_offset` is where to look: what was
-    asked for, or where the local log begins, if there is nothing between."""
+    """Result of a read: slices of memory or a file, which the caller unpins, with the batches from
+    `base_offset` to before `next_offset`. If there are none, `next_offset` is where to read
+    next: the requested offset, or the local log start offset if there are no records in between."""
 
     next_offset: int
     records: Sequence[FileSlice] = ()
@@ -73,8 +73,8 @@ class RemoteRead:
 
 @dataclass(slots=True)
 class ReadLimits:
-    """How much one read may bring: `max_bytes`, or the first batch if that is larger and
-    `at_least_one`; nothing at or past `offset`."""
+    """Limits of one read: `max_bytes` (the first batch may be larger with `at_least_one`), and
+    records below `offset` only."""
 
     max_bytes: int
     offset: int
@@ -83,38 +83,39 @@ class ReadLimits:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a reader goes on: a batch begins at `position` of `segment`, which by an index ends at
-    `ends_at`, at or before what it wants."""
+    """Position of a reader: a batch starts at `position` of `segment`. By the index, a batch from
+    there on ends at `ends_at`, at or below the wanted offset."""
 
     segment: RemoteLogSegmentMetadata
     epoch: int
     position: int
     ends_at: int | None = None
     ahead_bytes: int = 0
-    """How far ahead of it is fetched."""
+    """Prefetch distance."""
 
 
 def partition_of(partition_log: PartitionLog) -> TopicIdPartition:
-    """Raises RemoteResourceNotFound for a log without a topic id: it can't be in the remote tier."""
+    """Partition with topic id. Raises RemoteResourceNotFound for a log without a topic id, which
+    cannot be in the remote tier."""
     if partition_log.topic_id is None:
         raise RemoteResourceNotFound(f"{partition_log!r} has no topic id")
     return TopicIdPartition(partition_log.topic_id, partition_log.topic, partition_log.partition)
 
 
 class RemoteLogReader:
-    """See the module. Called on the loop."""
+    """Reads batches and prefetches. Runs on the event loop."""
 
     def __init__(
         self,
         metadata: RemoteLogMetadataManager,
         indexes: RemoteIndexCache,
-        pieces: SegmentRangeCache,
+        ranges: SegmentRangeCache,
         aborted: RemoteAbortedTransactions,
         aside: ResponseSpill,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
-        self._pieces = pieces
+        self._ranges = ranges
         self._aborted = aborted
         self._aside = aside
         self._places: dict[tuple[TopicIdPartition, int], _Place] = {}
@@ -122,11 +123,11 @@ class RemoteLogReader:
     async def read(
         self, partition_log: PartitionLog, offset: int, limits: ReadLimits, *, committed: bool
     ) -> RemoteRead:
-        """Batches of one segment from the one with `offset` on; with `committed` the transactions that
-        were aborted there, too (T-35).
+        """Batches of one segment from the one with `offset` on. With `committed`, also their
+        aborted transactions (T-35).
 
-        Raises OffsetOutOfRange where the log has begun later meanwhile, RemoteStorageError (ask again
-        where that is `retryable`).
+        Raises OffsetOutOfRange if the log start offset has passed `offset`, RemoteStorageError
+        (retriable if `retryable`).
         """
         if offset >= limits.offset:
             return RemoteRead(offset)
@@ -134,7 +135,7 @@ class RemoteLogReader:
             return await self._read(partition_log, offset, limits, committed)
         except (RemoteResourceNotFound, CorruptRemoteData) as error:
             check_not_deleted(partition_log, offset)
-            log.info("%r is read at %d once more: %s", partition_log, offset, error)
+            log.info("%r: retrying the remote read at offset %d: %s", partition_log, offset, error)
             return await self._read(partition_log, offset, limits, committed)
 
     async def _read(
@@ -148,7 +149,7 @@ class RemoteLogReader:
             except (RemoteResourceNotFound, CorruptRemoteData) as error:
                 error.segment_id = place.segment.id.id
                 self._places.pop((place.segment.partition, wanted), None)
-                if place.ends_at is not None:  # the index may be the culprit
+                if place.ends_at is not None:  # the cached index may be damaged
                     await self._indexes.refuse(place.segment, IndexType.OFFSET)
                 raise
             if found is not None:
@@ -162,7 +163,7 @@ class RemoteLogReader:
                     partition_log, place.segment, offset, found.next_offset
                 )
                 self._check_still_there(partition_log, place, wanted, offset)
-            found.records = await self._aside.settle(found.records)
+            found.records = await self._aside.spill_if_needed(found.records)
         except BaseException:
             found.unpin()
             self._places.pop((place.segment.partition, wanted), None)
@@ -172,15 +173,18 @@ class RemoteLogReader:
     def _check_still_there(
         self, partition_log: PartitionLog, place: _Place, wanted: int, offset: int
     ) -> None:
-        """Aborted transactions are looked for by the epochs of the log, which forgets those before its start,
-        and in segments of which none is being deleted: they go from the oldest on, so that no later one was
-        passed over if this one still counts."""
+        """Check that the segment still counts. Aborted transactions are searched by the log's
+        epochs, which are removed below the log start offset, and in segments that are not being
+        deleted. Segments are deleted from the oldest on, so if this one counts, no later one was
+        missed."""
         check_not_deleted(partition_log, offset)
         segment = segment_with(self._metadata, partition_log, place.epoch, wanted)
         if segment is None or segment.id != place.segment.id:
-            raise RemoteNotReady(f"{partition_log!r} has {wanted} no more in {place.segment.id}")
+            raise RemoteNotReady(
+                f"{partition_log!r} does not have offset {wanted} in {place.segment.id} any more"
+            )
 
-    # The place
+    # Position in a segment
 
     async def _find(self, partition_log: PartitionLog, offset: int) -> _Place:
         epoch = epoch_of(partition_log, offset)
@@ -201,8 +205,10 @@ class RemoteLogReader:
         try:
             index = await self._indexes.fetch(segment, IndexType.OFFSET)
         except (RemoteResourceNotFound, CorruptRemoteData) as error:
-            # The segment says the same, if it is read from its start (T-19).
-            log.warning("remote segment %s is read without its index: %s", segment.id, error)
+            # A scan from the segment's start gives the same result (T-19).
+            log.warning(
+                "reading remote log segment %s without its offset index: %s", segment.id, error
+            )
             return None
         return lookup_offset(index, segment.start_offset, offset)
 
@@ -212,18 +218,16 @@ class RemoteLogReader:
         segment = segment_with(self._metadata, partition_log, epoch, offset)
         if segment is None:
             check_not_deleted(partition_log, offset)
-            raise RemoteNotReady(
-                f"no remote segment is known to have {partition_log!r} at {offset}"
-            )
+            raise RemoteNotReady(f"no remote log segment has offset {offset} of {partition_log!r}")
         return segment
 
-    # Its batches
+    # Batches
 
     async def _read_at(
         self, partition_log: PartitionLog, place: _Place, offset: int, limits: ReadLimits
     ) -> RemoteRead | None:
-        """None if the segment ends before `offset`."""
-        return await self._pieces.with_room(
+        """Batches of the segment, or None if it ends before `offset`."""
+        return await self._ranges.with_free_memory(
             partial(self._read_pieces, partition_log, place, offset, limits)
         )
 
@@ -233,7 +237,7 @@ class RemoteLogReader:
         place: _Place,
         offset: int,
         limits: ReadLimits,
-        has_turn: bool,
+        may_exceed_limit: bool,
     ) -> RemoteRead | None:
         segment = place.segment
         walk = BatchScanner(
@@ -247,20 +251,22 @@ class RemoteLogReader:
             ends_at=place.ends_at,
         )
         if walk.is_done:
-            return None  # of the whole segment compaction has left nothing
+            return None  # compaction has removed all records
         at_once = min(max(limits.max_bytes, FETCH_BYTES, place.ahead_bytes // 4), FETCH_BYTES_MAX)
         span = ContiguousRanges(
-            await self._pieces.at(segment, place.position, place.position + at_once)
+            await self._ranges.fetch(segment, place.position, place.position + at_once)
         )
         try:
             while not walk.is_done:
                 if not walk.advance(span.bytes_at, span.end):
                     await trio.lowlevel.checkpoint()
-                elif walk.is_done or not await self._extend(span, segment, walk, at_once, has_turn):
+                elif walk.is_done or not await self._extend(
+                    span, segment, walk, at_once, may_exceed_limit
+                ):
                     break
             if walk.begin is None:
                 return RemoteRead(offset) if walk.position < segment.size_bytes else None
-            self._go_on(partition_log, place, offset, walk)
+            self._remember_next(partition_log, place, offset, walk)
             records = span.slices(walk.begin, walk.end)
         finally:
             span.close()
@@ -272,25 +278,26 @@ class RemoteLogReader:
         segment: RemoteLogSegmentMetadata,
         walk: BatchScanner,
         at_once: int,
-        has_turn: bool,
+        may_exceed_limit: bool,
     ) -> bool:
-        """Have more of the segment in `span`. False if that would be a wait, and there is something
-        already."""
+        """Add a range to `span`. False if that needs a fetch and there are batches already."""
         if walk.begin is not None:
-            after = self._pieces.find(segment.id.id, span.end)
+            after = self._ranges.find(segment.id.id, span.end)
             if after is None or not after.is_here:
                 return False
         end = max(walk.needed, span.end + at_once)
-        span.add(await self._pieces.further(segment, span.end, end, has_turn=has_turn))
+        span.add(
+            await self._ranges.extend(segment, span.end, end, may_exceed_limit=may_exceed_limit)
+        )
         return True
 
-    # Its next place, and what will be wanted there
+    # Sequential reads and prefetch
 
-    def _go_on(
+    def _remember_next(
         self, partition_log: PartitionLog, place: _Place, offset: int, walk: BatchScanner
     ) -> None:
-        """Remember where the next read begins, and fetch ahead for a reader that has gone on before."""
-        if walk.has_parted:
+        """Remember where the next read starts, and prefetch for a sequential reader."""
+        if walk.has_diverged:
             return
         segment, partition = place.segment, place.segment.partition
         key = partition, walk.next_offset
@@ -303,7 +310,7 @@ class RemoteLogReader:
         else:
             after.epoch = partition_log.epochs.epoch_for(walk.next_offset) or 0
         known = self._places.pop(key, None)
-        if self._places.get((partition, offset)) is place:  # it has come from there
+        if self._places.get((partition, offset)) is place:  # a sequential reader
             after.ahead_bytes = min(2 * max(place.ahead_bytes, FETCH_BYTES), AHEAD_BYTES_MAX)
         elif known is not None:
             after.ahead_bytes = known.ahead_bytes
@@ -311,12 +318,12 @@ class RemoteLogReader:
         if len(self._places) > PLACES_MAX:
             del self._places[next(iter(self._places))]
         if after.ahead_bytes:
-            self._fetch_ahead(partition_log, after)
+            self._prefetch(partition_log, after)
 
     def _following(
         self, partition_log: PartitionLog, segment: RemoteLogSegmentMetadata
     ) -> _Place | None:
-        """The start of the next segment, if it is known and its records are not local."""
+        """Start of the next segment, if it exists and its records are not local."""
         start = segment.end_offset + 1
         epoch = partition_log.epochs.epoch_for(start)
         if epoch is None or start >= partition_log.local_log_start_offset:
@@ -329,19 +336,19 @@ class RemoteLogReader:
             return None
         return _Place(following, epoch, 0)
 
-    def _fetch_ahead(self, partition_log: PartitionLog, place: _Place) -> None:
+    def _prefetch(self, partition_log: PartitionLog, place: _Place) -> None:
         step = min(max(place.ahead_bytes // 4, FETCH_BYTES), FETCH_BYTES_MAX)
         left, position, segment = place.ahead_bytes, place.position, place.segment
         for _ in range(SEGMENTS_AHEAD_MAX):
             while left > 0 and position < segment.size_bytes:
-                piece = self._pieces.find(segment.id.id, position)
-                if piece is not None:
-                    left -= piece.end - position
-                    position = piece.end
+                segment_range = self._ranges.find(segment.id.id, position)
+                if segment_range is not None:
+                    left -= segment_range.end - position
+                    position = segment_range.end
                     continue
                 end = min(position + step, segment.size_bytes)
                 is_little = left < step and end - position > left
-                if is_little or not self._pieces.fetch_ahead(segment, position, end):
+                if is_little or not self._ranges.prefetch(segment, position, end):
                     return
                 left -= end - position
                 position = end
@@ -352,25 +359,28 @@ class RemoteLogReader:
 
 
 def epoch_of(partition_log: PartitionLog, offset: int) -> int:
-    """The epoch of `offset` by the log's history. Raises OffsetOutOfRange if it begins later."""
+    """Leader epoch of `offset` in the log's lineage. Raises OffsetOutOfRange if the log starts
+    later."""
     epoch = partition_log.epochs.epoch_for(offset)
     if epoch is None:
         check_not_deleted(partition_log, offset)
-        raise RemoteNotReady(f"{partition_log!r} knows no epoch of offset {offset}")
+        raise RemoteNotReady(f"{partition_log!r} has no leader epoch for offset {offset}")
     return epoch
 
 
 def check_not_deleted(partition_log: PartitionLog, offset: int) -> None:
-    """Raises OffsetOutOfRange if the log begins past `offset` by now."""
+    """Raise OffsetOutOfRange if the log start offset has passed `offset`."""
     if offset < partition_log.log_start_offset:
-        raise OffsetOutOfRange(f"offset {offset} is below the start of {partition_log!r} by now")
+        raise OffsetOutOfRange(
+            f"offset {offset} is below the log start offset of {partition_log!r}"
+        )
 
 
 def segment_with(
     metadata: RemoteLogMetadataManager, partition_log: PartitionLog, epoch: int, offset: int
 ) -> RemoteLogSegmentMetadata | None:
-    """The finished copy that has `offset` of `epoch`. Raises RemoteNotReady where that is not known
-    yet, which it is not before the partition is announced either."""
+    """Finished copy that has `offset` of `epoch`. Raises RemoteNotReady if the metadata is not read
+    yet or the partition is not announced yet."""
     try:
         return metadata.segment_for(partition_of(partition_log), epoch, offset)
     except RemoteResourceNotFound as error:

@@ -1,7 +1,9 @@
-"""One node's view of the remote tier's metadata: what every RemoteLogMetadataManager answers from.
+"""In-memory remote log segment metadata of all partitions of a node (Kafka's
+RemotePartitionMetadataStore).
 
-A partition is announced, then read to the end (`ready`), then asked about. Whoever has it read applies
-its events; what they refuse is for them to report. All on the loop, without I/O.
+A partition is announced, then its metadata is read to the end (`ready`), then it can be queried.
+The reader applies events and reports those that are refused. Everything runs on the event loop,
+without I/O. Implementations of RemoteLogMetadataManager inherit the queries.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class _Known:
 
 
 class RemotePartitionMetadataStore:
-    """See the module; the questions are RemoteLogMetadataManager's, and so are their errors."""
+    """Queries of RemoteLogMetadataManager, with the same errors, and the updates that feed them."""
 
     def __init__(self) -> None:
         self._known: dict[TopicIdPartition, _Known] = {}
@@ -42,22 +44,22 @@ class RemotePartitionMetadataStore:
     def on_segment(self, listener: OnSegment) -> None:
         self._listeners.append(listener)
 
-    # For whoever feeds it
+    # Updates
 
     def announce(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
-        """Known from now on, if it was not; to be asked once it is ready."""
+        """Start to track a partition, if it is new. It can be queried after `ready`."""
         if partition not in self._known:
             self._known[partition] = _Known(RemoteLogMetadataCache(partition))
         return self._known[partition].metadata
 
     def restart(self, metadata: RemoteLogMetadataCache) -> None:
-        """Put what was read from a snapshot in the place of what an announced partition has; it is not
-        ready until it is said to be."""
+        """Replace the metadata of an announced partition with that of a snapshot; the partition is
+        not ready until `ready` is called."""
         known = self._known[metadata.partition]
         known.metadata, known.is_ready = metadata, False
 
     def ready(self, partition: TopicIdPartition) -> None:
-        """Its metadata is read to the end."""
+        """Mark the partition's metadata as read to the end."""
         known = self._known.get(partition)
         if known is not None and not known.is_ready:
             known.is_ready = True
@@ -69,22 +71,23 @@ class RemotePartitionMetadataStore:
             known.changed.set()
 
     def partitions(self) -> list[TopicIdPartition]:
-        """Those announced, in the order in which they were."""
+        """All announced partitions, in the order of their announcement."""
         return list(self._known)
 
     def metadata_of(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
-        """Ready or not; None if it is not announced."""
+        """Metadata of the partition, ready or not; None if it is not announced."""
         known = self._known.get(partition)
         return None if known is None else known.metadata
 
     def check(self, event: RemoteEvent) -> None:
-        """Raises what `apply` would, and RemoteNotReady, before anything is published."""
+        """Raise what `apply` would raise, and RemoteNotReady; call it before the event is
+        published."""
         self._of(event.partition).check(event)
 
     def apply(self, event: RemoteEvent) -> None:
-        """Take in an event of an announced partition, and tell the listeners.
+        """Apply an event of an announced partition and notify the listeners.
 
-        Raises InvalidRemoteState and RemoteResourceNotFound; nothing has changed then.
+        Raises InvalidRemoteState and RemoteResourceNotFound; the metadata is unchanged then.
         """
         known = self._known.get(event.partition)
         if known is None:
@@ -94,7 +97,7 @@ class RemotePartitionMetadataStore:
             for listener in self._listeners:
                 listener(segment)
 
-    # What is asked
+    # Queries
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         known = self._known.get(partition)
@@ -163,5 +166,5 @@ class RemotePartitionMetadataStore:
         if known is None:
             raise RemoteResourceNotFound(f"{partition} is not announced here")
         if not known.is_ready:
-            raise RemoteNotReady(f"the remote metadata of {partition} is not read to the end yet")
+            raise RemoteNotReady(f"the remote metadata of {partition} is not read to its end yet")
         return known.metadata

@@ -1,26 +1,26 @@
-"""Which remote segments a partition's leader deletes now, and where its log starts after that (T-36).
+"""Decides which remote log segments the leader deletes, and the new log start offset (T-36).
 
-First what is left over from attempts that failed and from lineages that were lost, wherever it lies:
+First, segments of failed copies and of lost lineages, at any offset:
 
-| left over | goes because of |
+| segment | deleted because of |
 |---|---|
-| somebody here is at work on it | stays |
-| its deletion has begun | UNFINISHED: objects of it may be there still |
-| its copy has begun, and goes on nowhere | DANGLING |
-| all its epochs are before the log's first | UNREFERENCED: nobody can ask for it |
+| this broker is copying or deleting it | kept |
+| its deletion has started | UNFINISHED: some of its objects may remain |
+| its copy has started and no broker continues it | DANGLING |
+| all its epochs are before the log's first epoch | UNREFERENCED: no client can read it |
 
-Then the finished ones from the oldest on, as long as one after the other may go:
+Then the finished segments, from the oldest on, until one is kept:
 
-| a segment | goes because of | moves the log's start |
+| segment | deleted because of | advances the log start offset |
 |---|---|---|
-| that ends below the log's start, of no epoch after the log's first | LOG_START (T-37) | |
-| outside the lineage (E15) | is passed over: it is not this log's | |
-| whose newest record is too old (the copy, where no record has a timestamp) | RETENTION_MS | to its end |
-| without which the log is still retention.bytes large | RETENTION_BYTES (S-03) | to its end |
-| any other | stays, and so do those after it | |
+| ends below the log start offset, and has no epoch after the log's first | LOG_START (T-37) | |
+| outside the lineage (E15) | skipped: it is not part of this log | |
+| its newest record (or the copy, if no record has a timestamp) is older than retention.ms | RETENTION_MS | to its end |
+| the log without it has still retention.bytes | RETENTION_BYTES (S-03) | to its end |
+| any other | kept, like all that follow | |
 
-Values in, a value out. There may be very many segments, so that it is come by in steps, and no more than
-so many are to go at once.
+The decision has no I/O. It runs in steps and is limited in the number of segments, because a
+partition may have very many.
 """
 
 from __future__ import annotations
@@ -38,32 +38,34 @@ from odradek.storage.tiered.metadata import (
 )
 
 EXPIRED_AT_ONCE = 256
-"""So many segments of each table go in one round; the rest follows."""
+"""Maximum number of segments from each table per run; the next run continues."""
 LOOKED_AT_A_STEP = 32
-"""About half a millisecond."""
+"""Segments per step, about half a millisecond."""
 
 
 class DeletionReason(enum.Enum):
-    UNFINISHED = "its deletion was not finished"
-    DANGLING = "its copy was not finished"
-    LOG_START = "the log starts after it"
+    UNFINISHED = "its deletion was incomplete"
+    DANGLING = "its copy was incomplete"
+    LOG_START = "it is below the log start offset"
     RETENTION_MS = "its newest record is older than retention.ms"
     RETENTION_BYTES = "the log is larger than retention.bytes"
-    UNREFERENCED = "it is of leaders before the log's first"
-    NOT_TIERED = "its topic is not tiered any more"
+    UNREFERENCED = "its leader epochs are before the log's first"
+    NOT_TIERED = "remote storage is disabled for its topic"
 
     @property
     def moves_start(self) -> bool:
-        """Whether the log has to begin after it before it goes."""
+        """Whether the log start offset must pass the segment before the segment is deleted."""
         return self in (DeletionReason.RETENTION_MS, DeletionReason.RETENTION_BYTES)
 
 
 @value_class
 class RetentionInput:
-    """What expiry goes by. Sizes in bytes, -1 is no limit, as in the topic's configs.
+    """Input of a retention decision. Sizes are in bytes; -1 is no limit, as in the topic's
+    configuration.
 
-    `epochs` is the log's whole cache. `local_only_bytes` is what is on the disks and not in the remote
-    tier, `remote_bytes` what there is in it of this lineage, each segment counted once (S-02).
+    `epochs` is the log's whole epoch cache. `local_only_bytes` is the size of what is on the disk
+    and not in the remote tier. `remote_bytes` is the size of the remote segments of this lineage,
+    each counted once (S-02).
     """
 
     epochs: tuple[EpochStart, ...]
@@ -78,13 +80,16 @@ class RetentionInput:
 
 @value_class
 class ExpiredSegment:
+    """Segment to delete, with the reason."""
+
     segment: RemoteLogSegmentMetadata
     reason: DeletionReason
 
 
 @value_class
 class ExpirationDecision:
-    """`log_start_offset` is None where it stays; `more`: there is more to be decided upon."""
+    """Segments to delete. `log_start_offset` is None if it does not change; `more` is whether the
+    limit was reached."""
 
     expired: tuple[ExpiredSegment, ...]
     log_start_offset: int | None = None
@@ -100,14 +105,15 @@ def decide_expiration(
     is_dangling: Callable[[RemoteLogSegmentMetadata], bool] = lambda segment: False,
     limit: int = EXPIRED_AT_ONCE,
 ) -> Iterator[ExpirationDecision | None]:
-    """None after each step, for turns of others, and last what is decided. What changes meanwhile is for
-    the next round: a log that has grown, or begins later, keeps no less than it should.
+    """Yield None after each step, so that other tasks can run, and the decision last. Changes in
+    the meantime are left to the next run: a log that grew or starts later keeps no less than it
+    should.
 
-    `segments`: all, by ascending start offset; no more of them are taken than needed. `left_over`:
-    all that are not finished, and those of epochs before the log's first; one may come twice.
+    `segments` has all segments by start offset and is consumed only as far as needed. `left_over`
+    has the unfinished segments and those of epochs before the log's first; it may have duplicates.
 
-    `in_progress`: somebody here copies or deletes it. `is_dangling`: of a copy that is not finished,
-    whether nobody goes on with it.
+    `in_progress`: this broker copies or deletes the segment. `is_dangling`: no broker continues the
+    unfinished copy.
     """
     decision = _Decision(retained)
     more = False
@@ -125,7 +131,7 @@ def decide_expiration(
             more = True
             break
         is_decided = segment.id in decision.expired or in_progress(segment)
-        if not is_decided and not decision.goes_on_after(segment):
+        if not is_decided and not decision.may_continue_after(segment):
             break
         if number % LOOKED_AT_A_STEP == 0:
             yield None
@@ -159,42 +165,43 @@ class _Decision:
         is_dangling: Callable[[RemoteLogSegmentMetadata], bool],
     ) -> None:
         if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
-            self._goes(segment, DeletionReason.UNFINISHED)
+            self._delete(segment, DeletionReason.UNFINISHED)
         elif segment.state is SegmentState.COPY_SEGMENT_STARTED:
             if is_dangling(segment):
-                self._goes(segment, DeletionReason.DANGLING)
+                self._delete(segment, DeletionReason.DANGLING)
         elif self._is_unreferenced(segment):
-            self._goes(segment, DeletionReason.UNREFERENCED)
+            self._delete(segment, DeletionReason.UNREFERENCED)
 
-    def goes_on_after(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Decide upon it; whether those after it may go too."""
+    def may_continue_after(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Decide on a finished segment; whether the following ones may be deleted too."""
         if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
             return True
         of_lineage = is_within(segment, self._lineage, self._retained.log_end_offset)
         if self._is_below_log_start(segment):
             if of_lineage:
                 self._excess -= segment.size_bytes
-            return self._goes(segment, DeletionReason.LOG_START)
+            return self._delete(segment, DeletionReason.LOG_START)
         if not of_lineage:
             return True
         if _newest_ms(segment) < self._oldest_ms:
-            return self._expires(segment, DeletionReason.RETENTION_MS)
+            return self._expire(segment, DeletionReason.RETENTION_MS)
         if 0 < self._excess >= segment.size_bytes:
-            return self._expires(segment, DeletionReason.RETENTION_BYTES)
+            return self._expire(segment, DeletionReason.RETENTION_BYTES)
         return False
 
-    def _goes(self, segment: RemoteLogSegmentMetadata, reason: DeletionReason) -> bool:
+    def _delete(self, segment: RemoteLogSegmentMetadata, reason: DeletionReason) -> bool:
         self.expired[segment.id] = ExpiredSegment(segment, reason)
         return True
 
-    def _expires(self, segment: RemoteLogSegmentMetadata, reason: DeletionReason) -> bool:
+    def _expire(self, segment: RemoteLogSegmentMetadata, reason: DeletionReason) -> bool:
         self._excess -= segment.size_bytes
         self._log_start = max(self._log_start, segment.end_offset + 1)
-        return self._goes(segment, reason)
+        return self._delete(segment, reason)
 
     def _is_below_log_start(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """By DeleteRecords, or a leader before this one. Of a later epoch than the log's first it may
-        be of a lineage that was lost: the epoch's own turn comes."""
+        """Whether DeleteRecords or an earlier leader moved the log start offset past it. A segment
+        with a later epoch than the log's first may belong to a lost lineage and is decided on
+        with that epoch."""
         return (
             bool(self._lineage)
             and segment.end_offset < self._retained.log_start_offset
@@ -207,7 +214,6 @@ class _Decision:
 
 
 def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
-    """Records without timestamps are as old as their copy, as they are to the local tier as old as their
-    segment."""
+    """Largest timestamp, or the time of the copy if no record has a timestamp."""
     newest_ms = segment.max_timestamp_ms
     return newest_ms if newest_ms >= 0 else segment.event_timestamp_ms

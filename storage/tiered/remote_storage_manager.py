@@ -1,11 +1,13 @@
-"""Who keeps the bytes of the remote tier: KIP-405's RemoteStorageManager. The real one is `object_store.py`.
+"""KIP-405's RemoteStorageManager: the interface to the objects of the remote tier, implemented by
+`object_store.py`.
 
-Synchronous, and called through `Offload` (OBJECTS_LANE) alone; several calls may be under way at
-once, of one segment too. Every call may be repeated: what a failed copy left is overwritten, what is
-not there is deleted without complaint. A copy is whole once `copy_segment` has returned, and nobody is
-promised to find anything of it before. Errors are those of `storage/tiered/errors.py` and no others:
-RemoteResourceNotFound for what is not there, CorruptRemoteData for what is not what was copied,
-RemoteStorageUnavailable for a store that does not answer, throttles or refuses (ask again later).
+All methods are synchronous and are called through `Offload` (OBJECTS_LANE) only. Calls may run
+concurrently, also for one segment. Every call can be repeated: a copy overwrites what a failed copy
+left, and a deletion of a missing object succeeds. A copy is complete when `copy_segment` returns.
+
+Errors are those of `storage/tiered/errors.py`: RemoteResourceNotFound for a missing object,
+CorruptRemoteData for data that differs from what was copied, RemoteStorageUnavailable for a store
+that does not respond, throttles or refuses.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPar
 
 
 class IndexType(Enum):
-    """What is fetched of a segment besides its records (T-19); the value is its name's suffix."""
+    """File that is fetched for a segment in addition to its records (T-19). The
+    value is its file suffix."""
 
     OFFSET = ".index"
     TIMESTAMP = ".timeindex"
@@ -30,10 +33,11 @@ class IndexType(Enum):
 
 @value_class
 class LogSegmentData:
-    """All that is copied of a segment (T-21). Slices are pinned by who made them, until the call is over.
+    """All files that are copied for a segment (T-21). The caller keeps slices pinned until the copy
+    returns.
 
-    `transaction_index` is None (or empty) where no transaction was aborted; `leader_epochs` is the text
-    of the leader epoch checkpoint, of the epochs that begin below the segment's end.
+    `transaction_index` is None or empty if the segment has no aborted transactions. `leader_epochs`
+    is the text of the leader epoch checkpoint with the epochs that start before the segment's end.
     """
 
     log: Buffer | FileSlice
@@ -45,58 +49,63 @@ class LogSegmentData:
 
 
 class RemoteStorageManager(Protocol):
-    """See the module."""
+    """Synchronous interface to the objects of the remote tier; call it through `Offload`."""
 
     def copy_segment(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        """Copy all of it, in place of what may be there under this id (T-17). What is returned goes into
-        the metadata's `custom_metadata`: later calls want it there."""
+        """Copy all files of a segment and replace any earlier attempt with the same id (T-17). The
+        caller must store the result as `custom_metadata` of the segment, because later calls
+        need it."""
         ...
 
     def fetch_segment(
         self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
     ) -> Buffer:
-        """The log's bytes from position `start` to `end_inclusive` or its end, whichever comes first
-        (T-18): none if `start` is past it. ValueError for a negative or reversed range."""
+        """Bytes of the log from position `start` to `end_inclusive` or to the end of the log,
+        whichever is smaller (T-18). Empty if `start` is past the end. Raises ValueError for a
+        negative or reversed range."""
         ...
 
     def fetch_segment_into(
         self, metadata: RemoteLogSegmentMetadata, start: int, into: memoryview
     ) -> int:
-        """The same, as many bytes as `into` has room for, to where its memory is; how many. No part of KIP-405."""
+        """Read bytes of the log from `start` into the buffer `into`; return their number. Not in
+        KIP-405."""
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
-        """The whole of it (T-19); RemoteResourceNotFound if the segment has none of that kind. Of transactions
-        that says that none was aborted; where the segment is gone it must be RemoteSegmentNotFound."""
+        """The whole index (T-19). Raises RemoteResourceNotFound if the segment has no index of that
+        type. A missing transaction index means that no transaction was aborted; if the segment
+        itself is missing, raise RemoteSegmentNotFound."""
         ...
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """All that there is of it, if anything (T-20); also of a copy that failed or is not known to
-        have succeeded. After an error a part may be gone: repeat it."""
+        """Delete all objects of a segment (T-20), also of a copy that failed or whose result is
+        unknown. After an error some objects may be deleted; repeat the call."""
         ...
 
     def has_any_of(self, partition: TopicIdPartition) -> bool:
-        """Whether there is anything of the partition, whole or not. No part of KIP-405: where segments were
-        copied and there is nothing, this is not the store that they were copied to, or was emptied."""
+        """Whether the store has any object of the partition. Not in KIP-405: if segments were
+        copied and no object exists, the store was emptied or is another store."""
         ...
 
     def check_access(self) -> None:
-        """Ask the store for next to nothing. Raises RemoteStorageUnavailable for one that is away, or is not
-        there, RemoteAccessDenied for one that does not let us. No part of KIP-405."""
+        """Send a cheap request to the store. Raises RemoteStorageUnavailable, or RemoteAccessDenied
+        if the store denies access. Not in KIP-405."""
         ...
 
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
-        """Keep a summary of the partition's segments (`summary.py`), in place of those of that leader
-        epoch and earlier ones (NO_LEADER is before all). It is no part of KIP-405, and nothing here reads it."""
+        """Store a summary of the partition's segments (`summary.py`) and replace those of this and
+        of earlier leader epochs. NO_LEADER precedes all epochs. Not in KIP-405; brokers never
+        read it."""
         ...
 
     def remove_summaries(self, partition: TopicIdPartition) -> None:
-        """All that there are: the partition has no segments any more, or none that a leader goes on from."""
+        """Delete all summaries of a partition."""
         ...
 
     def close(self) -> None:
-        """Nothing new is called afterwards; copies under way end soon, by RemoteStorageUnavailable.
+        """No call starts after this one. Copies in progress end soon with RemoteStorageUnavailable.
         Idempotent."""
         ...

@@ -1,20 +1,20 @@
-"""From a broker's properties to its remote storage: which one, where, and how things are stored there.
+"""Creates the RemoteStorageManager from a broker's properties.
 
-What counts are `remote.log.storage.<name>` and, before it, `<prefix><name>`, where the prefix is that
-of `remote.log.storage.manager.impl.prefix` (Kafka's, `rsm.config.` by default):
+The properties are `remote.log.storage.<name>` and, with precedence, `<prefix><name>`, where the
+prefix is the value of `remote.log.storage.manager.impl.prefix` (Kafka's, `rsm.config.` by default):
 
     url                   file:///directory, s3://bucket/prefix, gs://…, az://…, memory:///
-    prefix                put before the names of all objects
-    aws_*, google_*, azure_*  the options of that kind of store (aws_endpoint, aws_region, …)
-    compression           none, zstd or lz4: by chunks of
-    chunk.bytes           so many bytes of the log
-    encryption.key.file   keys (encryption.py); with
-    encryption.enabled    true, copies are encrypted with the first of them
+    prefix                added before the names of all objects
+    aws_*, google_*, azure_*  options of that kind of store (aws_endpoint, aws_region, …)
+    compression           none, zstd or lz4, in chunks of
+    chunk.bytes           this many bytes of the log
+    encryption.key.file   keys (encryption.py)
+    encryption.enabled    true: encrypt new copies with the first key
     connect.timeout.ms, request.timeout.ms, retries, retry.backoff.ms, retry.backoff.max.ms,
-    retry.timeout.ms      how long a store may take over a request, and how it is asked again
-    dir                   LocalTieredStorage's, in place of url: `<dir>/kafka-tiered-storage`
+    retry.timeout.ms      timeouts and retries of requests to the store
+    dir                   LocalTieredStorage's, instead of url: `<dir>/kafka-tiered-storage`
 
-What is wrong is a ValueError that names the property and says what may stand there.
+An invalid property raises ValueError with its name and the valid values.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 OBJECT_STORE = "odradek.ObjectStore"
 LOCAL_TIERED_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
-"""Of Kafka's own tests: a directory of the same names."""
+"""Class of Kafka's own tests: a directory with the same file names."""
 LOCAL_STORE = "kafka-tiered-storage"
-"""What it calls its store, within `dir`."""
+"""Directory of LocalTieredStorage's store within `dir`."""
 
 CLASS_NAME = "remote.log.storage.manager.class.name"
 IMPL_PREFIX = "remote.log.storage.manager.impl.prefix"
@@ -52,8 +52,8 @@ _NAMES = (
     "retry.backoff.max.ms", "retry.timeout.ms",
 )  # fmt: skip
 _STORES_OWN = ("aws_", "google_", "azure_")
-_ALREADY_SO = {"delete.on.close": "false", "delete.enable": "true"}
-"""LocalTieredStorage's, and the only values of them that are served."""
+_FIXED = {"delete.on.close": "false", "delete.enable": "true"}
+"""LocalTieredStorage's properties that are supported with this value only."""
 
 
 def open_remote_storage(
@@ -63,9 +63,9 @@ def open_remote_storage(
     cluster_id: str = "",
     remembered_in: Path | None = None,
 ) -> RemoteStorageManager:
-    """That of a broker with these properties (all of them). The store is not asked anything yet: it may
-    be away when the broker starts. A directory is remembered in a file of the broker's, so that no other
-    is taken for it later, nor made."""
+    """RemoteStorageManager for the broker's properties. It sends no request, because the store may
+    be unavailable when the broker starts. The path of a directory is stored in `remembered_in`,
+    so that another directory is not used or created by mistake later."""
     from odradek.storage.tiered.object_store import ObjectStoreStorage
 
     settings = RemoteStorageSettings(properties)
@@ -83,7 +83,7 @@ def open_remote_storage(
 
 
 class RemoteStorageSettings:
-    """What the properties say of the remote storage. Every method may raise ValueError."""
+    """Parsed properties of the remote storage. All methods may raise ValueError."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._class_name = properties.get(CLASS_NAME) or ""
@@ -95,7 +95,7 @@ class RemoteStorageSettings:
             )
         prefix = properties.get(IMPL_PREFIX) or DEFAULT_IMPL_PREFIX
         self._values: dict[str, str] = {}
-        self._said_by: dict[str, str] = {}
+        self._property_names: dict[str, str] = {}
         for beginning in (OWN_PREFIX, prefix):
             for name, value in sorted(properties.items()):
                 if name.startswith(beginning) and not _is_kafkas(name):
@@ -163,17 +163,17 @@ class RemoteStorageSettings:
     def _take(self, name: str, short: str, value: str) -> None:
         if short.startswith(("aws.", "google.", "azure.")):
             short = short.replace(".", "_")
-        served = _ALREADY_SO.get(short)
+        served = _FIXED.get(short)
         if served is not None:
             if value != served:
-                raise ValueError(f"{name} is {value!r}: only {served!r} can be had here")
+                raise ValueError(f"{name} is {value!r}: only {served!r} is supported")
             return
         if short not in _NAMES and not short.startswith(_STORES_OWN):
             close = get_close_matches(short, _NAMES, 1)
             meant = f"; did you mean {close[0]}?" if close else ""
-            raise ValueError(f"{name} is no property of the remote storage{meant}")
+            raise ValueError(f"{name} is not a property of the remote storage{meant}")
         self._values[short] = value
-        self._said_by[short] = name
+        self._property_names[short] = name
 
     def _number(self, short: str, default: int, *, least: int) -> int:
         text = self._values.get(short)
@@ -192,7 +192,7 @@ class RemoteStorageSettings:
         )
 
     def _where(self, short: str) -> str:
-        return self._said_by.get(short, f"{OWN_PREFIX}{short}")
+        return self._property_names.get(short, f"{OWN_PREFIX}{short}")
 
 
 def _is_kafkas(name: str) -> bool:

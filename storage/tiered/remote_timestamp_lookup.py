@@ -1,13 +1,13 @@
-"""Offsets by timestamp, where a log lies in two tiers (KIP-79, T-39).
+"""Offset lookups by timestamp for logs with segments in the remote tier (KIP-79, T-39).
 
-Of the segments that are only remote those are looked at that may have the record, by what the metadata
-says of their largest timestamps: one is searched by its time index, then its batches' headers, then the
-records of the one batch that matters. Segments of a history that is not ours don't count (E15). Of one
-without timestamps the metadata says when it was sealed; its time index is empty. Fetches alone have a quota
-(remote.log.manager.fetch.max.bytes.per.second): whoever asks for an offset would have to be told an error.
+Only remote segments whose largest timestamp qualifies are searched: by time index, then by batch
+headers, then the records of one batch. Segments outside the log's lineage are ignored (E15). For a
+segment without timestamps, the metadata has the time when it became inactive, and its time index is
+empty. The fetch quota (remote.log.manager.fetch.max.bytes.per.second) does not apply, because
+ListOffsets would have to return an error.
 
-The local log is asked before, and then the remote tier up to where the local log begins by then: what
-leaves the disk in between is looked at twice, and never passed over.
+The local log is searched first, then the remote tier up to the local log start offset of that time.
+A segment that local retention deletes in between is searched twice and never missed.
 """
 
 from __future__ import annotations
@@ -38,47 +38,49 @@ from odradek.storage.tiered.segment_range_cache import ContiguousRanges, Segment
 log = logging.getLogger("odradek.remote")
 
 SEGMENTS_A_TURN = 20
-"""Looked at in vain, some 25 µs each."""
+"""Skipped segments per step, about 25 µs each."""
 SEARCH_BYTES = 256 << 10
-"""Fetched at a time: an index leads to within a few KiB."""
+"""Bytes per fetch: an index leads to within a few KiB."""
 HEADERS_A_TURN = 100
 LATEST_SEARCHED_MAX = 32
-"""Segments that are asked for the largest timestamp, the latest first, as long as they have none."""
+"""Maximum number of segments that are searched for the largest timestamp, latest first."""
 
 
 class RemoteTimestampLookup:
-    """See the module. Called on the loop."""
+    """Finds offsets by timestamp in both tiers. Runs on the event loop."""
 
     def __init__(
         self,
         metadata: RemoteLogMetadataManager,
         indexes: RemoteIndexCache,
-        pieces: SegmentRangeCache,
+        ranges: SegmentRangeCache,
         offload: Offload,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
-        self._pieces = pieces
+        self._ranges = ranges
         self._offload = offload
 
     async def find(self, partition_log: PartitionLog, timestamp: int) -> TimestampAndOffset | None:
-        """The first record of both tiers whose timestamp is at or after `timestamp` (ms). Raises
-        RemoteStorageError, and what the log's does."""
-        return await self._undisturbed(partition_log, partial(self._find, partition_log, timestamp))
+        """First record of both tiers with a timestamp at or after `timestamp` (ms). Raises
+        RemoteStorageError and the errors of the log."""
+        return await self._with_one_retry(
+            partition_log, partial(self._find, partition_log, timestamp)
+        )
 
     async def find_max(self, partition_log: PartitionLog) -> TimestampAndOffset | None:
-        """The first record of both tiers with the largest timestamp (KIP-734). Kafka's knows those of
-        the local tier alone, and so do we where very many remote segments have no timestamps."""
-        return await self._undisturbed(partition_log, partial(self._find_max, partition_log))
+        """First record of both tiers with the largest timestamp (KIP-734). Kafka searches the local
+        tier only; so does this lookup if very many remote segments have no timestamps."""
+        return await self._with_one_retry(partition_log, partial(self._find_max, partition_log))
 
-    async def _undisturbed(
+    async def _with_one_retry(
         self, partition_log: PartitionLog, find: Callable[[], Awaitable[TimestampAndOffset | None]]
     ) -> TimestampAndOffset | None:
-        """Once more if a segment went away under the search: the log begins later by then."""
+        """Retry once if a segment was deleted meanwhile; the log start offset is higher then."""
         try:
             return await find()
         except RemoteResourceNotFound as error:
-            log.info("%r is searched for a timestamp once more: %s", partition_log, error)
+            log.info("%r: retrying the timestamp lookup: %s", partition_log, error)
             return await find()
 
     async def _find(self, partition_log: PartitionLog, timestamp: int) -> TimestampAndOffset | None:
@@ -96,9 +98,11 @@ class RemoteTimestampLookup:
         local = await self._offload.run(
             partition_log.max_timestamp, lane=str(partition_log.directory.parent)
         )
-        newest_ms = 0 if local is None else local.timestamp  # of equals the first is remote
+        newest_ms = (
+            0 if local is None else local.timestamp
+        )  # of equal timestamps the remote one is first
         latest: list[tuple[int, int, int, RemoteLogSegmentMetadata]] = []
-        count = 0  # two copies may begin alike
+        count = 0  # two copies may have the same start offset
         async for segment in self._only_remote(partition_log, newest_ms):
             count -= 1
             heappush(latest, (segment.max_timestamp_ms, -segment.start_offset, count, segment))
@@ -114,8 +118,8 @@ class RemoteTimestampLookup:
     async def _only_remote(
         self, partition_log: PartitionLog, timestamp: int
     ) -> AsyncIterator[RemoteLogSegmentMetadata]:
-        """The finished segments of our history that reach below the local log, and `timestamp`; by
-        their offsets."""
+        """Finished segments of the log's lineage, by offset, that start below the local log and
+        reach `timestamp`."""
         lineage = with_records(partition_log.epochs.entries)
         seen = asked = 0
         try:
@@ -130,7 +134,7 @@ class RemoteTimestampLookup:
                     and segment.end_offset >= max(seen, partition_log.log_start_offset)
                     and is_within(segment, lineage, partition_log.end_offset)
                 ):
-                    seen = segment.end_offset + 1  # the same may have been copied twice
+                    seen = segment.end_offset + 1  # the same records may have been copied twice
                     yield segment
         except RemoteResourceNotFound as error:  # not announced yet
             raise RemoteNotReady(str(error)) from error
@@ -142,13 +146,12 @@ class RemoteTimestampLookup:
         timestamp: int,
         start_offset: int,
     ) -> TimestampAndOffset | None:
-        """Once more where an index leads to no batch: what is kept of it on the disk may be the culprit."""
+        """Search a segment. Retry once if an index leads to no batch, because its cached file may
+        be damaged."""
         try:
             return await self._search(partition_log, segment, timestamp, start_offset)
         except (CorruptRemoteData, CorruptBatch) as error:
-            log.info(
-                "%r is searched for timestamp %d once more: %s", partition_log, timestamp, error
-            )
+            log.info("%r: retrying the lookup of timestamp %d: %s", partition_log, timestamp, error)
             for kind in (IndexType.TIMESTAMP, IndexType.OFFSET):
                 await self._indexes.refuse(segment, kind)
             return await self._search(partition_log, segment, timestamp, start_offset)
@@ -160,7 +163,7 @@ class RemoteTimestampLookup:
         timestamp: int,
         start_offset: int,
     ) -> TimestampAndOffset | None:
-        place = await self._place_of(segment, timestamp, start_offset)
+        place = await self._start_position(segment, timestamp, start_offset)
         if place is None:
             return None
         lane = str(partition_log.directory.parent)
@@ -173,11 +176,12 @@ class RemoteTimestampLookup:
                 return found
         return None
 
-    async def _place_of(
+    async def _start_position(
         self, segment: RemoteLogSegmentMetadata, timestamp: int, start_offset: int
     ) -> tuple[int, int | None] | None:
-        """Where to look from, and an offset where a batch from there on ends, by an index (as `BatchScanner` has
-        it); the start where one is missing or of no use. None: no record has a timestamp."""
+        """Position to start at, and an offset where a later batch ends by the index (as in
+        `BatchScanner`). The segment's start if an index is missing or unusable; None if no
+        record has a timestamp."""
         try:
             times = await self._indexes.fetch(segment, IndexType.TIMESTAMP)
             if not len(times):
@@ -192,8 +196,8 @@ class RemoteTimestampLookup:
     async def _headers(
         self, segment: RemoteLogSegmentMetadata, position: int, ends_at: int | None
     ) -> AsyncIterator[Batch]:
-        """Of the batches from the one at `position` on, one of which ends at offset `ends_at`;
-        `Batch.position` is the one in the segment."""
+        """Headers of the batches from `position` on, one of which ends at offset `ends_at`.
+        `Batch.position` is the position in the segment."""
         read = 0
         while position < segment.size_bytes:
             header = await self._bytes(segment, position, HEADER_SIZE)
@@ -223,20 +227,22 @@ class RemoteTimestampLookup:
             raise CorruptRemoteData(
                 f"remote segment {segment.id} ends in the middle of a batch at {position}"
             )
-        return await self._pieces.with_room(partial(self._read, segment, position, end))
+        return await self._ranges.with_free_memory(partial(self._read, segment, position, end))
 
     async def _read(
-        self, segment: RemoteLogSegmentMetadata, position: int, end: int, has_turn: bool
+        self, segment: RemoteLogSegmentMetadata, position: int, end: int, may_exceed_limit: bool
     ) -> bytes:
         at_once = min(max(end - position, SEARCH_BYTES), FETCH_BYTES_MAX)
-        pieces = self._pieces
+        ranges = self._ranges
         span = ContiguousRanges(
-            await pieces.at(segment, position, position + at_once, has_quota=False)
+            await ranges.fetch(segment, position, position + at_once, has_quota=False)
         )
         try:
             while span.end < end:
                 span.add(
-                    await pieces.further(segment, span.end, end, has_turn=has_turn, has_quota=False)
+                    await ranges.extend(
+                        segment, span.end, end, may_exceed_limit=may_exceed_limit, has_quota=False
+                    )
                 )
             return bytes(span.bytes_at(position, end - position))
         finally:
@@ -244,7 +250,8 @@ class RemoteTimestampLookup:
 
 
 def _first_at(data: bytes, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-    """In the batch that `data` is. In a thread, as the local tier does it. Raises CorruptBatch."""
+    """First matching record of the batch. Runs in a thread, like the local lookup. Raises
+    CorruptBatch."""
     batch = Batch(memoryview(data))
     batch.check()
     for record in decode_lazily(batch):

@@ -1,10 +1,10 @@
-"""Answers to slow readers, put aside on a disk, so that they don't hold the memory that others read in.
+"""Moves fetch responses for slow consumers from memory to files.
 
-What a reader is sent is pinned until its socket has taken it, and a consumer may take minutes for that:
-while it works on what it has, it reads nothing. Once answers hold half of the memory of all pieces,
-those that follow go through files. A file's name is gone before it is sent: it takes room for as long as
-it is pinned, and not a crash longer (but for one that is being written, which `RemoteIndexCache.open`
-removes). Where the disk has no room, or answers enough, they stay in memory.
+The bytes of a response stay pinned until the socket has sent them, which takes minutes if the
+consumer does not read. When responses hold half of the range cache, later ones are written to a
+file first. The file is unlinked before it is sent, so its disk space is free after the send or a
+crash. `RemoteIndexCache.open` deletes files of a crash during the write. If the disk is full or the
+limit is reached, responses stay in memory.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from odradek.storage.tiered.segment_range_cache import SegmentRangeCache
 log = logging.getLogger("odradek.remote")
 
 BYTES_MAX = 1 << 30
-"""Of all files."""
+"""Limit for all files together."""
 
 
 class ResponseSpill:
-    """See the module. Called on the loop."""
+    """Spills responses to unlinked files. Runs on the event loop."""
 
     def __init__(
         self,
         files: Files,
         log_directory: Path,
         offload: Offload,
-        pieces: SegmentRangeCache,
+        ranges: SegmentRangeCache,
         *,
         bytes_max: int = BYTES_MAX,
     ) -> None:
@@ -40,40 +40,42 @@ class ResponseSpill:
         self._directory = log_directory / REMOTE_INDEX_CACHE
         self._lane = str(log_directory)
         self._offload = offload
-        self._pieces = pieces
+        self._ranges = ranges
         self._bytes_max = bytes_max
         self._out: list[tuple[File, int]] = []
         self._count = 0
-        self._is_disk_well = True
+        self._is_disk_writable = True
 
     @property
     def total_bytes(self) -> int:
-        """Not sent yet."""
+        """Bytes in files that are not sent yet."""
         self._out = [each for each in self._out if each[0].pins]
         return sum(size for _, size in self._out)
 
-    async def settle(self, records: Sequence[FileSlice]) -> Sequence[FileSlice]:
-        """The slices to be sent: `records`, or what takes their place, and their pins."""
+    async def spill_if_needed(self, records: Sequence[FileSlice]) -> Sequence[FileSlice]:
+        """Slices to send: `records`, or a slice of a file that replaces them and their pins."""
         size = sum(each.size for each in records)
-        if not size or not self._pieces.is_short or self.total_bytes + size > self._bytes_max:
+        if not size or not self._ranges.is_half_pinned or self.total_bytes + size > self._bytes_max:
             return records
         self._count += 1
-        path = self._directory / f"answer-{self._count}.tmp"
+        path = self._directory / f"response-{self._count}.tmp"
         try:
             file = await self._offload.run(self._write, path, records, lane=self._lane)
         except OSError as error:
-            if self._is_disk_well:
-                log.warning("slow readers of the remote tier hold memory: %s", error)
-            self._is_disk_well = False
+            if self._is_disk_writable:
+                log.warning(
+                    "cannot spill remote fetch responses to disk, they stay in memory: %s", error
+                )
+            self._is_disk_writable = False
             return records
-        self._is_disk_well = True
+        self._is_disk_writable = True
         self._out.append((file, size))
         for each in records:
             each.file.unpin()
         return (FileSlice(file, 0, size),)
 
     def _write(self, path: Path, records: Sequence[FileSlice]) -> File:
-        """In a thread. Pinned, closed, without a name. Raises OSError."""
+        """Write a file; it is pinned, closed and unlinked. Runs in a thread. Raises OSError."""
         file = self._files.open(path, create=True)
         try:
             file.append_v([each.file.read_at(each.position, each.size) for each in records])

@@ -1,20 +1,19 @@
-"""Pieces of remote segments in memory: fetched once, shared, kept for the next reader, and bounded.
+"""Bounded memory cache of byte ranges of remote log segments.
 
-A piece is what one ranged fetch brought. It is a source of slices that go to sockets as those of files
-do (`FileSlice`): pinned until they were sent, so that what is in memory is known whatever readers do;
-response_spill.py sees to it that slow ones don't hold all of it. A
-piece that nobody has pinned goes when others need the room: first those that were read, the least
-recently used of them first, and then those that were fetched ahead.
+A range is the result of one ranged fetch. Like a file, it is a source of slices (`FileSlice`) for
+sockets, and it is pinned until they are sent. So the memory is known whatever consumers do;
+response_spill.py moves the responses of slow ones to disk. Unpinned ranges are evicted when memory
+is needed: first those that were read, least recently used first, then those that were prefetched.
 
-Fetches run in a nursery of their own. A reader that leaves (its time is up, its client is gone) loses
-nothing: the piece is there for its next request.
+Fetches run in their own nursery. If a reader leaves because its request timed out or its client
+disconnected, the fetch continues, and the next request finds the range.
 
-Who needs more than one piece at once reads by `with_room`: were they all to wait for room with pieces pinned,
-it might be each other that they wait for. So they take turns, and for whoever has the turn one piece may come
-on top of all, where others might always be there first; for the next one he waits until all are within bounds.
+A read that needs several ranges at once runs in `with_free_memory`. Reads that all wait for memory with
+ranges pinned would deadlock. So one read at a time may exceed the limit by one range, and waits for
+the next one until the memory is within the limit again.
 
-Who fetches: as many at once as there are readers; as many again as allowed may wait for that, and more
-are refused. A fetch ahead is made only where a reader is free and there is room that nothing else uses.
+The number of concurrent fetches is the number of reader threads. A configured number of fetches may
+wait for a reader; more are refused. A prefetch starts only if a reader and memory are free.
 """
 
 from __future__ import annotations
@@ -44,32 +43,33 @@ log = logging.getLogger("odradek.remote")
 T = TypeVar("T")
 
 BYTES_MAX = 64 << 20
-"""All pieces of a node. One, of a batch that did not come whole with the first, may come on top."""
+"""Limit of all ranges of a node. One range may exceed it, for a batch that the first range did not
+have completely."""
 READERS_KEPT_FREE = 2
-"""By fetches ahead, where there are more: for those who wait."""
+"""Reader threads that prefetches leave free for waiting requests."""
 
 
 class TooManyReads(RemoteStorageUnavailable):
-    """remote.log.reader.max.pending.tasks wait already (T-13)."""
+    """remote.log.reader.max.pending.tasks reads are already waiting (T-13)."""
 
 
 class RangeCacheFull(Exception):
-    """Others hold the memory that it would take, for now."""
+    """The memory is in use by other reads."""
 
 
 class RemoteFetchQuotaExceeded(RemoteStorageUnavailable):
-    """remote.log.manager.fetch.max.bytes.per.second is used up for now."""
+    """The quota remote.log.manager.fetch.max.bytes.per.second is exceeded."""
 
 
 class SegmentRange:
-    """The bytes [start, end) of a segment, once they are here. What senders ask of a file, it answers."""
+    """The bytes [start, end) of a segment. Has the interface of a file for senders."""
 
     __slots__ = (
         "_data",
         "_released",
         "end",
         "error",
-        "is_ahead",
+        "is_prefetched",
         "loaded",
         "partition",
         "pins",
@@ -89,10 +89,10 @@ class SegmentRange:
         self.start = start
         self.end = end
         self.loaded = trio.Event()
-        """Set when the fetch is over, whatever came of it."""
+        """Set when the fetch has succeeded or failed."""
         self.error: RemoteStorageError | None = None
-        self.is_ahead = False
-        """Nobody has asked for it yet."""
+        self.is_prefetched = False
+        """Whether it was prefetched and no reader has used it."""
         self.pins = 0
         self._data: memoryview | None = None
         self._released = released
@@ -103,7 +103,7 @@ class SegmentRange:
 
     @property
     def path(self) -> Path:
-        """For messages; there is no such file."""
+        """Name for messages; no such file exists."""
         return Path(f"remote/{uuid_to_text(self.segment_id)}.log")
 
     def put(self, data: Buffer) -> None:
@@ -115,8 +115,8 @@ class SegmentRange:
         return self._data is not None
 
     def read_at(self, position: int, size: int, *, nowait: bool = False) -> memoryview:
-        """Of the segment, by its positions."""
-        assert self._data is not None, "it was not waited for"
+        """Bytes at a position of the segment."""
+        assert self._data is not None, "the range is not loaded"
         at = position - self.start
         return self._data[at : at + size]
 
@@ -124,7 +124,7 @@ class SegmentRange:
         return self.is_here
 
     def slice(self, position: int, end: int) -> FileSlice:
-        """Pinned."""
+        """A slice, with a pin that the caller releases."""
         self.pin()
         return FileSlice(self, position, end - position)
 
@@ -141,14 +141,14 @@ class SegmentRange:
 
 @dataclass(slots=True)
 class ReaderLimits:
-    """What the configs say now."""
+    """Current values of the reader configuration."""
 
     threads: int
     pending_max: int
 
 
 class SegmentRangeCache:
-    """See the module. Called on the loop."""
+    """Fetches, caches and evicts ranges. Runs on the event loop."""
 
     def __init__(
         self,
@@ -162,8 +162,8 @@ class SegmentRangeCache:
         monotonic: Callable[[], float] = trio.current_time,
         bytes_max: int = BYTES_MAX,
     ) -> None:
-        """`fetched` hears of what every fetch for consumers brought, and how long it took; they alone have
-        a quota."""
+        """`fetched` is called with the size and duration (s) of every fetch for a consumer; only
+        these are subject to the quota."""
         self._offload = offload
         self._storage = storage
         self._nursery = nursery
@@ -172,40 +172,42 @@ class SegmentRangeCache:
         self._fetched = fetched
         self._monotonic = monotonic
         self._bytes_max = bytes_max
-        self._ahead_bytes_max = bytes_max * 3 // 4
+        self._prefetched_bytes_max = bytes_max * 3 // 4
         self._by_segment: dict[UUID, list[SegmentRange]] = {}
-        self._used: dict[SegmentRange, None] = {}  # the least recently used first
-        self._ahead: dict[SegmentRange, None] = {}
-        self._room = trio.Event()
-        self._turn = trio.Lock()
-        """Whoever has it may come on top with pieces pinned."""
+        self._used: dict[SegmentRange, None] = {}  # least recently used first
+        self._prefetched: dict[SegmentRange, None] = {}
+        self._memory_freed = trio.Event()
+        self._exceeding = trio.Lock()
+        """The read that holds it may exceed the limit with ranges pinned."""
         self._readers = trio.CapacityLimiter(1)
         self._under_way = 0
         self.total_bytes = 0
-        self.ahead_bytes = 0
+        self.prefetched_bytes = 0
 
     @property
     def pending(self) -> int:
-        """Fetches that wait for a reader (RemoteLogReaderTaskQueueSize)."""
+        """Number of fetches that wait for a reader (RemoteLogReaderTaskQueueSize)."""
         return max(0, self._under_way - self._limits().threads)
 
     @property
     def idle_share(self) -> float:
-        """How many of the readers have nothing to do, 0 to 1 (RemoteLogReaderAvgIdlePercent)."""
+        """Share of idle readers, 0 to 1 (RemoteLogReaderAvgIdlePercent)."""
         threads = self._limits().threads
         return max(0, threads - self._under_way) / threads
 
     @property
-    def is_short(self) -> bool:
-        """Whether half of the memory is held by those who have read, and have not sent it."""
-        idle = (piece for pieces in (self._used, self._ahead) for piece in pieces)
+    def is_half_pinned(self) -> bool:
+        """Whether responses that are not sent yet hold half of the memory."""
+        idle = (
+            segment_range for ranges in (self._used, self._prefetched) for segment_range in ranges
+        )
         free_bytes = sum(each.size for each in idle if not each.pins or not each.is_here)
         return self.total_bytes - free_bytes > self._bytes_max // 2
 
-    # Finding
+    # Lookup
 
     def find(self, segment_id: UUID, position: int) -> SegmentRange | None:
-        """The piece with that byte: one that is here, if there is, and then that reaches farthest."""
+        """Range with that byte: a loaded one if there is one, then the one with the highest end."""
         found = [
             each
             for each in self._by_segment.get(segment_id, ())
@@ -213,7 +215,7 @@ class SegmentRangeCache:
         ]
         return max(found, key=lambda each: (each.is_here, each.end), default=None)
 
-    async def at(
+    async def fetch(
         self,
         segment: RemoteLogSegmentMetadata,
         position: int,
@@ -221,23 +223,31 @@ class SegmentRangeCache:
         *,
         has_quota: bool = True,
     ) -> SegmentRange:
-        """The piece with the byte at `position`; one is fetched up to `end` where there is none, once there
-        is room. Pinned. For whoever has none pinned. `has_quota`: for a consumer. Raises RemoteStorageError."""
-        return await self._at(segment, position, end, waits=True, on_top=False, has_quota=has_quota)
-
-    async def further(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        position: int,
-        end: int,
-        *,
-        has_turn: bool,
-        has_quota: bool = True,
-    ) -> SegmentRange:
-        """As `at`, for whoever reads by `with_room` and has pieces pinned: with the turn it comes on top,
-        else NoRoom is raised where there is none."""
+        """Pinned range with the byte at `position`. If there is none, it fetches up to `end` once
+        memory is free. The caller must hold no other pin. `has_quota`: the read is for a
+        consumer. Raises RemoteStorageError."""
         return await self._at(
-            segment, position, end, waits=has_turn, on_top=has_turn, has_quota=has_quota
+            segment, position, end, waits=True, exceeds_limit=False, has_quota=has_quota
+        )
+
+    async def extend(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        position: int,
+        end: int,
+        *,
+        may_exceed_limit: bool,
+        has_quota: bool = True,
+    ) -> SegmentRange:
+        """Like `fetch`, for a read in `with_free_memory` that holds pins. With `may_exceed_limit`
+        it may exceed the limit; without, RangeCacheFull is raised if memory is not free."""
+        return await self._at(
+            segment,
+            position,
+            end,
+            waits=may_exceed_limit,
+            exceeds_limit=may_exceed_limit,
+            has_quota=has_quota,
         )
 
     async def _at(
@@ -247,72 +257,71 @@ class SegmentRangeCache:
         end: int,
         *,
         waits: bool,
-        on_top: bool,
+        exceeds_limit: bool,
         has_quota: bool,
     ) -> SegmentRange:
         segment_id = segment.id.id
         while True:
-            piece = self.find(segment_id, position)
-            if piece is None:
+            segment_range = self.find(segment_id, position)
+            if segment_range is None:
                 end = self._up_to_next(segment_id, position, min(end, segment.size_bytes))
-                if not self._has_room(end - position, on_top=on_top):
+                if not self._has_free_memory(end - position, exceeds_limit=exceeds_limit):
                     if not waits:
                         raise RangeCacheFull
-                    await self._room.wait()
-                    continue  # meanwhile it may have come
-                piece = self._begin(segment, position, end, has_quota=has_quota)
-            piece.pin()
+                    await self._memory_freed.wait()
+                    continue  # the range may be in the cache by now
+                segment_range = self._begin(segment, position, end, has_quota=has_quota)
+            segment_range.pin()
             try:
-                await piece.loaded.wait()
+                await segment_range.loaded.wait()
             except BaseException:
-                piece.unpin()
+                segment_range.unpin()
                 raise
-            if piece.error is not None:
-                piece.unpin()
-                raise piece.error
-            self._touch(piece)
-            return piece
+            if segment_range.error is not None:
+                segment_range.unpin()
+                raise segment_range.error
+            self._touch(segment_range)
+            return segment_range
 
-    async def with_room(self, read: Callable[[bool], Awaitable[T]]) -> T:
-        """What `read` returns. It is told whether it has the turn; where it has not, and NoRoom comes of that,
-        it is called again when it has."""
+    async def with_free_memory(self, read: Callable[[bool], Awaitable[T]]) -> T:
+        """Result of `read`, which receives whether it may exceed the limit. If it raises
+        RangeCacheFull, it is called again when it may."""
         with suppress(RangeCacheFull):
             return await read(False)
-        async with self._turn:
+        async with self._exceeding:
             return await read(True)
 
     def _up_to_next(self, segment_id: UUID, position: int, end: int) -> int:
-        """`end`, or where a piece begins before it."""
+        """`end`, or the start of the next range if that is lower."""
         starts = [each.start for each in self._by_segment.get(segment_id, ())]
         return min([end, *(start for start in starts if position < start)])
 
-    def _touch(self, piece: SegmentRange) -> None:
-        if piece in self._ahead:
-            del self._ahead[piece]
-            self.ahead_bytes -= piece.size
-        elif piece in self._used:
-            del self._used[piece]
+    def _touch(self, segment_range: SegmentRange) -> None:
+        if segment_range in self._prefetched:
+            del self._prefetched[segment_range]
+            self.prefetched_bytes -= segment_range.size
+        elif segment_range in self._used:
+            del self._used[segment_range]
         else:
-            return  # forgotten meanwhile
-        self._used[piece] = None
+            return  # removed meanwhile
+        self._used[segment_range] = None
 
-    # Fetching ahead
+    # Prefetch
 
-    def fetch_ahead(self, segment: RemoteLogSegmentMetadata, position: int, end: int) -> bool:
-        """Begin to fetch what is not here of [position, end), in one go, unless there is no room or no
-        reader. False: there is no more to be had now."""
+    def prefetch(self, segment: RemoteLogSegmentMetadata, position: int, end: int) -> bool:
+        """Start to fetch [position, end). False if no memory or no reader is free."""
         size_bytes = end - position
         readers = max(1, self._limits().threads - READERS_KEPT_FREE)
         if self._under_way >= readers or self._is_over_quota():
             return False
-        if self.ahead_bytes + size_bytes > self._ahead_bytes_max:
+        if self.prefetched_bytes + size_bytes > self._prefetched_bytes_max:
             return False
         if not self._evict_for(size_bytes, self._used):
             return False
-        self._begin(segment, position, end, is_ahead=True)
+        self._begin(segment, position, end, is_prefetched=True)
         return True
 
-    # The fetch
+    # Fetch
 
     def _begin(
         self,
@@ -320,31 +329,33 @@ class SegmentRangeCache:
         start: int,
         end: int,
         *,
-        is_ahead: bool = False,
+        is_prefetched: bool = False,
         has_quota: bool = True,
     ) -> SegmentRange:
         limits = self._limits()
         self._readers.total_tokens = limits.threads
-        if not is_ahead:
+        if not is_prefetched:
             if has_quota and self._is_over_quota():
-                raise RemoteFetchQuotaExceeded("reads from the remote tier are over their quota")
+                raise RemoteFetchQuotaExceeded(
+                    "remote.log.manager.fetch.max.bytes.per.second is exceeded"
+                )
             if self._under_way >= limits.threads + limits.pending_max:
-                raise TooManyReads(f"{self.pending} reads wait for the remote tier already")
-        piece = SegmentRange(segment.id, start, end, self._released)
-        self._by_segment.setdefault(piece.segment_id, []).append(piece)
-        self.total_bytes += piece.size
-        piece.is_ahead = is_ahead
-        if is_ahead:
-            self._ahead[piece] = None
-            self.ahead_bytes += piece.size
+                raise TooManyReads(f"{self.pending} reads are already waiting for the remote tier")
+        segment_range = SegmentRange(segment.id, start, end, self._released)
+        self._by_segment.setdefault(segment_range.segment_id, []).append(segment_range)
+        self.total_bytes += segment_range.size
+        segment_range.is_prefetched = is_prefetched
+        if is_prefetched:
+            self._prefetched[segment_range] = None
+            self.prefetched_bytes += segment_range.size
         else:
-            self._used[piece] = None
+            self._used[segment_range] = None
         self._under_way += 1
-        self._nursery().start_soon(self._fetch, segment, piece, has_quota)
-        return piece
+        self._nursery().start_soon(self._fetch, segment, segment_range, has_quota)
+        return segment_range
 
     async def _fetch(
-        self, segment: RemoteLogSegmentMetadata, piece: SegmentRange, has_quota: bool
+        self, segment: RemoteLogSegmentMetadata, segment_range: SegmentRange, has_quota: bool
     ) -> None:
         try:
             async with self._readers:
@@ -352,128 +363,128 @@ class SegmentRangeCache:
                 data = await self._offload.run(
                     self._storage.fetch_segment,
                     segment,
-                    piece.start,
-                    piece.end - 1,
+                    segment_range.start,
+                    segment_range.end - 1,
                     lane=OBJECTS_LANE,
                 )
                 if has_quota:
                     self._fetched(len(data), self._monotonic() - began)
-            if len(data) != piece.size:
+            if len(data) != segment_range.size:
                 raise CorruptRemoteData(
-                    f"remote segment {segment.id} has {len(data)} bytes from position {piece.start} "
-                    f"on, not {piece.size}: its object is not whole"
+                    f"remote segment {segment.id} has {len(data)} bytes from position {segment_range.start} "
+                    f"on, not {segment_range.size}: its object is truncated"
                 )
-            piece.put(data)
-            self._notify()  # whoever has asked for it may have left
+            segment_range.put(data)
+            self._notify()  # the reader may have left, and the range can be evicted then
         except RemoteStorageError as error:
-            self._failed(piece, error)
+            self._failed(segment_range, error)
         except Exception as error:
-            log.exception("a read of remote segment %s broke", segment.id)
-            self._failed(piece, RemoteStorageError(str(error)))
+            log.exception("unexpected error while reading remote log segment %s", segment.id)
+            self._failed(segment_range, RemoteStorageError(str(error)))
         finally:
             self._under_way -= 1
-            if not piece.loaded.is_set():
-                self._failed(piece, RemoteStorageUnavailable("the node ends"))
+            if not segment_range.loaded.is_set():
+                self._failed(segment_range, RemoteStorageUnavailable("the broker is shutting down"))
 
-    def _failed(self, piece: SegmentRange, error: RemoteStorageError) -> None:
-        piece.error = error
-        self._remove(piece)
-        piece.loaded.set()
+    def _failed(self, segment_range: SegmentRange, error: RemoteStorageError) -> None:
+        segment_range.error = error
+        self._remove(segment_range)
+        segment_range.loaded.set()
 
-    # Room
+    # Memory
 
-    def _has_room(self, size_bytes: int, *, on_top: bool) -> bool:
-        """Once what nobody uses is gone."""
-        if self._evict_for(size_bytes, self._used) or self._evict_for(size_bytes, self._ahead):
+    def _has_free_memory(self, size_bytes: int, *, exceeds_limit: bool) -> bool:
+        """Whether the bytes are free, after evicting unpinned ranges if needed."""
+        if self._evict_for(size_bytes, self._used) or self._evict_for(size_bytes, self._prefetched):
             return True
-        return on_top and self.total_bytes <= self._bytes_max
+        return exceeds_limit and self.total_bytes <= self._bytes_max
 
-    def _evict_for(self, size_bytes: int, pieces: dict[SegmentRange, None]) -> bool:
-        """Whether there is room for so much, without `pieces` that nobody uses."""
+    def _evict_for(self, size_bytes: int, ranges: dict[SegmentRange, None]) -> bool:
+        """Evict unpinned ranges of `ranges` until `size_bytes` are free; whether they are."""
         if self.total_bytes + size_bytes <= self._bytes_max:
             return True
-        for piece in [each for each in pieces if not each.pins and each.is_here]:
-            self._remove(piece)
+        for segment_range in [each for each in ranges if not each.pins and each.is_here]:
+            self._remove(segment_range)
             if self.total_bytes + size_bytes <= self._bytes_max:
                 return True
         return False
 
-    def _remove(self, piece: SegmentRange) -> None:
-        """Take it from the tables; its memory counts until nobody has it pinned."""
-        of_segment = self._by_segment.get(piece.segment_id)
-        if of_segment is None or piece not in of_segment:
+    def _remove(self, segment_range: SegmentRange) -> None:
+        """Remove a range from the tables. Its memory counts until it is unpinned."""
+        segment_ranges = self._by_segment.get(segment_range.segment_id)
+        if segment_ranges is None or segment_range not in segment_ranges:
             return
-        of_segment.remove(piece)
-        if not of_segment:
-            del self._by_segment[piece.segment_id]
-        self._used.pop(piece, None)
-        if piece in self._ahead:
-            del self._ahead[piece]
-            self.ahead_bytes -= piece.size
-        if not piece.pins:
-            self._freed(piece)
+        segment_ranges.remove(segment_range)
+        if not segment_ranges:
+            del self._by_segment[segment_range.segment_id]
+        self._used.pop(segment_range, None)
+        if segment_range in self._prefetched:
+            del self._prefetched[segment_range]
+            self.prefetched_bytes -= segment_range.size
+        if not segment_range.pins:
+            self._freed(segment_range)
 
-    def _released(self, piece: SegmentRange) -> None:
-        """Its last pin is gone."""
-        if piece not in self._by_segment.get(piece.segment_id, ()):
-            self._freed(piece)
+    def _released(self, segment_range: SegmentRange) -> None:
+        """Called when the last pin is released."""
+        if segment_range not in self._by_segment.get(segment_range.segment_id, ()):
+            self._freed(segment_range)
         else:
             self._notify()
 
-    def _freed(self, piece: SegmentRange) -> None:
-        self.total_bytes -= piece.size
+    def _freed(self, segment_range: SegmentRange) -> None:
+        self.total_bytes -= segment_range.size
         self._notify()
 
     def _notify(self) -> None:
-        """There may be room."""
-        if self._room.statistics().tasks_waiting:
-            self._room.set()
-            self._room = trio.Event()
+        """Wake the reads that wait for memory."""
+        if self._memory_freed.statistics().tasks_waiting:
+            self._memory_freed.set()
+            self._memory_freed = trio.Event()
 
     def segments_of(self, topic: str, index: int) -> list[UUID]:
-        """Those of a partition of which there is something here."""
+        """Segments of a partition that have ranges in the cache."""
         return [
             segment_id
-            for segment_id, (piece, *_) in self._by_segment.items()
-            if (piece.partition.topic, piece.partition.partition) == (topic, index)
+            for segment_id, (segment_range, *_) in self._by_segment.items()
+            if (segment_range.partition.topic, segment_range.partition.partition) == (topic, index)
         ]
 
     def forget(self, segment_ids: Iterable[UUID]) -> None:
-        """These segments are deleted, or of no use here."""
+        """Remove the ranges of segments that are deleted or not needed any more."""
         for segment_id in segment_ids:
-            for piece in list(self._by_segment.get(segment_id, ())):
-                if piece.is_here:
-                    self._remove(piece)
+            for segment_range in list(self._by_segment.get(segment_id, ())):
+                if segment_range.is_here:
+                    self._remove(segment_range)
 
 
 class ContiguousRanges:
-    """Neighbouring pieces, pinned: bytes of a segment from `start` to before `end`."""
+    """Adjacent pinned ranges: the bytes of a segment from `start` to before `end`."""
 
     def __init__(self, first: SegmentRange) -> None:
-        """`first` is pinned already."""
-        self.pieces = [first]
+        """Takes over the pin of `first`."""
+        self.ranges = [first]
         self.start = first.start
         self.end = first.end
 
-    def add(self, piece: SegmentRange) -> None:
-        """`piece` has the byte at `end`, and is pinned."""
-        self.pieces.append(piece)
-        self.end = piece.end
+    def add(self, segment_range: SegmentRange) -> None:
+        """Append a pinned range that has the byte at `end`."""
+        self.ranges.append(segment_range)
+        self.end = segment_range.end
 
     def bytes_at(self, position: int, size: int) -> Buffer:
-        """What lies in [start, end); from several pieces it is copied together."""
-        piece = self.pieces[-1]
-        if not piece.start <= position:
-            piece = next(each for each in self.pieces if position < each.end)
-        if position + size <= piece.end:
-            return piece.read_at(position, size)
+        """Bytes within [start, end); copied if they span several ranges."""
+        segment_range = self.ranges[-1]
+        if not segment_range.start <= position:
+            segment_range = next(each for each in self.ranges if position < each.end)
+        if position + size <= segment_range.end:
+            return segment_range.read_at(position, size)
         return b"".join(
             each.file.read_at(each.position, each.size)
             for each in self._cut(position, position + size)
         )
 
     def slices(self, begin: int, end: int) -> list[FileSlice]:
-        """[begin, end), each slice pinned."""
+        """Slices of [begin, end), each pinned."""
         found = self._cut(begin, end)
         for each in found:
             each.file.pin()
@@ -481,13 +492,13 @@ class ContiguousRanges:
 
     def _cut(self, begin: int, end: int) -> list[FileSlice]:
         found = []
-        for piece in self.pieces:
-            stop = min(end, piece.end)
-            if piece.start <= begin < stop:
-                found.append(FileSlice(piece, begin, stop - begin))
+        for segment_range in self.ranges:
+            stop = min(end, segment_range.end)
+            if segment_range.start <= begin < stop:
+                found.append(FileSlice(segment_range, begin, stop - begin))
                 begin = stop
         return found
 
     def close(self) -> None:
-        for piece in self.pieces:
-            piece.unpin()
+        for segment_range in self.ranges:
+            segment_range.unpin()

@@ -1,14 +1,14 @@
-"""A segment's metadata as bytes, read in place.
+"""Packed metadata of a remote log segment, read without decoding.
 
-A row is the body of Kafka's RemoteLogSegmentMetadataSnapshotRecord (key 3, version 0): what is kept in
-memory is what a snapshot file has, and is made from it without decoding.
+A row is the body of Kafka's RemoteLogSegmentMetadataSnapshotRecord (key 3, version 0). Memory and
+snapshot files have the same rows.
 
     0 id, 16 start offset, 24 end offset, 32 broker id, 36 max timestamp, 44 event timestamp,
     52 leader epochs: their number + 1 (uvarint), each 13 bytes: epoch, offset, no tags;
     size (4), custom metadata (its length + 1 as uvarint, or 0), state (1),
-    tags: none, or tag 0, that the transaction index is empty
+    tags: none, or tag 0 if the transaction index is empty
 
-Nearly all have one epoch and two bytes of custom metadata: 78 bytes, or 75 with a transaction index.
+Most rows have one epoch and two bytes of custom metadata: 78 bytes, or 75 with a transaction index.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Rows = bytes | bytearray
 
 
 def pack(metadata: RemoteLogSegmentMetadata) -> bytes:
-    """The row of a segment; the partition is not in it."""
+    """Row of a segment, without its partition."""
     row = bytearray(
         _HEAD.pack(
             metadata.id.id.bytes,
@@ -68,7 +68,7 @@ def pack(metadata: RemoteLogSegmentMetadata) -> bytes:
 
 
 def unpack(data: Rows, at: int, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:
-    """The segment in the row at `at`."""
+    """Metadata of the segment whose row starts at `at`."""
     id_, start, end, broker, newest, event = _HEAD.unpack_from(data, at)
     size_at = _size_at(data, at)
     (size,) = _INT32.unpack_from(data, size_at)
@@ -93,16 +93,16 @@ def unpack(data: Rows, at: int, partition: TopicIdPartition) -> RemoteLogSegment
 
 
 def check(row: bytes, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:
-    """The segment in bytes that come from outside. Raises CorruptRemoteData if they are no row."""
+    """Metadata of a row from outside the process. Raises CorruptRemoteData for invalid bytes."""
     try:
         metadata = unpack(row, 0, partition)
         if not metadata.epochs or pack(metadata) != row:
-            raise ValueError(f"{len(row)} bytes that do not add up")
+            raise ValueError(f"{len(row)} bytes with a wrong format")
         if not 0 <= metadata.start_offset <= metadata.end_offset:
             raise ValueError(f"offsets {metadata.start_offset} to {metadata.end_offset}")
         return metadata
     except (InvalidFrame, ValueError, IndexError, struct.error) as error:
-        raise CorruptRemoteData(f"of {partition}: no metadata of a segment: {error}") from None
+        raise CorruptRemoteData(f"{partition}: invalid segment metadata: {error}") from None
 
 
 def row_at(data: Rows, at: int) -> bytes:
@@ -114,7 +114,7 @@ def id_of(data: Rows, at: int) -> bytes:
 
 
 def order_of(data: bytearray, at: int) -> bytearray:
-    """Rows by ascending start offset, then by id: compares as bytes, since no offset is negative."""
+    """Sort key by start offset, then id. It compares as bytes, since offsets are never negative."""
     return data[at + _START_AT : at + _END_AT] + data[at : at + _START_AT]
 
 
@@ -153,7 +153,7 @@ def spans_epochs(data: Rows, at: int) -> bool:
 
 
 def epoch_start_of(data: Rows, at: int, epoch: int) -> int:
-    """Where that epoch, which the row has, begins in it."""
+    """First offset of an epoch that the row has."""
     if data[at + _EPOCHS_AT] == _ONE_EPOCH:
         (start,) = _INT64.unpack_from(data, at + _EPOCHS_AT + 5)
         return int(start)
@@ -161,7 +161,7 @@ def epoch_start_of(data: Rows, at: int, epoch: int) -> int:
 
 
 def epoch_end_of(data: Rows, at: int, epoch: int) -> int:
-    """The last offset of that epoch in the row."""
+    """Last offset of that epoch in the row."""
     if data[at + _EPOCHS_AT] == _ONE_EPOCH:
         return end_offset_of(data, at)
     following = (each.start_offset for each in epochs_of(data, at) if each.epoch > epoch)

@@ -1,25 +1,25 @@
-"""What is done to one segment of the remote tier, step by step: a copy, or a deletion.
+"""State machine for copying or deleting one remote log segment.
 
-A copy publishes before it puts objects, so that none is there that nobody knows of (T-29); what may
-be there after a failure is deleted again, in the same way as a segment that has expired (T-36).
+A copy publishes its start before it writes objects, so that every object belongs to a known segment
+(T-29). Objects of a failed copy are deleted like those of an expired segment (T-36).
 
-| step | done | failed |
+| step | success | failure |
 |---|---|---|
-| PUBLISH_COPY_STARTED | COPY | LEFT: nothing was copied; if it was published all the same, expiry finds it |
-| COPY | PUBLISH_COPY_FINISHED | PUBLISH_DELETE_STARTED: parts of it may be there |
-| PUBLISH_COPY_FINISHED | COPIED | the same again, later, by another task: it may have been published, and then counts |
-| | | REFUSED, since it is being deleted by now: DELETE, again, for its objects may have come after that |
-| | | GONE, since this node is no replica any more: LEFT |
+| PUBLISH_COPY_STARTED | COPY | LEFT: nothing was copied; if the event was published, the expiration task deletes the segment |
+| COPY | PUBLISH_COPY_FINISHED | PUBLISH_DELETE_STARTED: some objects may exist |
+| PUBLISH_COPY_FINISHED | COPIED | the same step again, later, in another task: the event may have been published, and the copy is then valid |
+| | | REFUSED because the segment is being deleted: DELETE again, for objects written after the deletion |
+| | | GONE because this node has no replica any more: LEFT |
 | PUBLISH_DELETE_STARTED | DELETE | LEFT |
-| | | REFUSED, of a copy that never counted: DELETE, whoever else has deleted it, or the partition |
+| | | REFUSED for a copy that was never finished: DELETE, even if another broker deleted it or its partition |
 | DELETE | PUBLISH_DELETE_FINISHED | LEFT |
 | PUBLISH_DELETE_FINISHED | DELETED | LEFT |
 | | | REFUSED, as above: DELETED |
 
-A copy whose custom metadata is too large is REFUSED as if it had failed: it is deleted. What is LEFT,
-expiry comes back to. Whoever loses the leadership, or its partition, stops wherever it is, and deletes
-what it has begun to copy, since nobody else knows when its last object comes; only what is being
-published as copied is published all the same.
+A copy whose custom metadata is too large is REFUSED and then deleted. The expiration task handles
+segments that are LEFT. A broker that loses leadership or its replica stops at any step and deletes
+the copy that it started, because no other broker knows when the last object is written. Only a copy
+that is being published as finished is still published.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from odradek.storage.tiered.metadata import SegmentState
 
 
 class SegmentStep(enum.Enum):
+    """Next step of a copy or deletion; the last three are final."""
+
     PUBLISH_COPY_STARTED = "publish COPY_SEGMENT_STARTED"
     COPY = "copy"
     PUBLISH_COPY_FINISHED = "publish COPY_SEGMENT_FINISHED"
     PUBLISH_DELETE_STARTED = "publish DELETE_SEGMENT_STARTED"
     DELETE = "delete"
     PUBLISH_DELETE_FINISHED = "publish DELETE_SEGMENT_FINISHED"
-    # The ends
+    # Final steps
     COPIED = "copied"
     DELETED = "deleted"
     LEFT = "left"
 
 
 class StepOutcome(enum.Enum):
-    """What came of a step."""
+    """Result of one step."""
 
     DONE = "done"
     FAILED = "failed"
@@ -85,16 +87,17 @@ PUBLISHES: Mapping[SegmentStep, SegmentState] = {
 
 
 class SegmentStateMachine:
-    """See the module: `step` is what is to be done now."""
+    """Tracks the next step of one copy or deletion."""
 
     def __init__(self, step: SegmentStep = SegmentStep.PUBLISH_COPY_STARTED) -> None:
         self.step = step
         self.last: StepOutcome | None = None
-        """What came of the step before."""
+        """Outcome of the previous step."""
 
     @classmethod
     def to_delete(cls, state: SegmentState) -> SegmentStateMachine:
-        """Of a segment in `state`; one whose deletion has begun is not announced again."""
+        """State machine that deletes a segment in `state`; a deletion that has started is not
+        published again."""
         begun = state is SegmentState.DELETE_SEGMENT_STARTED
         return cls(SegmentStep.DELETE if begun else SegmentStep.PUBLISH_DELETE_STARTED)
 
@@ -102,7 +105,7 @@ class SegmentStateMachine:
     def is_finished(self) -> bool:
         return self.step in ENDS
 
-    def advance(self, what: StepOutcome) -> None:
-        """The step was done, or not."""
-        self.step = NEXT_STEP[self.step, what]
-        self.last = what
+    def advance(self, outcome: StepOutcome) -> None:
+        """Go to the step that follows this outcome."""
+        self.step = NEXT_STEP[self.step, outcome]
+        self.last = outcome

@@ -1,11 +1,11 @@
-"""The segments of one partition, packed: 100,000 of them in less than 10 MB.
+"""Packed table of one partition's remote segments: 100,000 segments take less than 10 MB.
 
-Each is a row of bytes (`segment_row.py`) in a block of 64 KiB, known by its handle: the block's number
-and the place in it, in four bytes. What orders rows is an array of handles, searched by halving: two
-are kept here, by id and by start offset, `epoch_segments.py` has more. Beside the latter are the largest
-timestamps, in seconds, which a search runs over without a row. So a segment takes its row, four bytes more
-and some four an order, and no object. Rows lie where they are until they are removed or grow; a
-hole is taken by the next row of that length, and a block that is empty goes.
+A segment is a row of bytes (`segment_row.py`) in a block of 64 KiB. Its handle is the block number
+and the position in it, in four bytes. An order of rows is an array of handles, searched by
+bisection. This table has two orders, by id and by start offset; `epoch_segments.py` has more. An
+array parallel to the start offsets has the largest timestamps in seconds, so that a scan by time
+does not read rows. A row keeps its position until it is removed or grows. A new row of the same
+length reuses a free position, and an empty block is released.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Key = Callable[[Handle], Any]
 
 
 class SegmentTable:
-    """See the module. `changes` counts what was added and removed, for those who walk along."""
+    """Rows of one partition. `changes` counts additions and removals, for iterators that run
+    concurrently."""
 
     def __init__(self) -> None:
         self._blocks: list[bytearray] = []
@@ -42,11 +43,11 @@ class SegmentTable:
         return len(self._by_id)
 
     def at(self, handle: Handle) -> tuple[bytearray, int]:
-        """Where the row is, for the functions of `segment_row`."""
+        """Block and position of the row, as arguments for the functions of `segment_row`."""
         return self._blocks[handle >> 16], handle & 0xFFFF
 
     def id_of(self, handle: Handle) -> Rows:
-        """`segment_row.id_of`, without a call more: it is what most time goes into."""
+        """Inlined `segment_row.id_of`: searches spend most of their time here."""
         at = handle & 0xFFFF
         return self._blocks[handle >> 16][at : at + 16]
 
@@ -54,15 +55,15 @@ class SegmentTable:
         return segment_row.order_of(self._blocks[handle >> 16], handle & 0xFFFF)
 
     def find(self, id_: Rows) -> Handle | None:
-        """The segment with that id."""
+        """Handle of the segment with that id."""
         slot, is_there = self._slot_of(id_)
         return self._by_id[slot] if is_there else None
 
     def add(self, row: bytes) -> Handle:
-        """Raises ValueError if its id is known."""
+        """Add a row. Raises ValueError if the table has its id."""
         slot, is_there = self._slot_of(row[:16])
         if is_there:
-            raise ValueError(f"segment {row[:16].hex()} is there already")
+            raise ValueError(f"segment {row[:16].hex()} already exists")
         handle = self._store(row)
         self._by_id.insert(slot, handle)
         at = insert(self._by_start, handle, self.order_of)
@@ -71,16 +72,16 @@ class SegmentTable:
         return handle
 
     def _slot_of(self, id_: Rows) -> tuple[int, bool]:
-        """Where in `_by_id` it is or belongs, and which of the two."""
+        """Slot of the id in `_by_id`, and whether the id is there."""
         slot = bisect_left(self._by_id, id_, key=self.id_of)
         return slot, slot < len(self._by_id) and self.id_of(self._by_id[slot]) == id_
 
     def fits(self, handle: Handle, row: bytes) -> bool:
-        """Whether it has the length of the row that is there."""
+        """Whether the row has the length of the stored row."""
         return len(segment_row.row_at(*self.at(handle))) == len(row)
 
     def overwrite(self, handle: Handle, row: bytes) -> None:
-        """In place: one that fits, with the same id, start offset and timestamp."""
+        """Replace a row by one with the same length, id, start offset and timestamp."""
         block, at = self.at(handle)
         block[at : at + len(row)] = row
 
@@ -93,12 +94,12 @@ class SegmentTable:
         self.changes += 1
 
     def in_order(self) -> Iterator[Handle]:
-        """All by ascending start offset; what changes meanwhile does not disturb it."""
+        """All handles by start offset. Concurrent changes do not disturb the iteration."""
         return walk(self, lambda: self._by_start)
 
     def reaching(self, timestamp: int) -> Iterator[Handle]:
-        """As `in_order`, those whose largest timestamp (ms) is `timestamp` or later; the others cost
-        some 20 ns each."""
+        """Like `in_order`, for segments whose largest timestamp is at least `timestamp` (ms);
+        skipping another one takes about 20 ns."""
         slot, seen = 0, self.changes
         last: Rows = b""
         while True:
@@ -115,7 +116,7 @@ class SegmentTable:
             slot += 1
 
     def _first_reaching(self, timestamp: int, slot: int) -> int:
-        """The next slot that may."""
+        """First slot from `slot` on whose largest timestamp, in seconds, may reach `timestamp`."""
         wanted = _seconds(timestamp)
         for begin in range(slot, len(self._newest_s), SEARCHED_AT_ONCE):
             some = self._newest_s[begin : begin + SEARCHED_AT_ONCE]
@@ -130,18 +131,20 @@ class SegmentTable:
             block, at = self.at(handle)
             block[at : at + len(row)] = row
         else:
-            number = self._block_with_room(len(row))
+            number = self._block_with_space(len(row))
             handle = number << 16 | len(self._blocks[number])
             self._blocks[number] += row
         self._rows_in[handle >> 16] += 1
         return handle
 
-    def _block_with_room(self, size: int) -> int:
+    def _block_with_space(self, size: int) -> int:
         number = self._current
         if self._blocks and len(self._blocks[number]) <= BLOCK_BYTES - size:
             return number
         if self._blocks:
-            self._blocks[number] = bytearray(self._blocks[number])  # full: it gives back its slack
+            self._blocks[number] = bytearray(
+                self._blocks[number]
+            )  # full: release its spare capacity
         if self._unused:
             self._current = self._unused.pop()
         else:
@@ -160,7 +163,7 @@ class SegmentTable:
             self._empty(number)
 
     def _empty(self, number: int) -> None:
-        """No row is left in the block: it gives back its memory."""
+        """Release the memory of a block without rows."""
         self._blocks[number] = bytearray()
         if number != self._current:
             self._unused.append(number)
@@ -173,12 +176,12 @@ class SegmentTable:
 
 
 def _seconds(timestamp: int) -> int:
-    """Of a timestamp (ms): what fits, so that a later one never has fewer."""
+    """Timestamp (ms) as seconds in 32 bits; monotonic."""
     return min(max(timestamp // 1000, 0), 0xFFFFFFFF)
 
 
 def insert(order: array[int], handle: Handle, key: Key) -> int:
-    """Put it where it belongs, and say where that is; at the end is the usual place."""
+    """Insert the handle in key order and return its slot. Most insertions are at the end."""
     value = key(handle)
     slot = len(order)
     if order and key(order[-1]) > value:
@@ -188,7 +191,7 @@ def insert(order: array[int], handle: Handle, key: Key) -> int:
 
 
 def discard(order: array[int], handle: Handle, key: Key) -> int | None:
-    """Take it out, and say where it was; None if it was not there."""
+    """Remove the handle and return its slot, or None if it is missing."""
     value = key(handle)
     slot = bisect_left(order, value, key=key)
     while slot < len(order) and key(order[slot]) == value:
@@ -200,8 +203,8 @@ def discard(order: array[int], handle: Handle, key: Key) -> int | None:
 
 
 def walk(table: SegmentTable, order: Callable[[], array[int]]) -> Iterator[Handle]:
-    """Through an array in the table's order (`order_of`). Where rows came and went meanwhile, it goes
-    on behind the last one that it gave out."""
+    """Iterate over an array in the table's order (`order_of`). After a concurrent change it
+    continues behind the last handle that it returned."""
     handles, seen = order(), table.changes
     slot = 0
     last: Rows = b""

@@ -1,12 +1,12 @@
-"""One segment of the remote tier, read from its first byte to its last and compared with what it should be.
+"""Reads one remote log segment completely and compares it with its metadata.
 
-With a manifest: every object has the size and CRC-32C that stand in it, there is none that it does not
-name, and it says what the metadata says. Without (Kafka's LocalTieredStorage): the log's object has
-the metadata's size, and its batches follow on each other, not beyond where the segment ends (before that
-they may end, where compaction took the last ones), and have the right checksums. A summary of segments
-says what the metadata says of those that there still are.
+With a manifest: every object has the size and CRC-32C of the manifest, there are no other objects,
+and the manifest matches the metadata. Without one (Kafka's LocalTieredStorage): the log has the
+metadata's size, its batches are contiguous, do not pass the segment's end offset, and have correct
+checksums. Compaction may have removed the last batches. A summary must match the metadata of the
+segments that still exist.
 
-What is wrong are texts that name the object. A step reads `PIECE_BYTES` at most, and blocks.
+Problems are messages that name the object. A step reads at most `PIECE_BYTES` and blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PIECE_BYTES = 4 << 20
 
 
 class SegmentVerification:
-    """See the module. `steps` yields how many bytes each read; then `problems` has all that is wrong."""
+    """Verification of one segment. `steps` yields the number of bytes that each step read;
+    afterwards `problems` has all differences."""
 
     def __init__(
         self,
@@ -38,17 +39,17 @@ class SegmentVerification:
         metadata: RemoteLogSegmentMetadata | None,
         seen: Callable[[str, bytes], None] = lambda suffix, piece: None,
     ) -> None:
-        """`seen` gets each piece of each object, in their order, with the object's suffix."""
+        """`seen` receives each chunk of bytes of each object, in order, with the object's suffix."""
         self._objects = objects
         self._stored = stored
         self._metadata = metadata
         self._seen = seen
         self.manifest: Manifest | None = None
-        """Once it was read, if there is one."""
+        """The segment's manifest, once it was read."""
         self.problems: list[str] = []
 
     def steps(self) -> Iterator[int]:
-        """Raises ObjectsUnavailable. An object that goes meanwhile is a problem."""
+        """Raises ObjectsUnavailable. An object that is deleted meanwhile is a problem."""
         try:
             manifest = self._manifest()
             if manifest is not None:
@@ -56,7 +57,7 @@ class SegmentVerification:
             elif MANIFEST_SUFFIX not in self._stored.objects:
                 yield from self._by_batches()
         except ObjectMissing as error:
-            self.problems.append(f"{error} is gone")
+            self.problems.append(f"{error} was deleted")
 
     def _manifest(self) -> Manifest | None:
         info = self._stored.objects.get(MANIFEST_SUFFIX)
@@ -92,7 +93,7 @@ class SegmentVerification:
     def _compare(self, manifest: RemoteLogSegmentMetadata) -> None:
         name = self._name(MANIFEST_SUFFIX)
         if manifest.id != self._stored.id:
-            self.problems.append(f"{name} is of {manifest.id}")
+            self.problems.append(f"{name} has segment id {manifest.id}")
         if self._metadata is not None:
             self.problems += _differences(name, manifest, self._metadata)
 
@@ -118,7 +119,7 @@ class SegmentVerification:
                 return
             rest, at = rest[taken:], at + taken
         if rest:
-            self.problems.append(f"{info.key}: the last batch, at position {at}, is cut short")
+            self.problems.append(f"{info.key}: the last batch, at position {at}, is truncated")
         elif self._metadata is not None and next_offset > self._metadata.end_offset + 1:
             end = self._metadata.end_offset
             self.problems.append(f"{info.key} ends at offset {next_offset - 1}, not {end}")
@@ -140,13 +141,14 @@ class SegmentVerification:
 
 
 class Known(Protocol):
-    """As `KnownSegments`."""
+    """Interface of `KnownSegments` that is needed here."""
 
     def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None: ...
 
 
 def summary_problems(objects: Objects, key: str, known: Known | None) -> list[str]:
-    """What is wrong with a partition's summary. Raises ObjectsUnavailable; one that is gone was replaced."""
+    """Problems of a partition's summary. Raises ObjectsUnavailable. A missing summary was replaced
+    and is no problem."""
     named = parse_summary(key)
     assert named is not None, key
     try:
@@ -164,21 +166,21 @@ def summary_problems(objects: Objects, key: str, known: Known | None) -> list[st
 
 
 def _differences(
-    name: str, said: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata
+    name: str, stored: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata
 ) -> list[str]:
     found = []
     for field in (
         "start_offset", "end_offset", "size_bytes", "max_timestamp_ms", "epochs", "txn_index_empty",
         "custom_metadata",
     ):  # fmt: skip
-        theirs, ours = getattr(said, field), getattr(known, field)
-        if theirs != ours:
-            found.append(f"{name}: {field} is {theirs}, the metadata says {ours}")
+        actual, expected = getattr(stored, field), getattr(known, field)
+        if actual != expected:
+            found.append(f"{name}: {field} is {actual}, but {expected} in the metadata")
     return found
 
 
 def _check_batches(data: bytes, next_offset: int) -> tuple[int, int]:
-    """How many bytes of `data` are whole batches, and the offset after them. Raises CorruptBatch."""
+    """Number of bytes in whole batches, and the offset after them. Raises CorruptBatch."""
     view, at = memoryview(data), 0
     while len(data) - at >= HEADER_SIZE:
         size = LOG_OVERHEAD + int.from_bytes(view[at + 8 : at + 12], "big", signed=True)

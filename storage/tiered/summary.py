@@ -1,23 +1,24 @@
-"""A partition's finished segments in one object, so that who reads history need not open a manifest each.
+"""Summary of a partition's finished segments in one object, so that readers need not open every
+manifest.
 
-    <partition directory>/0-<leader epoch, 10 digits, or nothing if no leader put it>.summary
+    <partition directory>/0-<leader epoch, 10 digits, or nothing if no leader wrote it>.summary
 
-sorts before all segments: the first page of a listing has it, beside what the partition begins with by
-now. It is a hint, never the truth. A leader of that epoch puts it (KIP-405 has nothing like it), with what
-is finished up to where it has copied, before its first copy (or removes those of leaders before, if that is
-nothing) and after every few of them: from then on it copies what lies behind. So whoever reads the one of the latest epoch has only to list what lies behind its
-last segment, and sees all there is, whatever leaders copied that were deposed meanwhile. What retention
-took since is known by where the listing begins.
+The key sorts before all segments, so the first page of a listing has it, with the current first
+segment. The summary is a hint. A leader writes it before its first copy, with all finished segments
+up to the offset where its copies start, and again after several copies; if there are no such
+segments it deletes the summaries of earlier leaders. A reader takes the summary of the latest epoch
+and lists only what is behind its last segment. It then sees all segments, even if a deposed leader
+copied some. Where the listing starts shows what retention has deleted. KIP-405 has nothing like it.
 
     "ODSU", CRC-32C of all that follows (4), version (2), rows (4), spans (4), then in one zstd frame:
-    rows, byte by byte of all of them (the first bytes of all rows, then the second ones, …):
-        id 16, start offset 8, last offset - start offset 4, largest timestamp 8, when it was copied 8,
+    rows, transposed by bytes (the first bytes of all rows, then the second ones, …):
+        id 16, start offset 8, last offset - start offset 4, largest timestamp 8, time of the copy 8,
         size 4, broker 4, last leader epoch 4, custom metadata 2 (its number, 0 is none), flags 1
-    spans likewise, of segments with other epochs than that one from their start on, all of them:
+    spans likewise, for segments with more than their last epoch, all their epochs:
         row 4, epoch 4, start offset 8
-    custom metadata: those that there are, each with its length 2
+    custom metadata: all distinct values, each with its length 2
 
-Little-endian, rows by start offset. Taken apart by bytes, numbers that grow slowly become small.
+Little-endian, rows by start offset. Transposing makes slowly growing numbers compress well.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _LAST_MAX = 0xFFFFFFFF
 
 @value_class
 class Summary:
-    """Taken apart: `rows` and `spans` are packed as ROW and SPAN say."""
+    """Decoded summary: `rows` and `spans` have the formats ROW and SPAN."""
 
     rows: bytes
     spans: bytes
@@ -66,7 +67,7 @@ class Summary:
         return len(self.rows) // ROW.size
 
     def segments(self, partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
-        """One by one, as their manifests say."""
+        """Metadata of the segments, as in their manifests."""
         epochs: dict[int, list[EpochStart]] = {}
         for row, epoch, start in SPAN.iter_unpack(self.spans):
             epochs.setdefault(row, []).append(EpochStart(epoch, start))
@@ -88,7 +89,7 @@ class Summary:
 
 
 class SummaryBuilder:
-    """Takes finished segments one by one, by ascending start offset; `encode` is for a thread."""
+    """Collects finished segments by start offset; `encode` may run in a thread."""
 
     def __init__(self, segments: Iterable[RemoteLogSegmentMetadata] = ()) -> None:
         self._rows = bytearray()
@@ -101,8 +102,8 @@ class SummaryBuilder:
         return len(self._rows) // ROW.size
 
     def add(self, segment: RemoteLogSegmentMetadata) -> None:
-        """ValueError for one that has no place in a summary, as another RemoteStorageManager might have
-        made it: then there is none of that partition."""
+        """Add a segment. Raises ValueError if the format cannot hold it, as with another
+        RemoteStorageManager; the partition has no summary then."""
         custom = segment.custom_metadata
         number = 0 if custom is None else self._customs.setdefault(custom, len(self._customs) + 1)
         last = segment.end_offset - segment.start_offset
@@ -136,18 +137,18 @@ class SummaryBuilder:
 def encode(summary: Summary) -> bytes:
     counts = _COUNTS.pack(VERSION, len(summary), len(summary.spans) // SPAN.size)
     customs = b"".join(_LENGTH.pack(len(each)) + each for each in summary.customs)
-    body = _apart(summary.rows, ROW.size) + _apart(summary.spans, SPAN.size) + customs
+    body = _transpose(summary.rows, ROW.size) + _transpose(summary.spans, SPAN.size) + customs
     rest = counts + zstandard.ZstdCompressor().compress(body)
     return _HEAD.pack(_MAGIC, crc32c(rest)) + rest
 
 
 def decode(data: Buffer) -> Summary:
-    """Raises CorruptRemoteData for what is none, or a later version's."""
+    """Decode a summary. Raises CorruptRemoteData for invalid content or a later version."""
     view = memoryview(data)
     try:
         magic, crc = _HEAD.unpack_from(view)
         if magic != _MAGIC or crc != crc32c(view[_HEAD.size :]):
-            raise ValueError("it does not add up")
+            raise ValueError("the magic or the CRC is wrong")
         version, rows, spans = _COUNTS.unpack_from(view, _HEAD.size)
         if version != VERSION:
             raise ValueError(f"version {version} is not known")
@@ -156,12 +157,12 @@ def decode(data: Buffer) -> Summary:
         if len(body) < customs_at:
             raise ValueError(f"{len(body)} bytes are not {rows} rows")
         return Summary(
-            _together(body[:spans_at], ROW.size),
-            _together(body[spans_at:customs_at], SPAN.size),
+            _untranspose(body[:spans_at], ROW.size),
+            _untranspose(body[spans_at:customs_at], SPAN.size),
             tuple(_customs(body, customs_at)),
         )
     except (ValueError, struct.error, zstandard.ZstdError) as error:
-        raise CorruptRemoteData(f"no summary of segments: {error}") from None
+        raise CorruptRemoteData(f"invalid summary of segments: {error}") from None
 
 
 def _customs(body: bytes, at: int) -> Iterator[bytes]:
@@ -171,11 +172,11 @@ def _customs(body: bytes, at: int) -> Iterator[bytes]:
         yield body[at - length : at]
 
 
-def _apart(rows: bytes, width: int) -> bytes:
+def _transpose(rows: bytes, width: int) -> bytes:
     return b"".join(rows[column::width] for column in range(width))
 
 
-def _together(columns: bytes, width: int) -> bytes:
+def _untranspose(columns: bytes, width: int) -> bytes:
     count = len(columns) // width
     rows = bytearray(len(columns))
     for column in range(width):

@@ -116,7 +116,7 @@ async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
         stage.store.error = None
         (respond,) = await stage.fetch(12)
         assert respond.offsets[0] == 12
-        assert "read from the remote tier again" in caplog.text
+        assert "reads from the remote tier succeed again" in caplog.text
 
 
 async def test_each_broken_segment_is_named_once_until_it_is_read_again(
@@ -141,7 +141,7 @@ async def test_each_broken_segment_is_named_once_until_it_is_read_again(
         for segment in broken:
             objects[segment.id.id, None] = whole[segment.id.id]
         (respond,) = await stage.fetch(broken[0].start_offset)
-        assert caplog.text.count("is read from the remote tier again, at offset 4") == 1
+        assert caplog.text.count("reads from the remote tier succeed again at offset 4") == 1
         assert caplog.text.count("again") == 1
 
 
@@ -205,12 +205,12 @@ async def test_a_segment_that_is_deleted_is_forgotten() -> None:
         await stage.fill(partition)
         await stage.fetch(3)  # by the index
         first = stage.segments()[0]
-        assert stage.reads.pieces.find(first.id.id, 0) is not None
+        assert stage.reads.ranges.find(first.id.id, 0) is not None
         assert stage.reads.indexes.has(first.id.id)
         update = stage.update(first, SegmentState.DELETE_SEGMENT_STARTED)
         await stage.metadata.update_segment(update)
         partition.log.advance_log_start(first.end_offset + 1, "test")
-        assert stage.reads.pieces.find(first.id.id, 0) is None
+        assert stage.reads.ranges.find(first.id.id, 0) is None
         (respond,) = await stage.fetch(3)
         assert respond.error_code == ErrorCode.offset_out_of_range
         while stage.reads.indexes.has(first.id.id):
@@ -230,8 +230,8 @@ async def test_of_a_replica_that_is_gone_nothing_is_kept() -> None:
         gone, kept = stage.segments(0)[0], stage.segments(1)[0]
         assert not stage.reads.indexes.has(gone.id.id)
         assert stage.reads.indexes.has(kept.id.id)
-        assert stage.reads.pieces.find(gone.id.id, 0) is None
-        assert stage.reads.pieces.segments_of("t", 1) == [kept.id.id]
+        assert stage.reads.ranges.find(gone.id.id, 0) is None
+        assert stage.reads.ranges.segments_of("t", 1) == [kept.id.id]
 
 
 async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -> None:
@@ -303,7 +303,7 @@ async def test_what_is_read_is_counted() -> None:
         assert meter("RemoteFetchRequestsPerSec", topic="t").count == 1
         assert meter("RemoteFetchBytesPerSec", topic="t").count == len(respond.data)
         assert stage.node.services.metrics.timer("RemoteLogReaderFetchRateAndTimeMs").count == 1
-        assert stage.reads.pieces.idle_share == 1.0
+        assert stage.reads.ranges.idle_share == 1.0
         assert stage.reads.waiting == 0
 
 
@@ -312,8 +312,8 @@ async def test_nothing_of_it_stays_in_memory_that_was_sent_and_is_not_needed() -
         await stage.fill(stage.partitions[0])
         await stage.fetch(0)
         await stage.fetch(12)
-        stage.reads.pieces.forget([each.id.id for each in stage.segments()])
-        assert stage.reads.pieces.total_bytes == 0
+        stage.reads.ranges.forget([each.id.id for each in stage.segments()])
+        assert stage.reads.ranges.total_bytes == 0
 
 
 async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:

@@ -158,7 +158,10 @@ def test_partitions_are_summarized_and_summaries_verified(
     assert offline("remote", "verify", *where).code == 0
     of_a_leader.write_bytes(b"ODSU, but not whole")
     ran = offline("remote", "verify", *where, code=1)
-    assert ran.lines[0] == f"{summary_key(others, 0)}: no summary of segments: it does not add up"
+    assert (
+        ran.lines[0]
+        == f"{summary_key(others, 0)}: invalid summary of segments: the magic or the CRC is wrong"
+    )
     for each in (store / segment_key(copy(2), ".manifest"), made):
         each.write_bytes(b"{}")
     ran = offline("remote", "summarize", *where, code=1)

@@ -146,7 +146,7 @@ async def test_the_store_goes_away_and_comes_back(
     [
         (None, {"aws_secret_access_key": "wrong"}, "denies access (.*SignatureDoesNotMatch"),
         (None, {"aws_access_key_id": "nobody"}, "denies access (.*InvalidAccessKeyId"),
-        ("s3://no-such-bucket/1", {}, "is away (.*NoSuchBucket"),
+        ("s3://no-such-bucket/1", {}, "is unavailable (.*NoSuchBucket"),
     ],
 )
 async def test_what_is_wrong_with_the_configs_of_the_store_is_told_at_the_start(

@@ -359,7 +359,7 @@ async def test_the_operator_is_told_which_of_the_two_takes_nothing(
         await world.pass_time(62)
         first, then = [record.message for record in caplog.records]
         assert first == (
-            "segments cannot be copied while topic __remote_log_metadata takes nothing (0 of 2 are"
+            "segments cannot be copied while topic __remote_log_metadata is unavailable (0 of 2 are"
             " in sync): nothing that is not copied leaves the disk"
         )
         assert re.match(

@@ -39,7 +39,7 @@ from tests.storage.log_manager_world import ONE
 from tests.storage.tiered.segments import segment
 
 LOST, KEPT = (TopicIdPartition(ONE, "orders", number) for number in range(2))
-AGAIN = "the remote store is there again"
+AGAIN = "the remote store is available again"
 
 
 class _Store(MemoryStorage):
@@ -74,9 +74,9 @@ async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
         world.storage.has_some = False
         await begin(world)
         await world.pass_time(2)
-        assert said(caplog, "the remote store has nothing of") == 1
+        assert said(caplog, "the remote store has no object of") == 1
         await world.pass_time(150)
-        assert 2 <= said(caplog, "the remote store has nothing of") <= 3
+        assert 2 <= said(caplog, "the remote store has no object of") <= 3
         assert await world.gauge("RemoteStoreAway") == 1
         assert world.log.highest_copied_offset == -1  # nothing leaves the disk
         assert world.storage.calls == []
@@ -100,7 +100,7 @@ async def test_while_it_is_away_all_else_goes_on(
         world.storage.failing["look"] = RemoteStorageUnavailable("503")
         await begin(world)
         await world.pass_time(0.1)
-        assert said(caplog, "the remote store is away (503)") == 1
+        assert said(caplog, "the remote store is unavailable (503)") == 1
         await world.pass_time()
         assert world.storage.calls == ["copy 3", "copy 6"]
         assert await world.gauge("RemoteStoreAway") == 1
@@ -114,7 +114,10 @@ async def test_while_it_is_away_all_else_goes_on(
     ("error", "line"),
     [
         (RemoteAccessDenied("403"), "the remote store denies access (403): see to its credentials"),
-        (RemoteStorageUnavailable("NoSuchBucket"), "the remote store is away (NoSuchBucket)"),
+        (
+            RemoteStorageUnavailable("NoSuchBucket"),
+            "the remote store is unavailable (NoSuchBucket)",
+        ),
     ],
 )
 async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
@@ -196,7 +199,7 @@ async def test_a_store_that_was_away_may_turn_out_to_be_another(
         world.storage.has_some = False
         del world.storage.failing["look"]
         await world.pass_time(60)
-        assert said(caplog, "the remote store has nothing of") >= 1
+        assert said(caplog, "the remote store has no object of") >= 1
         assert await world.gauge("RemoteStoreAway") == 1
         assert world.log.highest_copied_offset == -1
         del world.storage.failing["copy"]

@@ -10,9 +10,9 @@ import pytest
 from odradek.broker.tiered.tiered_storage import REMEMBERED_STORE
 from tests.broker.tiered.test_tiered_broker import VALUES, Stage, stage
 
-AWAY = ("the remote store is away", "is not the directory that it was")
-LACKING = ("the remote store has nothing of",)
-AGAIN = "the remote store is there again"
+AWAY = ("the remote store is unavailable", "is not the directory that it was")
+LACKING = ("the remote store has no object of",)
+AGAIN = "the remote store is available again"
 
 
 async def copied(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ class Readers:
             limit_bytes=lambda: tiers.limit_bytes,
             ttl_ms=tiers.ttl_ms,
         )
-        self.pieces = SegmentRangeCache(
+        self.ranges = SegmentRangeCache(
             tiers.offload,
             tiers.store,
             lambda: nursery,
@@ -269,13 +269,13 @@ class Readers:
         metadata: object = tiers.metadata
         aborted = RemoteAbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
         self.aside = ResponseSpill(
-            tiers.log_world.files, CACHE_ROOT, tiers.offload, self.pieces, bytes_max=tiers.aside_max
+            tiers.log_world.files, CACHE_ROOT, tiers.offload, self.ranges, bytes_max=tiers.aside_max
         )
-        self.reads = RemoteLogReader(metadata, self.indexes, self.pieces, aborted, self.aside)  # type: ignore[arg-type]
+        self.reads = RemoteLogReader(metadata, self.indexes, self.ranges, aborted, self.aside)  # type: ignore[arg-type]
         self.timestamps = RemoteTimestampLookup(
             metadata,  # type: ignore[arg-type]
             self.indexes,
-            self.pieces,
+            self.ranges,
             tiers.offload,
         )
 

@@ -164,7 +164,9 @@ def test_what_brokers_may_know_of_is_no_garbage(
     """Nor in a part of the listing."""
     known = known_to_be(copy=segment(5, 0, 9))
     audit = RemoteStorageAudit(
-        known, old_before_ms=OLD_BEFORE, is_doubtful=lambda partition: partition == doubtful
+        known,
+        old_before_ms=OLD_BEFORE,
+        may_have_more_metadata=lambda partition: partition == doubtful,
     )
     part = audit.part()
     part.take(objects_of(COPY, put_ms=put_ms))

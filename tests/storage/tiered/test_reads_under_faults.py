@@ -74,9 +74,9 @@ async def test_nobody_reads_what_is_not_there(
                 nursery.start_soon(_read_about, readers, random.Random(rng.random()))
         store.faults = 0.0
         await _read_all(readers)
-        readers.pieces.forget([each.id.id for each in tiers.metadata.known])
+        readers.ranges.forget([each.id.id for each in tiers.metadata.known])
         await trio.testing.wait_all_tasks_blocked()
-        assert readers.pieces.pending == 0
+        assert readers.ranges.pending == 0
 
 
 async def _read_about(readers: Readers, rng: random.Random) -> None:
@@ -94,7 +94,7 @@ async def _read_about(readers: Readers, rng: random.Random) -> None:
                 continue
             except OffsetOutOfRange:
                 raise AssertionError("the log has not moved") from None
-            assert readers.pieces.total_bytes <= 2 * readers.tiers.bytes_max
+            assert readers.ranges.total_bytes <= 2 * readers.tiers.bytes_max
             for each in found:
                 assert each.base_offset <= offset < each.next_offset
                 assert each.leader_epoch == each.base_offset // 60

@@ -62,7 +62,7 @@ def test_only_copy_segment_started_begins_a_segment() -> None:
     for state in (FINISHED, DELETING, DELETED):
         metadata = RemoteLogMetadataCache(FOO_0)
         copy = segment(1, 0, 9).updated(becomes(segment(1, 0, 9), state))
-        with pytest.raises(InvalidRemoteState, match="cannot begin"):
+        with pytest.raises(InvalidRemoteState, match="cannot start as"):
             metadata.apply(copy)
         assert numbers(metadata) == []
 
@@ -103,7 +103,7 @@ def test_a_copy_is_given_up_unless_it_is_finished() -> None:
     given_up = replace(becomes(copy, DELETING), unless_finished=True)
     metadata.apply(copy)
     metadata.apply(becomes(copy, FINISHED))
-    with pytest.raises(InvalidRemoteState, match="is finished, so it cannot be given up"):
+    with pytest.raises(InvalidRemoteState, match="deletion of an incomplete copy is refused"):
         metadata.apply(given_up)
     assert number_of(metadata.find(0, 5)) == 1
     metadata = RemoteLogMetadataCache(FOO_0)

@@ -102,12 +102,12 @@ async def test_slices_stay_until_they_were_sent() -> None:
     tiers = filled()
     async with tiers.readers() as readers:
         found = await readers.read(0)
-        readers.pieces.forget([each.id.id for each in tiers.metadata.known])
-        held = readers.pieces.total_bytes
+        readers.ranges.forget([each.id.id for each in tiers.metadata.known])
+        held = readers.ranges.total_bytes
         assert held >= found.size > 0
         assert b"".join(each.read() for each in found.records)[:8] == bytes(8)
         found.unpin()
-        assert readers.pieces.total_bytes < held
+        assert readers.ranges.total_bytes < held
 
 
 # Histories
@@ -205,7 +205,7 @@ async def test_a_segment_that_goes_under_a_read_is_looked_for_once_more() -> Non
             if data is not None:
                 tiers.store.objects[again.id.id, kind] = data
         tiers.store.delete_segment(first)
-        readers.pieces.forget([first.id.id])
+        readers.ranges.forget([first.id.id])
         with pytest.raises(RemoteStorageError):
             await readers.read(2)
         tiers.metadata.known[0] = again
@@ -218,7 +218,7 @@ async def test_an_object_that_is_cut_short_is_an_error_that_names_it() -> None:
         key = tiers.metadata.known[0].id.id, None
         whole = tiers.store.objects[key]
         tiers.store.objects[key] = whole[:-10]
-        with pytest.raises(CorruptRemoteData, match="not whole"):
+        with pytest.raises(CorruptRemoteData, match="truncated"):
             await readers.read(0)
         tiers.store.objects[key] = whole
         assert await readers.offsets(0) == [0, 1, 2, 3]
@@ -289,7 +289,7 @@ async def test_the_store_is_away_and_comes_back() -> None:
         tiers.store.error = RemoteStorageUnavailable("503")
         with pytest.raises(RemoteStorageUnavailable):
             await readers.read(0)
-        assert readers.pieces.total_bytes == 0
+        assert readers.ranges.total_bytes == 0
         tiers.store.error = None
         assert await readers.offsets(0) == [0, 1, 2, 3]
 
@@ -314,7 +314,7 @@ async def test_t13_more_reads_than_may_wait_are_refused() -> None:
             for offset in starts:
                 nursery.start_soon(read, offset)
         assert 0 < len(refused) < len(starts)
-        assert readers.pieces.pending == 0
+        assert readers.ranges.pending == 0
         for offset in refused:
             assert await readers.offsets(offset)
 
@@ -342,7 +342,7 @@ async def test_who_goes_on_is_fetched_ahead_for(monkeypatch: pytest.MonkeyPatch)
         await trio.testing.wait_all_tasks_blocked()
         ahead = len(tiers.store.fetched)
         assert ahead > 3
-        assert readers.pieces.ahead_bytes > 0
+        assert readers.ranges.prefetched_bytes > 0
         await readers.offsets(offset)
         assert await readers.all_from(offset)
         assert len(tiers.store.fetched) == len(set(tiers.store.fetched))
@@ -355,8 +355,8 @@ async def test_who_reads_slowly_keeps_nobody_from_reading() -> None:
         files, held = tiers.log_world.files, []
         for offset in range(0, 100, 4):
             held.append(await readers.read(offset))
-            assert readers.pieces.total_bytes <= 2000
-        assert not readers.pieces.is_short
+            assert readers.ranges.total_bytes <= 2000
+        assert not readers.ranges.is_half_pinned
         assert 0 < readers.aside.total_bytes < sum(each.size for each in held)
         assert files.list(CACHE_ROOT / REMOTE_INDEX_CACHE) == []
         for number, each in enumerate(held):
@@ -378,7 +378,7 @@ async def test_memory_is_bounded_where_the_disk_has_no_room_for_slow_readers(
         for offset in range(0, 100, 6):
             with trio.move_on_after(0.05) as waited:
                 held.append(await readers.read(offset))
-            assert readers.pieces.total_bytes <= 2000
+            assert readers.ranges.total_bytes <= 2000
         assert waited.cancelled_caught
         for each in held:
             each.unpin()
@@ -418,7 +418,7 @@ async def test_many_who_read_large_batches_do_not_wait_for_each_other(
 
         async def read_at(offset: int) -> None:
             read.extend(await readers.offsets(offset, ReadLimits(300, 1000)))
-            assert readers.pieces.total_bytes <= 6000 + 2600  # one comes on top
+            assert readers.ranges.total_bytes <= 6000 + 2600  # one comes on top
 
         async with trio.open_nursery() as nursery:
             for offset in range(20):
@@ -440,13 +440,13 @@ async def test_a_large_batch_does_not_wait_for_small_reads_to_end(
     tiers.copy_and_expire()
     async with tiers.readers() as readers:
         held = [await readers.read(offset) for offset in range(1, 9)]
-        assert readers.pieces.total_bytes > 1000
+        assert readers.ranges.total_bytes > 1000
         with trio.fail_after(5):
             assert await readers.offsets(0, ReadLimits(100, 1000)) == [0]
         for each in held:
             each.unpin()
-        readers.pieces.forget([each.id.id for each in tiers.metadata.known])
-        assert readers.pieces.total_bytes == 0
+        readers.ranges.forget([each.id.id for each in tiers.metadata.known])
+        assert readers.ranges.total_bytes == 0
 
 
 async def test_a_reader_that_leaves_loses_nothing(
@@ -480,14 +480,14 @@ async def test_a_fetch_whose_reader_has_left_makes_room_when_it_is_over(
     monkeypatch.setattr(tiers.offload, "run", slow)
     async with tiers.readers() as readers, trio.open_nursery() as nursery:
         async with trio.open_nursery() as leaving:
-            leaving.start_soon(readers.pieces.at, first, 0, first.size_bytes)
+            leaving.start_soon(readers.ranges.fetch, first, 0, first.size_bytes)
             await trio.testing.wait_all_tasks_blocked()
             leaving.cancel_scope.cancel()
-        nursery.start_soon(readers.pieces.at, second, 0, second.size_bytes)
+        nursery.start_soon(readers.ranges.fetch, second, 0, second.size_bytes)
         await trio.testing.wait_all_tasks_blocked()
-        assert readers.pieces.find(second.id.id, 0) is None
+        assert readers.ranges.find(second.id.id, 0) is None
         may_end.set()
         with trio.fail_after(5):
-            while readers.pieces.find(second.id.id, 0) is None:
+            while readers.ranges.find(second.id.id, 0) is None:
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

@@ -114,9 +114,9 @@ class TestWhatIsWrong:
         [
             ({}, r"class\.name is '': set it to odradek\.ObjectStore, with remote\.log\.storage\.url"),
             ({"remote.log.storage.manager.class.name": "io.aiven.X"}, "plug-ins in Java cannot be run"),
-            (OURS | {"remote.log.storage.urls": "x"}, r"storage\.urls is no .*did you mean url\?"),
+            (OURS | {"remote.log.storage.urls": "x"}, r"storage\.urls is not a .*did you mean url\?"),
             (OURS | {"rsm.config.transferer.class": "x"}, r"rsm\.config\.transferer\.class is no"),
-            (KAFKAS | {"rsm.config.delete.enable": "false"}, "only 'true' can be had here"),
+            (KAFKAS | {"rsm.config.delete.enable": "false"}, "only 'true' is supported"),
         ],
     )  # fmt: skip
     def test_at_once(self, properties: dict[str, str], says: str) -> None:

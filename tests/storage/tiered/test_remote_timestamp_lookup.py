@@ -259,7 +259,7 @@ async def test_many_who_search_large_batches_do_not_wait_for_each_other(
             first = await readers.timestamps.find(tiers.log, NOW_MS + number)
             assert first is not None
             found.append(first.offset)
-            assert readers.pieces.total_bytes <= 6000 + 2600  # one comes on top
+            assert readers.ranges.total_bytes <= 6000 + 2600  # one comes on top
 
         with trio.fail_after(5):
             async with trio.open_nursery() as nursery:

@@ -114,7 +114,7 @@ def test_what_goes_meanwhile_is_a_problem_to_be_looked_into() -> None:
     for _ in found.steps():
         pass
     (problem,) = found.problems
-    assert problem.endswith("is gone")
+    assert problem.endswith("was deleted")
 
 
 # Kafka's LocalTieredStorage writes no manifest
