@@ -364,7 +364,7 @@ async def test_the_operator_is_told_which_of_the_two_takes_nothing(
         )
         assert re.match(
             "topic __remote_log_metadata has failed for 6. s "
-            r"\(.* is copied, and not published in __remote_log_metadata yet\)",
+            r"\(.* is copied and not yet published in __remote_log_metadata yet\)",
             then,
         )
         assert await world.gauge("RemoteStoreAway") == 1, "copies fail"

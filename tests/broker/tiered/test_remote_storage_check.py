@@ -113,7 +113,7 @@ async def test_while_it_is_away_all_else_goes_on(
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (RemoteAccessDenied("403"), "the remote store denies access (403): see to its credentials"),
+        (RemoteAccessDenied("403"), "the remote store denies access (403): check its credentials"),
         (
             RemoteStorageUnavailable("NoSuchBucket"),
             "the remote store is unavailable (NoSuchBucket)",
