@@ -38,7 +38,7 @@ class FollowerSession:
         return self.on.node.services.fetch_sessions._sessions[self.id]
 
     @property
-    def quiet(self) -> UnchangedPartitions:
+    def unchanged(self) -> UnchangedPartitions:
         assert self.session.unchanged is not None
         return self.session.unchanged
 

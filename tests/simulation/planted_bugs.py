@@ -157,7 +157,7 @@ def know_logs_by_their_names(patch: pytest.MonkeyPatch) -> None:
         return self._logs.get(topic.name, index)
 
     async def set_aside(self: ReplicaManager) -> None:
-        names = self._broker.metadata.image.topics_by_name
+        names = self._environment.metadata.image.topics_by_name
         await self.logs.set_aside_strays(lambda name, topic_id: name.topic not in names)
 
     patch.setattr(PartitionTable, "_log_of", log_of)
