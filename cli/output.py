@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from odradek.seams import units
@@ -13,9 +13,19 @@ GAP = "  "
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table. Numbers are right-aligned; None is printed as '-'."""
+    """Print a table as `table_lines` lays it out."""
+    print_lines(table_lines(columns, rows))
+
+
+def table_lines(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, thousands: bool = False
+) -> Iterator[str]:
+    """Lay out a table. Numbers are right-aligned; None is printed as '-'.
+
+    With `thousands`, integers have thousands separators and floats two decimals.
+    """
     body = [list(row) for row in rows]
-    texts = [[_text(cell) for cell in row] for row in body]
+    texts = [[_number(cell) if thousands else _text(cell) for cell in row] for row in body]
     widths = [
         max([len(name), *(len(row[index]) for row in texts)]) for index, name in enumerate(columns)
     ]
@@ -28,7 +38,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             cell.rjust(width) if to_the_right else cell.ljust(width)
             for cell, width, to_the_right in zip(line, widths, right, strict=True)
         ]
-        sys.stdout.write(GAP.join(cells).rstrip() + "\n")
+        yield GAP.join(cells).rstrip()
 
 
 def print_json(value: Any) -> None:
@@ -55,3 +65,9 @@ def human_bytes(count: int | None) -> str:
 
 def _text(cell: Any) -> str:
     return "-" if cell is None or cell == "" else str(cell)
+
+
+def _number(cell: Any) -> str:
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
+        return _text(cell)
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.2f}"

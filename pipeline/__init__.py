@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek.pipeline.quick_workers import quicken
+from odradek.pipeline.worker_startup import speed_up_workers
 
-__all__ = ["quicken", "register"]
+__all__ = ["speed_up_workers", "register"]
 
 
 def register(spark: Any) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.interrupts import interrupts_cancel, interrupts_put_off
-from odradek.pipeline.quick_workers import quicken
+from odradek.pipeline.worker_startup import speed_up_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ def open_session(
             stack.callback(session.stop)
         try:
             with interrupts_cancel(session):
-                quicken(session)
+                speed_up_workers(session)
                 session.sparkContext.setLogLevel("ERROR")
                 yield session
         except KeyboardInterrupt:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
 
 def human_bytes(count: int) -> str:
     """1536 -> '1.5 KiB'."""
     value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
+    for unit in UNITS:
+        if value < 1024 or unit == UNITS[-1]:
             break
         value /= 1024
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"

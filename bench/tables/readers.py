@@ -114,7 +114,7 @@ class Reader:
     def settings(self) -> Mapping[str, str]:
         if self.format == CONNECTOR:
             return {}
-        given = {**TO_WORKERS, "quicken": "yes"}
+        given = {**TO_WORKERS, "speed_up_workers": "yes"}
         return given | ({"tiered.url": "a directory"} if self.from_store else {})
 
     @contextmanager

@@ -206,9 +206,9 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     if settings["format"] == OURS:
-        from odradek.pipeline import quicken, register
+        from odradek.pipeline import register, speed_up_workers
 
-        quicken(spark)
+        speed_up_workers(spark)
         register(spark)
     return spark
 

@@ -118,9 +118,9 @@ def as_json(report: AuditReport) -> dict[str, Any]:
 
 
 def as_text(report: AuditReport) -> Iterator[str]:
-    from odradek.pipeline.cli.table import table_lines
+    from odradek.cli.output import table_lines
 
-    yield from table_lines(_HEAD, list(_rows(report)))
+    yield from table_lines(_HEAD, _rows(report), thousands=True)
     for each in report.partitions:
         where = f"{each.partition.topic}-{each.partition.partition}"
         for low, high in each.gaps:

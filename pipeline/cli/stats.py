@@ -121,7 +121,7 @@ def _tell(
 
 
 def as_text(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    from odradek.pipeline.cli.table import in_bytes, table_lines
+    from odradek.cli.output import human_bytes, table_lines
 
     groups = [name for name in ("topic", "partition", "hour") if rows and name in rows[0]]
     has_keys = bool(rows) and "late" in rows[0]
@@ -130,10 +130,16 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     table: list[list[object]] = []
     for row in rows:
         cells = [_minute(row[name]) if name == "hour" else row[name] for name in groups]
-        cells += [row["records"], row["batches"], in_bytes(row["bytes"]), _ratio(row), _codecs(row)]
+        cells += [
+            row["records"],
+            row["batches"],
+            human_bytes(row["bytes"]),
+            _ratio(row),
+            _codecs(row),
+        ]
         cells += [_minute(row["oldest"]), _minute(row["newest"])]
         table.append(cells + ([row["distinctKeys"], _top(row), row["late"]] if has_keys else []))
-    yield from table_lines([name.upper() for name in head], table)
+    yield from table_lines([name.upper() for name in head], table, thousands=True)
 
 
 def _minute(time: str | None) -> str | None:
@@ -199,7 +205,7 @@ def _given(name: str, value: str, parse: Callable[[str], int]) -> int:
 
 
 def _size(text: str) -> int:
-    from odradek.pipeline.cli.table import UNITS
+    from odradek.seams.units import UNITS
 
     number, factor = text, 1
     for power, unit in enumerate(UNITS):
@@ -242,7 +248,7 @@ def _outcome(each: Outcome, price: float | None) -> dict[str, Any]:
 
 def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterator[str]:
     """A table for each rule, with what all of it comes to."""
-    from odradek.pipeline.cli.table import in_bytes, table_lines
+    from odradek.cli.output import human_bytes, table_lines
 
     for rule in dict.fromkeys(each.rule for each in outcomes):
         ours = [each for each in outcomes if each.rule == rule]
@@ -253,10 +259,10 @@ def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterat
             [
                 each.topic,
                 each.partition,
-                in_bytes(each.bytes_deleted),
+                human_bytes(each.bytes_deleted),
                 each.segments_deleted,
                 each.offsets_deleted,
-                in_bytes(each.bytes_kept),
+                human_bytes(each.bytes_kept),
                 each.start_offset,
                 *(_on_disk([each], each.local_start_offset) if rule.is_local else []),
                 *([] if price is None else [each.cost(price)]),
@@ -267,26 +273,26 @@ def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterat
             [
                 "all",
                 None,
-                in_bytes(sum(each.bytes_deleted for each in ours)),
+                human_bytes(sum(each.bytes_deleted for each in ours)),
                 sum(each.segments_deleted for each in ours),
                 sum(each.offsets_deleted for each in ours),
-                in_bytes(sum(each.bytes_kept for each in ours)),
+                human_bytes(sum(each.bytes_kept for each in ours)),
                 None,
                 *(_on_disk(ours, None) if rule.is_local else []),
                 *([] if price is None else [sum(each.cost(price) for each in ours)]),
             ]
         )
         yield _said(rule)
-        yield from table_lines(head, rows)
+        yield from table_lines(head, rows, thousands=True)
 
 
 def _on_disk(outcomes: Sequence[Outcome], start: int | None) -> list[object]:
-    from odradek.pipeline.cli.table import in_bytes
+    from odradek.cli.output import human_bytes
 
     known = [each for each in outcomes if each.local_bytes_kept is not None]
     deleted = sum(each.local_bytes_deleted or 0 for each in known)
     kept = sum(each.local_bytes_kept or 0 for each in known)
-    return [in_bytes(deleted), in_bytes(kept), start] if known else [None, None, start]
+    return [human_bytes(deleted), human_bytes(kept), start] if known else [None, None, start]
 
 
 def _said(rule: Rule) -> str:

@@ -15,7 +15,6 @@ from odradek.cli.main import main
 from odradek.pipeline.cli import audit, decode, export, stats
 from odradek.pipeline.cli.main import JOBS
 from odradek.pipeline.cli.stats import as_text, outcomes_as_text, parsed_rule
-from odradek.pipeline.cli.table import in_bytes
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.retention import GIB, Outcome, Rule
 
@@ -128,16 +127,6 @@ def test_prices_that_are_none(words: list[str], said: str) -> None:
     stats.add_arguments(parser)
     with pytest.raises(BadOption, match=said):
         stats.run(parser.parse_args(["-t", "a", *words]))
-
-
-def test_sizes_for_people() -> None:
-    assert [in_bytes(each) for each in (0, 1023, 1536, 5 << 40, None)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "5.0 TiB",
-        None,
-    ]
 
 
 @pytest.mark.parametrize("name", list(JOBS))

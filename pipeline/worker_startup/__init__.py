@@ -23,7 +23,7 @@ PATH = "PYTHONPATH"
 HERE = str(Path(__file__).parent)
 
 
-def quicken(spark: SparkSession) -> None:
+def speed_up_workers(spark: SparkSession) -> None:
     """The workers of what is registered with a session, or becomes a function of it, from now on. The session's
     Spark must not be a remote one (Spark Connect): that has an environment of its own."""
     environment = spark.sparkContext.environment

@@ -14,7 +14,7 @@ import pytest
 
 pyspark = pytest.importorskip("pyspark")
 
-from odradek.pipeline.quick_workers import HERE, PATH, quicken  # noqa: E402
+from odradek.pipeline.worker_startup import HERE, PATH, speed_up_workers  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +74,7 @@ def test_processes_that_are_not_sparks_are_as_they_were(tmp_path: Path) -> None:
 
 def test_a_path_that_was_given_stays_behind_ours() -> None:
     context = SimpleNamespace(environment={PATH: "/given", "OTHER": "1"})
-    quicken(SimpleNamespace(sparkContext=context))
+    speed_up_workers(SimpleNamespace(sparkContext=context))
     assert context.environment == {PATH: f"{HERE}:/given", "OTHER": "1"}
 
 
@@ -89,6 +89,6 @@ def test_a_sessions_workers_are_such(spark: SparkSession, monkeypatch: pytest.Mo
 
     context = spark.sparkContext
     monkeypatch.setattr(context, "environment", {**context.environment})
-    quicken(spark)
+    speed_up_workers(spark)
     (found,) = context.parallelize([0], 1).map(told).collect()
     assert found == (str(FILES / "__init__.py"), True)
