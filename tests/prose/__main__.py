@@ -18,11 +18,7 @@ ROOT = Path(__file__).parents[2]
 def main(arguments: list[str]) -> int:
     counting = "--count" in arguments
     paths = [argument.rstrip("/") for argument in arguments if not argument.startswith("--")]
-    findings = [
-        finding
-        for finding in check_repository(ROOT)
-        if not paths or any(f"{finding.path}/".startswith(f"{path}/") for path in paths)
-    ]
+    findings = list(check_repository(ROOT, paths))
     if counting:
         folders = Counter("/".join(finding.path.split("/")[:2]) for finding in findings)
         for folder, count in folders.most_common():

@@ -12,7 +12,7 @@ import io
 import re
 import subprocess
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from odradek.seams.values import value_class
@@ -50,14 +50,19 @@ _NAME_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _CODE_SPAN = re.compile(r"`[^`]*`")
 
 
-def check_repository(root: Path) -> Iterator[Finding]:
-    """Every finding in the files that git tracks, in the order of their paths."""
+def check_repository(root: Path, paths: Sequence[str] = ()) -> Iterator[Finding]:
+    """Every finding in the files that git tracks, in the order of their paths.
+
+    `paths` are files and folders below `root` that the check is limited to.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.py", "*.md"],
         cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
     for path in sorted(set(listed.stdout.split())):
         if path.startswith(EXEMPT) or not (root / path).exists():
+            continue
+        if paths and not any(f"{path}/".startswith(f"{wanted}/") for wanted in paths):
             continue
         text = (root / path).read_text()
         yield from check_python(path, text) if path.endswith(".py") else check_markdown(path, text)
