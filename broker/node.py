@@ -58,7 +58,7 @@ from odradek.replication.controller.image import InvalidMetadata, MetadataDelta,
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.seams import Seams
 from odradek.storage.directories.opening import Directories, open_directories
-from odradek.storage.log_manager.housekeeping import watch_room
+from odradek.storage.log_manager.background_tasks import watch_free_space
 
 if TYPE_CHECKING:
     from typing import Any
@@ -266,7 +266,10 @@ class Node:
     ) -> None:
         self.endpoints = ()
         nursery.start_soon(
-            watch_room, self.services.directories.metadata, self.seams.offload, self.seams.clock
+            watch_free_space,
+            self.services.directories.metadata,
+            self.seams.offload,
+            self.seams.clock,
         )
         task_status.started()
         await self._stop_requested.wait()

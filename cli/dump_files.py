@@ -12,7 +12,7 @@ from odradek.storage.directories import clean_shutdown, meta_properties
 from odradek.storage.directories import names as directory_names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import NotAPartition
-from odradek.storage.log import names
+from odradek.storage.log import file_names as names
 
 QUORUM_STATE = "quorum-state"
 _RAFT_SNAPSHOT = re.compile(r"([0-9]{20}-[0-9]{10}|bootstrap)\.checkpoint")

@@ -31,7 +31,7 @@ from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
 from odradek.seams.files import Files, Path
-from odradek.storage.log import names
+from odradek.storage.log import file_names as names
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
 
 Problems = Iterator[Problem]

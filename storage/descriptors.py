@@ -19,7 +19,7 @@ Ts = TypeVarTuple("Ts")
 RETRY_SECONDS = 0.1
 
 
-async def run_to_its_end(
+async def run_retrying_descriptors(
     clock: Clock, offload: Offload, act: Callable[[*Ts], T], *args: *Ts, lane: str
 ) -> T:
     """`act(*args)` in a thread, which can be called again. Raises what it does but OutOfDescriptors."""

@@ -47,7 +47,7 @@ from odradek.protocol.leaders import NodeEndpoint
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class
-from odradek.storage.log.names import LOG, file_name
+from odradek.storage.log.file_names import LOG, file_name
 
 if TYPE_CHECKING:
     from odradek.broker.fetch.unchanged_partitions import UnchangedPartitions

@@ -39,8 +39,7 @@ from odradek.seams.offload import RECORDS_LANE
 from odradek.storage.errors import InvalidRecord
 from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.skim import TakesLong
-from odradek.storage.log.validation import check_produced
+from odradek.storage.log.validation import ValidationTooSlow, check_produced
 
 if TYPE_CHECKING:
     from odradek.broker.transactions.produce_verification import VerificationResults
@@ -114,7 +113,7 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
         now_ms = services.seams.clock.wall_ms()
         try:
             outcome = _append(partition, topic, records, None, acks, now_ms, ctx)
-        except TakesLong:
+        except ValidationTooSlow:
             ctx.nowait_failed = True
             return WOULD_BLOCK
     topics_told = ((topic.name, topic.topic_id, (outcome,)),)
@@ -227,7 +226,7 @@ async def _append_all(
                 asked = (partition, topic, records, verified, request.acks, now_ms, ctx)
                 try:
                     outcome = None if ctx.nowait_failed else _append(*asked)
-                except TakesLong:
+                except ValidationTooSlow:
                     outcome = None
                 if outcome is None:
                     outcome = await _check_and_append(*asked)
@@ -268,7 +267,7 @@ def _append(
     ctx: RequestContext,
     checked: Batch | None = None,
 ) -> Outcome:
-    """Append one batch; what is wrong with it is its answer. Raises TakesLong, with nothing done, unless
+    """Append one batch; what is wrong with it is its answer. Raises ValidationTooSlow, with nothing done, unless
     it was `checked`."""
     try:
         if is_coordinator_topic(partition.topic) and ctx.client_id != "__admin_client":

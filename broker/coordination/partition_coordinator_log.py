@@ -10,8 +10,8 @@ from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.seams.files import Buffer
 from odradek.seams.offload import Offload
-from odradek.storage.log.partition_log import Origin
-from odradek.storage.log.verifications import Guard
+from odradek.storage.log.partition_log import AppendOrigin
+from odradek.storage.log.transaction_verification import VerificationGuard
 
 
 class PartitionCoordinatorLog:
@@ -48,13 +48,13 @@ class PartitionCoordinatorLog:
 
     def begin_verification(
         self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         return self._partition(partition).begin_verification(
             producer_id, producer_epoch, NO_SEQUENCE, adds_partitions=adds_partitions
         )
 
     def append_in_transaction(
-        self, partition: int, batch: bytearray, now_ms: int, guard: Guard | None
+        self, partition: int, batch: bytearray, now_ms: int, guard: VerificationGuard | None
     ) -> int:
         return self._append(partition, batch, now_ms, guard=guard)
 
@@ -69,7 +69,7 @@ class PartitionCoordinatorLog:
         batch: bytearray,
         now_ms: int,
         *,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> int:
         found = self._partition(partition)
@@ -77,7 +77,7 @@ class PartitionCoordinatorLog:
             memoryview(batch),
             acks=ACKS_ALL,
             now_ms=now_ms,
-            origin=Origin.COORDINATOR,
+            origin=AppendOrigin.COORDINATOR,
             transaction_version=transaction_version,
             guard=guard,
         )
@@ -112,6 +112,6 @@ class PartitionCoordinatorLog:
         try:
             return found.slice.read()
         except OSError as error:
-            raise log.io_failed(error) from error
+            raise log.handle_io_error(error) from error
         finally:
             found.slice.file.unpin()

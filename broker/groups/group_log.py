@@ -14,7 +14,7 @@ from odradek.broker.groups import record_serde as group_records
 from odradek.broker.groups.messages import Record
 from odradek.broker.groups.offset_store import NO_PRODUCER
 from odradek.protocol.schemas.serde import UnknownRecord
-from odradek.storage.log.verifications import Guard
+from odradek.storage.log.transaction_verification import VerificationGuard
 
 
 class OffsetsLog(log.CoordinatorLog, Protocol):
@@ -22,12 +22,12 @@ class OffsetsLog(log.CoordinatorLog, Protocol):
 
     def begin_verification(
         self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         """See `storage.log.producers.ProducerStates.begin_verification`."""
         ...
 
     def append_in_transaction(
-        self, partition: int, batch: bytearray, now_ms: int, guard: Guard | None
+        self, partition: int, batch: bytearray, now_ms: int, guard: VerificationGuard | None
     ) -> int:
         """As `append`, of a producer; its first batch in a transaction needs the guard."""
         ...

@@ -16,7 +16,7 @@ from odradek.broker.groups.consumer.member_timeouts import MemberTimeout
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.consumer_group_records import ConsumerGroupKey, ConsumerGroupValue
 from odradek.seams.values import value_class
-from odradek.storage.log.verifications import Guard
+from odradek.storage.log.transaction_verification import VerificationGuard
 
 Future: TypeAlias = Any
 """Identifies the receiver of a response."""
@@ -32,7 +32,7 @@ class TransactionalProducer(NamedTuple):
 
     producer_id: int
     epoch: int
-    guard: Guard | None
+    guard: VerificationGuard | None
 
 
 class EventTime(NamedTuple):

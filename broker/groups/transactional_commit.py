@@ -14,7 +14,7 @@ from odradek.broker.transactions.partition_verification import (
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 
 AS_GROUP_COORDINATOR = {
     **COORDINATOR_ERROR_BY_LOG_ERROR,
@@ -47,7 +47,7 @@ async def verify_transaction(
     if not transaction.is_verified and not support.adds_partitions:
         if producer_id < 0 or epoch < 0:
             raise KafkaError(ErrorCode.unknown_server_error, "a transaction of no producer")
-        return TransactionalProducer(producer_id, epoch, UNGUARDED)
+        return TransactionalProducer(producer_id, epoch, VERIFICATION_DISABLED)
     try:
         guard = log.begin_verification(
             partition, producer_id, epoch, adds_partitions=support.adds_partitions
@@ -68,5 +68,5 @@ async def verify_transaction(
         if code is not ErrorCode.none:
             raise KafkaError(AS_GROUP_COORDINATOR.get(code, code), "the transaction said no")
     return TransactionalProducer(
-        producer_id, epoch, guard if transaction.is_verified else UNGUARDED
+        producer_id, epoch, guard if transaction.is_verified else VERIFICATION_DISABLED
     )

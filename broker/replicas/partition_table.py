@@ -333,7 +333,7 @@ class PartitionTable:
         try:
             opened = await self._log_of(topic, index) or await self._create_log(topic, index)
             if opened.topic_id is None:
-                await self._logs.take_topic_id(opened, topic.id)
+                await self._logs.assign_topic_id(opened, topic.id)
         except LogFailed:
             self._on_lost(topic, index)
             raise
@@ -367,7 +367,7 @@ class PartitionTable:
         if found is None and (lost := self._logs.registry.offline.get(name)) is not None:
             was_here = (topic.id, index) in self._at_start
             if lost.topic_id not in (None, topic.id) and not was_here:
-                await self._logs.set_aside(name)
+                await self._logs.rename_to_stray(name)
             is_here = any(name in home.unserved for home in self._logs.homes())
             if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
                 raise LogFailed(lost.reason)
@@ -376,7 +376,7 @@ class PartitionTable:
                 found.check_online()
                 self._refuse_leftover(found, topic, index)
             return found
-        await self._logs.set_aside(name)
+        await self._logs.rename_to_stray(name)
         return None
 
     def _refuse_leftover(self, found: PartitionLog, topic: TopicImage, index: int) -> None:

@@ -122,7 +122,7 @@ class ReplicaManager:
             config_for=self.log_config,
             intervals=lambda: storage_settings.intervals(config),
             on_failure=self._directory_failed,
-            on_failed_alone=self._log_failed,
+            on_log_failed=self._log_failed,
             workers=seams.workers,
             cleaner_settings=lambda: storage_settings.cleaner(config),
             mover_settings=lambda: storage_settings.mover(config),
@@ -199,7 +199,7 @@ class ReplicaManager:
 
     async def _set_aside_strays(self) -> None:
         """Logs of topics that the cluster does not know, or knows elsewhere, are renamed."""
-        for stray in await self.logs.set_aside_strays(self._is_stray):
+        for stray in await self.logs.rename_stray_logs(self._is_stray):
             log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
 
     def _is_stray(self, name: TopicPartition, topic_id: UUID | None) -> bool:

@@ -194,7 +194,7 @@ async def update_highest_copied_offset(
         offset = min(last_offset + 1, partition_log.epochs.end_offset_for(epoch).end_offset)
         if hops % HOPS_A_STEP == HOPS_A_STEP - 1:
             await trio.lowlevel.checkpoint()
-    partition_log.copied_to(highest)
+    partition_log.advance_highest_copied_offset(highest)
     return highest
 
 

@@ -242,7 +242,7 @@ class RemoteLogManager:
         partition_log = known.partition.log
         is_here = partition_log.local_log_start_offset <= segment.end_offset
         if is_here and segment.start_offset <= partition_log.highest_copied_offset:
-            partition_log.copies_unknown()
+            partition_log.reset_highest_copied_offset()
 
     # Tasks
 
@@ -261,7 +261,7 @@ class RemoteLogManager:
 
     async def _run_tasks(self, tiered: _Tiered) -> None:
         with tiered.scope:
-            tiered.partition.log.copies_unknown()
+            tiered.partition.log.reset_highest_copied_offset()
             copied = await self._prepare(tiered)
             if copied is None:
                 return

@@ -15,7 +15,7 @@ import trio
 from odradek.broker.metrics.recent import Recent
 from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_aborted_transactions import RemoteAbortedTransactions

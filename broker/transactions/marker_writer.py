@@ -17,7 +17,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.seams.clock import Clock
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.partition_log import Origin
+from odradek.storage.log.partition_log import AppendOrigin
 
 CompleteTransaction = Callable[[int, TransactionMarker], Awaitable[None]]
 """Writes a marker to a partition of `__consumer_offsets` and applies it. Raises KafkaError."""
@@ -80,7 +80,7 @@ class LocalMarkerWriter:
             memoryview(marker.batch(now_ms)),
             acks=ACKS_ALL,
             now_ms=now_ms,
-            origin=Origin.COORDINATOR,
+            origin=AppendOrigin.COORDINATOR,
             transaction_version=marker.transaction_version,
         )
         epoch = partition.leader_epoch

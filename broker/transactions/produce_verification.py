@@ -20,7 +20,7 @@ from odradek.protocol.records.batch import Batch
 from odradek.replication.partition.partition import Partition
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.verifications import UNGUARDED, Guard
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
 
 RETRIABLE_COORDINATOR_ERRORS = frozenset(
     {
@@ -47,7 +47,7 @@ class _TransactionalBatch:
 
 RequestPartition = tuple[UUID | str | None, int]
 """Topic id or name, and partition index, as in the request."""
-VerificationResults = Mapping[RequestPartition, Guard | KafkaError]
+VerificationResults = Mapping[RequestPartition, VerificationGuard | KafkaError]
 """Verification guard or error by partition. Partitions already in the transaction are absent."""
 
 
@@ -81,7 +81,7 @@ async def verify_partitions(
         return {**told, **refused}
     is_enabled = ctx.services.config.get_bool("transaction.partition.verification.enable")
     support = TransactionSupportedOperation.of_produce(ctx.api_version)
-    unguarded = {each.key: UNGUARDED for each in batches}
+    unguarded = {each.key: VERIFICATION_DISABLED for each in batches}
     if not is_enabled and not support.adds_partitions:
         return {**unguarded, **refused}
     coordinator = ctx.services.transaction_partitions
@@ -110,8 +110,8 @@ class _Verification:
 
     async def once(
         self, batches: Sequence[_TransactionalBatch], ctx: RequestContext
-    ) -> dict[RequestPartition, Guard | ErrorCode]:
-        found: dict[RequestPartition, Guard | ErrorCode] = {}
+    ) -> dict[RequestPartition, VerificationGuard | ErrorCode]:
+        found: dict[RequestPartition, VerificationGuard | ErrorCode] = {}
         wanted: dict[TopicPartition, RequestPartition] = {}
         for each in batches:
             partition = each.partition

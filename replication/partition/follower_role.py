@@ -43,7 +43,7 @@ from odradek.seams.values import value_class
 from odradek.storage.errors import LogFailed, StorageError, UnexpectedOffset
 from odradek.storage.log.epochs import EpochEnd
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.errors import RemoteNotReady
 
 log = logging.getLogger("odradek.following")
@@ -66,8 +66,8 @@ class LogChanger(Protocol):
         self, which: PartitionLog, offset: int, *, begin: Callable[[], None]
     ) -> None: ...
 
-    async def start_anew(
-        self, which: PartitionLog, beginning: Beginning, *, begin: Callable[[], None]
+    async def truncate_fully(
+        self, which: PartitionLog, beginning: EmptyLogStart, *, begin: Callable[[], None]
     ) -> None: ...
 
     async def flush(self, which: PartitionLog, up_to: int) -> None:
@@ -78,7 +78,7 @@ class LogChanger(Protocol):
 class RemoteTier(Protocol):
     """Where the leader's log is that it does not have on its own disks any more (KIP-405)."""
 
-    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> Beginning:
+    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> EmptyLogStart:
         """How a log begins that goes on where the tier ends; see `BuildRemoteLogAuxState`. Nothing is done to
         the log. KafkaError: it is tried again after a while."""
         ...
@@ -87,8 +87,8 @@ class RemoteTier(Protocol):
 class NoRemoteTier:
     """Nothing can be read from a tier here: the follower starts where the leader's disks do."""
 
-    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> Beginning:
-        return Beginning.at(change.local_start_offset)
+    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> EmptyLogStart:
+        return EmptyLogStart.at(change.local_start_offset)
 
 
 class _FollowedLog:
@@ -278,7 +278,7 @@ class FollowerRole:
 
     async def make(self, change: LogChange) -> None:
         """Do it, unless it is outlived by then, and go on; what goes wrong is this partition's affair."""
-        beginning: Beginning | None = None
+        beginning: EmptyLogStart | None = None
         if isinstance(change, BuildRemoteLogAuxState):
             beginning = await self._read_tier(change)
             if beginning is None:
@@ -294,7 +294,7 @@ class FollowerRole:
             Exception
         ) as error:  # ours, and this partition's alone: nobody knows what its log is now
             log.exception("%r is offline, by an error of its own", self.partition)
-            self.partition.log.fail_alone(error)
+            self.partition.log.take_offline_alone(error)
             self.follower.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
         else:
             self.follower.changed(change)
@@ -311,7 +311,7 @@ class FollowerRole:
         self.partition.begin_change()
         self._has_begun = True
 
-    async def _read_tier(self, change: BuildRemoteLogAuxState) -> Beginning | None:
+    async def _read_tier(self, change: BuildRemoteLogAuxState) -> EmptyLogStart | None:
         """What the tier knows, however long it takes: this node may become the leader meanwhile. None:
         it failed; the follower knows."""
         try:
@@ -329,7 +329,7 @@ class FollowerRole:
         log.log(level, "%r could not be changed: %s", self.partition, error)
         self.follower.failed(change, _code_of(error), self._now_ms())
 
-    async def _pending_change(self, change: LogChange, beginning: Beginning | None) -> None:
+    async def _pending_change(self, change: LogChange, beginning: EmptyLogStart | None) -> None:
         which, begin = self.partition.log, partial(self._begin, change)
         if isinstance(change, FlushTo):
             await self._logs.flush(which, change.offset)
@@ -339,11 +339,11 @@ class FollowerRole:
             await self._logs.truncate(which, change.offset, begin=begin)
         elif isinstance(change, TruncateFullyAndStartAt):
             log.info("%r starts anew at %d", self.partition, change.offset)
-            await self._logs.start_anew(which, Beginning.at(change.offset), begin=begin)
+            await self._logs.truncate_fully(which, EmptyLogStart.at(change.offset), begin=begin)
         else:
             assert beginning is not None
             log.info("%r goes on at %d, behind its tier", self.partition, beginning.offset)
-            await self._logs.start_anew(which, beginning, begin=begin)
+            await self._logs.truncate_fully(which, beginning, begin=begin)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

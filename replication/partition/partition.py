@@ -34,9 +34,9 @@ from odradek.replication.errors import (
 )
 from odradek.replication.partition.high_watermark import PLENTY_BYTES, UncommittedBytes
 from odradek.storage.errors import DiskFull, LogFailed
-from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
+from odradek.storage.log.partition_log import Appended, AppendOrigin, PartitionLog
 from odradek.storage.log.read import Tip
-from odradek.storage.log.verifications import Guard
+from odradek.storage.log.transaction_verification import VerificationGuard
 
 if TYPE_CHECKING:
     from odradek.replication.partition.leader_role import ClusterContext, LeaderRole
@@ -291,9 +291,9 @@ class Partition:
         *,
         acks: int,
         now_ms: int,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
         checked: Batch | None = None,
         at_once: bool = False,
     ) -> Appended:
@@ -314,7 +314,11 @@ class Partition:
             except NotEnoughReplicas:
                 # One that is committed is no append. (Kafka refuses it too; its producer then takes it for one
                 # that was never written, and what follows it for out of order.)
-                before = self.log.committed_before(records) if origin is Origin.CLIENT else None
+                before = (
+                    self.log.find_committed_duplicate(records)
+                    if origin is AppendOrigin.CLIENT
+                    else None
+                )
                 if before is None:
                     raise
                 return before
@@ -337,7 +341,7 @@ class Partition:
             self.traffic.appended(appended.last_offset - appended.first_offset + 1, len(records))
         size_bytes = appended.size_bytes  # what there is to be read of it
         if leader_role is None:
-            if self._watchers and origin is Origin.CLIENT:
+            if self._watchers and origin is AppendOrigin.CLIENT:
                 self._keep_newest(appended)
             if not appended.duplicate:
                 self._unannounced_bytes += size_bytes
@@ -363,7 +367,7 @@ class Partition:
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         """See `ProducerStates.begin_verification`. Raises NotLeader and LogFailed too."""
         self.check_leader()
         self.log.check_online()

@@ -39,8 +39,8 @@ from odradek.storage.directories.failure import takes_offline
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
-from odradek.storage.log.names import LOG, METADATA
-from odradek.storage.log.partition_log import Origin, PartitionLog
+from odradek.storage.log.file_names import LOG, METADATA
+from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
 
 log = logging.getLogger("odradek.metadata")
@@ -125,11 +125,11 @@ class MetadataLog:
         if newest is not None and newest.end_offset >= synced:
             synced = 0  # the snapshot has it all
         try:
-            self._log = self._recover(whole_to=synced)
+            self._log = self._recover(required_end_offset=synced)
         except DamagedLog as error:
             self._refuse_loss(error, is_only_copy)
             log.error("%s; they are fetched again", error.message)
-            self._log = self._recover(whole_to=0)
+            self._log = self._recover(required_end_offset=0)
         self._sync()
         start = self._log.log_start_offset
         if start > 0 and (newest is None or newest.end_offset < start):
@@ -157,7 +157,7 @@ class MetadataLog:
             remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
             raise InvalidMetadata(f"{damage.message}: {remedy}")
 
-    def _recover(self, whole_to: int) -> PartitionLog:
+    def _recover(self, required_end_offset: int) -> PartitionLog:
         """Raises DamagedLog, with nothing cut, if less is whole. Else as `open`."""
         try:
             return PartitionLog.open(
@@ -171,7 +171,7 @@ class MetadataLog:
                 clean=False,
                 on_full=lambda _, error: self._on_full(error),
                 on_checkpoint_due=lambda log: self._recovery_point.write(log.recovery_point),
-                whole_to=whole_to,
+                required_end_offset=required_end_offset,
             )
         except (CorruptMetadata, InconsistentTopicId) as error:
             raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
@@ -297,7 +297,7 @@ class MetadataLog:
 
     def _append(self, batch: bytearray, epoch: int, now_ms: int) -> int:
         appended = self._log.append_as_leader(
-            memoryview(batch), leader_epoch=epoch, now_ms=now_ms, origin=Origin.RAFT
+            memoryview(batch), leader_epoch=epoch, now_ms=now_ms, origin=AppendOrigin.RAFT
         )
         self.appended_ms = now_ms
         return appended.last_offset

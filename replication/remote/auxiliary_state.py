@@ -25,7 +25,7 @@ from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoi
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
 from odradek.storage.log.producers import ProducerEntry
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteNotReady,
@@ -63,7 +63,7 @@ class AuxiliaryState:
 
     async def beginning(
         self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
-    ) -> Beginning:
+    ) -> EmptyLogStart:
         """As `RemoteTier.beginning`. Raises RemoteStorageError."""
         try:
             found = await self._beginning(partition_log, change)
@@ -75,12 +75,12 @@ class AuxiliaryState:
 
     async def _beginning(
         self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
-    ) -> Beginning:
+    ) -> EmptyLogStart:
         segment = await self._segment_before(partition_log, change)
         epochs = await self._fetch(segment, IndexType.LEADER_EPOCH)
         producers = await self._fetch(segment, IndexType.PRODUCER_SNAPSHOT)
         start, end = change.start_offset, segment.end_offset + 1
-        return Beginning(
+        return EmptyLogStart(
             end,
             min(start, end),
             history(epochs, start, end, segment),

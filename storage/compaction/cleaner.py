@@ -35,15 +35,15 @@ from odradek.storage.compaction.retention import (
 from odradek.storage.compaction.rewriting import Rewriting
 from odradek.storage.compaction.transactions import TransactionsSeen
 from odradek.storage.log import offset_index
-from odradek.storage.log.index_builder import IndexBuilder
-from odradek.storage.log.names import (
+from odradek.storage.log.batch_scan import locate
+from odradek.storage.log.file_names import (
     CLEANED,
     LOG,
     OFFSET_INDEX,
     TIME_INDEX,
     file_name,
 )
-from odradek.storage.log.scan import locate
+from odradek.storage.log.index_builder import IndexBuilder
 from odradek.storage.log.segment import Segment
 
 SYNC_BYTES = 64 << 20

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from odradek.seams.files import Path
 from odradek.storage.compaction.plan import Replacement
-from odradek.storage.log.names import (
+from odradek.storage.log.file_names import (
     CLEANED,
     INDEX_FILES,
     LOG,
@@ -65,7 +65,7 @@ def announce(log: LogState, fresh: Segment) -> None:
 def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
     """Step 2. Raises LogFailed."""
     due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
-    with log.all_or_offline():
+    with log.offline_on_failure():
         with log.replacing():
             for segment in old:
                 # The producers' snapshot at the new segment's start stays; those in between go.
@@ -81,7 +81,7 @@ def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
     kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
     with log.replacing():
         log.segment_list.replace((*kept, fresh))
-    log.is_touched = True
+    log.needs_clean_close = True
 
 
 def withdraw(log: LogState, fresh: Segment) -> None:
@@ -92,7 +92,7 @@ def withdraw(log: LogState, fresh: Segment) -> None:
     new one.
     """
     fresh.close()
-    with log.all_or_offline():
+    with log.offline_on_failure():
         is_announced = any(
             log.files.exists(log.directory / (file_name(fresh.base_offset, kind) + SWAP))
             for kind in SEGMENT_FILES

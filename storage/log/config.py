@@ -88,7 +88,7 @@ class LogConfig(_WithRoom):
         return "delete" in self.cleanup_policy
 
     @cached_property
-    def looks_at_records(self) -> bool:
+    def inspects_records(self) -> bool:
         """Whether a batch is more to an append than its header and its CRC."""
         return (
             self.compact

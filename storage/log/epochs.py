@@ -17,7 +17,7 @@ from threading import Lock
 
 from odradek.seams.files import Files, Path
 from odradek.seams.values import value_class
-from odradek.storage.log.names import EPOCHS
+from odradek.storage.log.file_names import EPOCHS
 
 NO_EPOCH = -1
 NO_OFFSET = -1

@@ -32,7 +32,7 @@ def flush_gap(log: LogState) -> None:
     point, and that durable, it is not taken for the end of a segment that was lost. On the loop, but
     once in 2^31 offsets at most. Raises LogFailed."""
     end = log.tip.end_offset
-    with log.all_or_offline():
+    with log.offline_on_failure():
         while log.recovery_point < end:  # unless a swap came in between
             flush(log)
         if log.on_checkpoint_due is not None:
@@ -47,18 +47,18 @@ def _sync(log: LogState, start: int, end: int) -> None:
                 _sync_segment(log, segment)
         log.snapshots.sync()
     except OSError as error:
-        raise log.io_failed(error) from error
+        raise log.handle_io_error(error) from error
     try:
         log.epochs.save()
     except OSError as error:
-        raise log.io_failed(error, undone=True) from error
-    if log.names_changed:
-        log.names_changed = False  # before, so that what is added from here on counts
+        raise log.handle_io_error(error, undone=True) from error
+    if log.directory_needs_sync:
+        log.directory_needs_sync = False  # before, so that what is added from here on counts
         try:
             log.files.sync_directory(log.directory)
         except OSError as error:
-            log.names_changed = True
-            raise log.io_failed(error) from error
+            log.directory_needs_sync = True
+            raise log.handle_io_error(error) from error
 
 
 def _sync_segment(log: LogState, segment: Segment) -> None:
@@ -84,9 +84,9 @@ def close_cleanly(log: LogState) -> None:
         log.segment_list.active.seal()
         log.snapshots.take(log.producers)
     except OSError as error:
-        raise log.io_failed(error) from error
+        raise log.handle_io_error(error) from error
     with log.flushing:
-        log.names_changed = True
+        log.directory_needs_sync = True
         # The active segment even where nothing of it lies past the recovery point: it was sealed.
         _sync(log, min(log.recovery_point, log.tip.segment.base_offset), 1 << 63)
         log.recovery_point = log.tip.end_offset

@@ -13,8 +13,8 @@ from odradek.protocol.records.batch import NO_TIMESTAMP
 from odradek.seams.files import File
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log import offset_index, time_index
+from odradek.storage.log.batch_scan import headers
 from odradek.storage.log.offset_index import RELATIVE_MAX, OffsetIndex
-from odradek.storage.log.scan import headers
 from odradek.storage.log.time_index import TimeIndex
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def build(file: File, size: int, base_offset: int, interval_bytes: int) -> Index
     return builder
 
 
-def write_anew(offsets: OffsetIndex, times: TimeIndex, made: IndexBuilder) -> None:
+def write_indexes(offsets: OffsetIndex, times: TimeIndex, made: IndexBuilder) -> None:
     """Write both files, durably. Raises OSError."""
     offsets.open_raw()
     offsets.rebuild(0, made.offsets)

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from odradek.seams.files import Buffer, File, Files, Path
 from odradek.storage.errors import SourceFailed
-from odradek.storage.log.names import CLEANED
+from odradek.storage.log.file_names import CLEANED
 
 T = TypeVar("T")
 

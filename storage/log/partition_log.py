@@ -12,7 +12,7 @@ Offsets are what the log counts in; `end_offset` is the next to be assigned. The
   it: every later call raises LogFailed.
 
 Calls are synchronous. One owner, the event loop, makes all that change something, except that
-`flush`, `truncate_to`, `start_anew`, `delete_expired`, `remove_deleted`, `close`,
+`flush`, `truncate_to`, `truncate_fully`, `delete_expired`, `remove_deleted`, `close`,
 `rename_directory` and `delete` may run through offload, one of them at a time per log, with no
 append meanwhile except beside `flush`. `read`, `find_timestamp`, `max_timestamp` and
 `aborted_transactions` may run there at any time.
@@ -22,48 +22,49 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import Batch
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, OutOfDescriptors, Path
-from odradek.storage.errors import LogFailed
-from odradek.storage.log import expiry, flush, relocation, truncation
-from odradek.storage.log.bookkeeping import keep_books
+from odradek.seams.files import Files, OutOfDescriptors, Path, WouldBlock
+from odradek.storage.errors import InRemoteTier, LogFailed, OffsetOutOfRange
+from odradek.storage.log import flush, relocation, retention, timestamp_lookup, truncation
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochEnd
-from odradek.storage.log.loading import Loader
+from odradek.storage.log.loader import Loader
 from odradek.storage.log.offset_index import RELATIVE_MAX
-from odradek.storage.log.partition_metadata import settle_topic_id
-from odradek.storage.log.producers import TRANSACTION_VERSION_2, KeptBatch
-from odradek.storage.log.read import LogRead, Tip
-from odradek.storage.log.reading import LogReads
+from odradek.storage.log.partition_metadata import ensure_topic_id
+from odradek.storage.log.producers import TRANSACTION_VERSION_2, BatchMetadata
+from odradek.storage.log.read import LogRead, Tip, read_segments
 from odradek.storage.log.roll import RollLimits, roll, roll_limits, should_roll
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.log.state import LogState
+from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.log.transaction_index import AbortedTransaction
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.transaction_verification import VerificationGuard
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log.validation import check_produced, check_raft, check_replicated
-from odradek.storage.log.verifications import Guard
 
 __all__ = [
     "AbortedTransaction",
     "Appended",
     "EpochEnd",
     "LogRead",
-    "Origin",
+    "AppendOrigin",
     "PartitionLog",
     "TimestampAndOffset",
 ]
+
+T = TypeVar("T")
 
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
 
 
-class Origin(enum.Enum):
+class AppendOrigin(enum.Enum):
     """Who appends; decides what is validated."""
 
     CLIENT = "client"
@@ -86,7 +87,7 @@ class Appended(NamedTuple):
     data: memoryview | None = None
 
 
-class PartitionLog(LogReads):
+class PartitionLog(LogState):
     """See the module. Made by `open`."""
 
     _roll_limits = RollLimits()
@@ -108,21 +109,21 @@ class PartitionLog(LogReads):
         entropy: Entropy | None = None,
         on_failure: Callable[[PartitionLog, OSError], None] | None = None,
         on_full: Callable[[PartitionLog, OSError], None] | None = None,
-        on_failed_alone: Callable[[PartitionLog], None] | None = None,
+        on_log_failed: Callable[[PartitionLog], None] | None = None,
         on_checkpoint_due: Callable[[PartitionLog], None] | None = None,
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
         producer_id_expiration_ms: Callable[[], int] = lambda: PRODUCER_ID_EXPIRATION_MS,
-        gaps_to: int = 0,
-        whole_to: int = 0,
+        accepted_gaps_end: int = 0,
+        required_end_offset: int = 0,
     ) -> PartitionLog:
         """Create the directory if there is none, load a cleanly closed log, or recover one.
 
         `clean` says that the directory was shut down cleanly: nothing is scanned. Otherwise all
         past `recovery_point` is read and checked; gaps between segments are no loss up to there, or up to
-        `gaps_to`. Below `whole_to` nothing is cut off. One that `config` puts into the remote tier, too, may begin below its first segment.
+        `accepted_gaps_end`. Below `required_end_offset` nothing is cut off. One that `config` puts into the remote tier, too, may begin below its first segment.
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
-        thread that was, `on_failed_alone` where it does so for an error that says nothing of the disk;
+        thread that was, `on_log_failed` where it does so for an error that says nothing of the disk;
         `on_full` each time that one is refused because the disk is full.
         `on_checkpoint_due` is called where `recovery_point` must be durable (the log directory's
         checkpoint) when it returns: by a truncation that has lowered it, before a byte is cut, by
@@ -146,8 +147,8 @@ class PartitionLog(LogReads):
             log.on_failure = lambda error: on_failure(log, error)
         if on_full is not None:
             log.on_full = lambda error: on_full(log, error)
-        if on_failed_alone is not None:
-            log.on_failed_alone = lambda: on_failed_alone(log)
+        if on_log_failed is not None:
+            log.on_log_failed = lambda: on_log_failed(log)
         if on_checkpoint_due is not None:
             log.on_checkpoint_due = lambda: on_checkpoint_due(log)
         if on_flush_due is not None:
@@ -155,7 +156,7 @@ class PartitionLog(LogReads):
         if not files.is_directory(directory):
             files.make_directory(directory)
             files.sync_directory(directory.parent)
-        log.topic_id = settle_topic_id(files, directory, topic_id)
+        log.topic_id = ensure_topic_id(files, directory, topic_id)
         loader = Loader(
             files,
             directory,
@@ -164,8 +165,8 @@ class PartitionLog(LogReads):
             log.new_producers,
             log.new_segment,
             lambda: log.end_offset,
-            gaps_to,
-            whole_to,
+            accepted_gaps_end,
+            required_end_offset,
             log.is_tiered,
         )
         log.use(loader.load(recovery_point, log_start_offset, clean=clean))
@@ -211,12 +212,178 @@ class PartitionLog(LogReads):
         may be deleted, and retention would take what is on the disk for theirs."""
         was_tiered = self.is_tiered
         if config.remote_storage_enable and not was_tiered:
-            self.copies_unknown()
+            self.reset_highest_copied_offset()
         self.config = config
         self.ask_for_flush()
         if was_tiered and not self.is_tiered and self.failure is None:
             start = min(self.local_log_start_offset, self.high_watermark)
-            expiry.advance_log_start(self, start, "it is not tiered any more")
+            retention.advance_log_start(self, start, "it is not tiered any more")
+
+    # Reading
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """From the oldest to the active one, as of now."""
+        return self.segment_list.all
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit: int,
+        at_least_one: bool = True,
+        nowait: bool = False,
+    ) -> LogRead:
+        """Batches from the one with `offset` on, none at or past offset `limit`; see read.py.
+
+        The slice is pinned: the caller unpins `slice.file`. With `nowait` (on the loop) WouldBlock
+        is raised if a header is not in memory: call again without it, through offload. Raises
+        OffsetOutOfRange (InRemoteTier, where the log has it, but not here), CorruptRecords,
+        NoDescriptors, LogFailed.
+        """
+        while True:
+            if self.failure is not None:
+                raise self.offline()
+            generation = self.generation
+            if generation & 1:
+                if nowait:
+                    raise WouldBlock
+                generation = self.settled()
+            try:
+                if offset < self.local_log_start_offset:
+                    raise self._not_here(offset)
+                found = read_segments(
+                    self.segment_list,
+                    self.tip,
+                    offset,
+                    max_bytes,
+                    limit=limit,
+                    at_least_one=at_least_one,
+                    nowait=nowait,
+                )
+            except WouldBlock:
+                raise
+            except (OSError, ValueError, KafkaError) as error:
+                self._check_overtaken(generation, error)
+                continue
+            if generation == self.generation:
+                return found
+            _unpin(found)
+
+    def read_committed(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit: int,
+        at_least_one: bool = True,
+        nowait: bool = False,
+    ) -> tuple[LogRead, Sequence[AbortedTransaction]]:
+        """As `read`, and of the same moment `aborted_in` what was read: once compaction has taken aborted
+        records away it forgets whose they were, and a slice of before has them still."""
+        while True:
+            generation = self.generation
+            read = self.read(
+                offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
+            )
+            try:
+                aborted = self.aborted_in(read, nowait=nowait)
+            except BaseException:
+                _unpin(read)
+                raise
+            if generation == self.generation:
+                return read, aborted
+            _unpin(read)
+
+    def _not_here(self, offset: int) -> OffsetOutOfRange:
+        """For an `offset` below what is on the disk."""
+        start = self.log_start_offset
+        if start <= offset and self.is_tiered:
+            return InRemoteTier(f"offset {offset} is in the remote tier")
+        return OffsetOutOfRange(f"offset {offset} is below the log's start, {start}")
+
+    def retry_if_files_replaced(self, work: Callable[[], T]) -> T:
+        """`work`, once more if a truncation or a deletion came in between, once that is done: off the loop,
+        unless the caller knows that there is none. Raises what `work` does, LogFailed, NoDescriptors."""
+        while True:
+            self.check_online()
+            generation = self.settled()
+            try:
+                return work()
+            except (OSError, ValueError, KafkaError) as error:
+                self._check_overtaken(generation, error)
+
+    def _check_overtaken(self, generation: int, error: Exception) -> None:
+        """Raise what a read failed with, unless files were replaced meanwhile; of a log that went offline,
+        or was deleted, whose files are no more where they were, that alone."""
+        if generation == self.generation:
+            if self.failure is not None:
+                raise self.offline() from error
+            raise (self.handle_io_error(error) if isinstance(error, OSError) else error) from error
+
+    def measure(self) -> int:
+        """Bytes of all data files. Off the loop; `size_bytes` is for who has it to itself, or can do without."""
+        return self.retry_if_files_replaced(lambda: self.segment_list.size_bytes)
+
+    def aborted_in(self, read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
+        """Those that a read_committed reader must know of, in what was read (KIP-98), unless files were
+        replaced since.
+
+        Raises what `read` would now, where that has left the disk since, and its list with it.
+        """
+
+        def collect() -> Sequence[AbortedTransaction]:
+            if not self.may_have_aborted(read.offset):
+                return ()  # and no offset index need be searched
+            return self.aborted_transactions(read.offset, self.upper_bound(read, nowait=nowait))
+
+        found = self.retry_if_files_replaced(collect)
+        if read.offset < self.local_log_start_offset:
+            raise self._not_here(read.offset)
+        return found
+
+    def may_have_aborted(self, offset: int) -> bool:
+        """Whether any segment on the disk from `offset` on has an index of aborted transactions."""
+        segments = self.segment_list.from_offset(offset)
+        return any(segment.transaction_index.exists for segment in segments)
+
+    def upper_bound(self, read: LogRead, *, nowait: bool = False) -> int:
+        """An offset that what was read ends below, without reading it."""
+        part, end = read.slice, self.end_offset
+        if part is None:
+            return read.offset
+        here, *after = self.segment_list.from_offset(read.base_offset)
+        found = here.offset_index.upper_bound(part.position + part.size, mapped=nowait)
+        if found is not None:
+            return found
+        return after[0].base_offset if after else end
+
+    def aborted_transactions(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """Those that overlap [start, end)."""
+
+        def collect() -> list[AbortedTransaction]:
+            found: list[AbortedTransaction] = []
+            for segment in self.segment_list.from_offset(start):
+                more, is_complete = segment.transaction_index.collect(start, end)
+                found += more
+                if is_complete:
+                    break
+            return found
+
+        return self.retry_if_files_replaced(collect)
+
+    def find_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record whose timestamp is at or after `timestamp` (KIP-79)."""
+        return self.retry_if_files_replaced(
+            lambda: timestamp_lookup.find_timestamp(self.segments, timestamp, self.log_start_offset)
+        )
+
+    def max_timestamp(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp (KIP-734)."""
+        return self.retry_if_files_replaced(
+            lambda: timestamp_lookup.find_max_timestamp(self.segments)
+        )
 
     # Appending
 
@@ -226,9 +393,9 @@ class PartitionLog(LogReads):
         *,
         leader_epoch: int,
         now_ms: int,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
         checked: Batch | None = None,
         at_once: bool = False,
     ) -> Appended:
@@ -236,17 +403,17 @@ class PartitionLog(LogReads):
 
         One batch, except from Raft. `transaction_version` (KIP-890) is that of a marker's
         coordinator, `guard` what `ProducerStates.begin_verification` gave for the first batch of a
-        transaction. `at_once` raises TakesLong where validating takes a thread, with nothing done; and
+        transaction. `at_once` raises ValidationTooSlow where validating takes a thread, with nothing done; and
         what was `checked` there (`check_produced`) is appended as it is. Raises what validation.py and
         `ProducerStates.check` do, DiskFull, NoDescriptors and LogFailed.
         """
         if self.failure is not None:
             raise self.offline()
         config = self.config
-        if origin is Origin.RAFT:
+        if origin is AppendOrigin.RAFT:
             found = check_raft(records, config, leader_epoch, self.tip.end_offset)
             return self._append_given(found, records, now_ms)
-        from_client = origin is Origin.CLIENT
+        from_client = origin is AppendOrigin.CLIENT
         batch = checked
         if batch is None:
             batch = check_produced(
@@ -276,7 +443,7 @@ class PartitionLog(LogReads):
             batch.view,
         )
 
-    def committed_before(self, records: memoryview) -> Appended | None:
+    def find_committed_duplicate(self, records: memoryview) -> Appended | None:
         """What a client's batch got when it came before, where all of that is below the high watermark;
         None where it did not, as far as its producer's last batches tell. Raises LogFailed."""
         try:
@@ -289,7 +456,7 @@ class PartitionLog(LogReads):
             return None
         return self._as_before(kept)
 
-    def _as_before(self, kept: KeptBatch) -> Appended:
+    def _as_before(self, kept: BatchMetadata) -> Appended:
         return Appended(
             kept.first_offset, kept.last_offset, kept.timestamp, self.log_start_offset, True, 0
         )
@@ -346,18 +513,20 @@ class PartitionLog(LogReads):
         try:
             position = segment.write(data, len(batches))
         except OSError as error:
-            raise self.io_failed(error, undone=True) from error
-        self.is_touched = True
+            raise self.handle_io_error(error, undone=True) from error
+        self.needs_clean_close = True
         try:
             segment.added(batches, position)
-            keep_books(self, segment, batches)
+            _update_epochs_and_producers(self, segment, batches)
         except OutOfDescriptors as error:  # it is written: nothing may be appended behind it now
-            self.fail_alone(LogFailed(f"{self.directory} lacks what belongs to its end: {error}"))
+            self.take_offline_alone(
+                LogFailed(f"{self.directory} lacks what belongs to its end: {error}")
+            )
             raise self.offline() from error
         except OSError as error:
-            raise self.io_failed(error) from error
+            raise self.handle_io_error(error) from error
         except Exception as error:  # ours: as above
-            self.fail_alone(error)
+            self.take_offline_alone(error)
             raise
         end_offset = last.last_offset + 1
         self.tip = Tip(end_offset, segment, position + size_bytes)
@@ -386,7 +555,7 @@ class PartitionLog(LogReads):
                 self._roll_limits = roll_limits(segment, self.config)
                 return segment
         except OSError as error:  # the first batch's timestamp may have to be read
-            raise self.io_failed(error) from error
+            raise self.handle_io_error(error) from error
         end_offset = self.tip.end_offset
         spans = last_offset - end_offset <= RELATIVE_MAX
         return roll(self, end_offset if spans else batches[0].base_offset)
@@ -405,7 +574,7 @@ class PartitionLog(LogReads):
         self.check_online()
         flush.flush(self, up_to)
 
-    def take_topic_id(self, topic_id: UUID) -> None:
+    def assign_topic_id(self, topic_id: UUID) -> None:
         """Be of that topic, durably: for a log that does not say of which it is (`topic_id` is None). A crash
         has left it as it was made, or it is older than topic ids (KIP-516).
 
@@ -413,9 +582,9 @@ class PartitionLog(LogReads):
         """
         self.check_online()
         try:
-            self.topic_id = settle_topic_id(self.files, self.directory, topic_id)
+            self.topic_id = ensure_topic_id(self.files, self.directory, topic_id)
         except OSError as error:
-            raise self.io_failed(error, undone=True) from error
+            raise self.handle_io_error(error, undone=True) from error
 
     # The high watermark, the start, the epoch
 
@@ -438,12 +607,12 @@ class PartitionLog(LogReads):
         watermark, LogFailed.
         """
         self.check_online()
-        return expiry.advance_log_start(self, offset, reason)
+        return retention.advance_log_start(self, offset, reason)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Somebody leads in `epoch` from `start_offset` on (KIP-101)."""
         self.check_online()
-        self.is_touched = True
+        self.needs_clean_close = True
         self.epochs.assign(epoch, start_offset)
 
     # Retention
@@ -455,9 +624,9 @@ class PartitionLog(LogReads):
         """
         self.check_online()
         try:
-            return expiry.delete_expired(self, now_ms)
+            return retention.delete_expired(self, now_ms)
         except OSError as error:
-            raise self.io_failed(error) from error
+            raise self.handle_io_error(error) from error
 
     def remove_deleted(self, now_ms: int) -> int:
         """Unlink what was renamed more than file.delete.delay.ms ago; how many segments."""
@@ -465,7 +634,7 @@ class PartitionLog(LogReads):
         try:
             return self.deletions.remove_due(now_ms)
         except OSError as error:
-            raise self.io_failed(error) from error
+            raise self.handle_io_error(error) from error
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers idle for producer.id.expiration.ms; how many."""
@@ -485,26 +654,26 @@ class PartitionLog(LogReads):
             self.epochs.truncate_from_end(self.end_offset)
             return False
         if offset < self.segment_list.first.base_offset:
-            self.start_anew(self._cut_in_other_tier(offset))
+            self.truncate_fully(self._cut_in_other_tier(offset))
             return True
         with self.flushing:
             try:
                 truncation.truncate_to(self, offset)
             except OSError as error:
-                raise self.io_failed(error, undone=True) from error
+                raise self.handle_io_error(error, undone=True) from error
         return True
 
-    def _cut_in_other_tier(self, offset: int) -> Beginning:
+    def _cut_in_other_tier(self, offset: int) -> EmptyLogStart:
         """For a cut below the disk: what is known of the time before it stays known."""
         if not self.log_start_offset <= offset or not self.is_tiered:
-            return Beginning.at(offset)
-        return Beginning(offset, self.log_start_offset, self.epochs.entries_in(0, offset))
+            return EmptyLogStart.at(offset)
+        return EmptyLogStart(offset, self.log_start_offset, self.epochs.entries_in(0, offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete everything; the log is empty at `offset` and starts there. As `start_anew`."""
-        self.start_anew(Beginning.at(offset))
+        """Delete everything; the log is empty at `offset` and starts there. As `truncate_fully`."""
+        self.truncate_fully(EmptyLogStart.at(offset))
 
-    def start_anew(self, beginning: Beginning) -> None:
+    def truncate_fully(self, beginning: EmptyLogStart) -> None:
         """Delete everything; the log is empty, and goes on from `beginning` (truncation.py).
 
         Through offload. Raises DiskFull and NoDescriptors (nothing was deleted), LogFailed.
@@ -512,9 +681,9 @@ class PartitionLog(LogReads):
         self.check_online()
         with self.flushing:
             try:
-                truncation.start_anew(self, beginning)
+                truncation.truncate_fully(self, beginning)
             except OSError as error:
-                raise self.io_failed(error, undone=True) from error
+                raise self.handle_io_error(error, undone=True) from error
 
     # Its end
 
@@ -525,7 +694,7 @@ class PartitionLog(LogReads):
         the directory must not be marked so. A log that was not touched writes nothing.
         """
         try:
-            if clean and self.failure is None and self.is_touched:
+            if clean and self.failure is None and self.needs_clean_close:
                 flush.close_cleanly(self)
         finally:
             self.fail(LogFailed(f"{self.directory} was closed"))
@@ -544,10 +713,40 @@ class PartitionLog(LogReads):
             relocation.rename(self, new)
             self.files.sync_directory(new.parent)
         except OSError as error:
-            raise self.io_failed(error) from error
+            raise self.handle_io_error(error) from error
 
     def delete(self) -> None:
         """Remove the directory and all in it. Slices that are pinned stay readable. OSError."""
         self.fail(LogFailed(f"{self.directory} was deleted"))
         self._close_files()
         self.files.remove_tree(self.directory)
+
+
+def _unpin(read: LogRead) -> None:
+    if read.slice is not None:
+        read.slice.file.unpin()
+
+
+def _update_epochs_and_producers(
+    log: PartitionLog, segment: Segment, batches: Sequence[Batch]
+) -> None:
+    """Of `batches`, which `segment` has now. Raises OSError, LogFailed, NoDescriptors."""
+    epochs, producers = log.epochs, log.producers
+    for batch in batches:
+        if batch.leader_epoch != epochs.latest and batch.leader_epoch >= 0:
+            epochs.assign(batch.leader_epoch, batch.base_offset)
+        if batch.producer_id >= 0:
+            completed = producers.apply(batch)
+            if completed is not None:
+                if completed.is_aborted:
+                    segment.transaction_index.append(
+                        AbortedTransaction(
+                            completed.producer_id,
+                            completed.first_offset,
+                            completed.last_offset,
+                            producers.stable_offset_after(completed),
+                        )
+                    )
+                    log.directory_needs_sync = True
+                producers.complete(completed)
+    producers.map_end = batches[-1].last_offset + 1

@@ -7,7 +7,7 @@ from uuid import UUID
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Files, Path
 from odradek.storage.errors import InconsistentTopicId
-from odradek.storage.log.names import METADATA
+from odradek.storage.log.file_names import METADATA
 
 
 class CorruptMetadata(Exception):
@@ -37,7 +37,7 @@ def read_topic_id(files: Files, directory: Path) -> UUID | None:
         return None
 
 
-def settle_topic_id(files: Files, directory: Path, topic_id: UUID | None) -> UUID | None:
+def ensure_topic_id(files: Files, directory: Path, topic_id: UUID | None) -> UUID | None:
     """The id in the file; where there is none, `topic_id` is written, durably.
 
     Raises InconsistentTopicId if both are there and differ.

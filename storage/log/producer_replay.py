@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import Batch
+from odradek.storage.log.batch_scan import headers, read_batch
 from odradek.storage.log.producers import CompletedTransaction, ProducerStates
-from odradek.storage.log.scan import headers, read_batch
 from odradek.storage.log.segment import Segment
 
 _log = logging.getLogger(__name__)

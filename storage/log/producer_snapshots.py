@@ -20,8 +20,8 @@ from struct import Struct
 
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import File, Files, Path
-from odradek.storage.log.names import DELETED, SNAPSHOT, file_name
-from odradek.storage.log.producers import KeptBatch, ProducerEntry, ProducerStates
+from odradek.storage.log.file_names import DELETED, SNAPSHOT, file_name
+from odradek.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStates
 
 VERSION = 1
 _HEADER = Struct(">hIi")
@@ -39,7 +39,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     body = bytearray()
     count = 0
     for entry in entries:
-        last = entry.batches[-1] if entry.batches else KeptBatch(-1, -1, 0, -1)
+        last = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)
         body += _ENTRY.pack(
             entry.producer_id,
             entry.epoch,
@@ -81,7 +81,9 @@ def _entry(
     transaction_start: int,
 ) -> ProducerEntry:
     batches = (
-        [KeptBatch(last_sequence, last_offset, offset_delta, timestamp)] if last_offset >= 0 else []
+        [BatchMetadata(last_sequence, last_offset, offset_delta, timestamp)]
+        if last_offset >= 0
+        else []
     )
     return ProducerEntry(
         producer_id, epoch, coordinator_epoch, timestamp, max(transaction_start, -1), batches

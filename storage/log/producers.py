@@ -29,7 +29,11 @@ from odradek.storage.errors import (
     InvalidTransactionState,
     OutOfOrderSequence,
 )
-from odradek.storage.log.verifications import UNGUARDED, Guard, Verifications
+from odradek.storage.log.transaction_verification import (
+    VERIFICATION_DISABLED,
+    VerificationGuard,
+    Verifications,
+)
 
 BATCHES_KEPT = 5
 NO_EPOCH = -1
@@ -38,7 +42,7 @@ NO_SEQUENCE = -1
 TRANSACTION_VERSION_2 = 2
 
 
-class KeptBatch(NamedTuple):
+class BatchMetadata(NamedTuple):
     """One of a producer's last batches; offsets and sequences inclusive."""
 
     last_sequence: int
@@ -92,7 +96,7 @@ class ProducerEntry:
         coordinator_epoch: int = -1,
         last_timestamp: int = -1,
         transaction_start: int = NO_OFFSET,
-        batches: Iterable[KeptBatch] = (),
+        batches: Iterable[BatchMetadata] = (),
     ) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
@@ -106,7 +110,7 @@ class ProducerEntry:
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
-    def duplicate_of(self, batch: Batch) -> KeptBatch | None:
+    def duplicate_of(self, batch: Batch) -> BatchMetadata | None:
         """The batch that is in the log already, if this is the same once more."""
         if batch.producer_epoch == self.epoch:
             last_sequence, delta = batch.last_sequence, batch.last_offset_delta
@@ -122,7 +126,7 @@ class ProducerEntry:
         elif len(self.batches) == BATCHES_KEPT:
             del self.batches[0]
         self.batches.append(
-            KeptBatch(
+            BatchMetadata(
                 batch.last_sequence, batch.last_offset, batch.last_offset_delta, batch.max_timestamp
             )
         )
@@ -186,7 +190,7 @@ class ProducerStates:
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         """To be called before a coordinator is asked: what `check` wants to see of the transaction's
         first batch; None if the transaction is here already. Raises InvalidProducerEpoch.
 
@@ -209,8 +213,8 @@ class ProducerStates:
         *,
         from_client: bool,
         transaction_version: int = 0,
-        guard: Guard | None = None,
-    ) -> KeptBatch | None:
+        guard: VerificationGuard | None = None,
+    ) -> BatchMetadata | None:
         """Whether `batch` may be appended; if it is in the log already, what it was then.
 
         `from_client`: otherwise it comes from a coordinator, whose batches have no sequences.
@@ -251,11 +255,13 @@ class ProducerStates:
             f"its last known is {entry.epoch}"
         )
 
-    def _check_begin(self, batch: Batch, entry: ProducerEntry | None, guard: Guard | None) -> None:
+    def _check_begin(
+        self, batch: Batch, entry: ProducerEntry | None, guard: VerificationGuard | None
+    ) -> None:
         """A batch begins a transaction here, which its coordinator must have agreed to."""
         if entry is not None and batch.producer_epoch < entry.epoch:
             raise self._fenced(batch.producer_id, batch.producer_epoch, entry)
-        if guard is UNGUARDED:
+        if guard is VERIFICATION_DISABLED:
             return
         pending = self._verifications.get(batch.producer_id)
         if pending is None or pending.guard is not guard:
@@ -400,7 +406,7 @@ class ProducerStates:
         self._unreplicated = {}
         self.map_end = offset
 
-    def become(self, other: ProducerStates) -> None:
+    def replace_with(self, other: ProducerStates) -> None:
         """Take over what `other` knows; whoever reads on another thread sees no transaction closed
         in between. What is being asked of coordinators stays."""
         self._entries = other._entries

@@ -16,14 +16,14 @@ says in which order) and is believed. The decisions:
 | whole batches to the end                 | indexed; epochs, producers, transactions follow      |
 | a batch cut short, of a wrong CRC, magic | the segment is cut there, all later ones are removed |
 | or length, or whose offsets go back      |                                                      |
-| the next segment begins past the end of  | unless it begins at or below `gaps_to`, or the log's |
+| the next segment begins past the end of  | unless it begins at or below `accepted_gaps_end`, or the log's |
 | this one                                 | start: the end of this one was lost, all later       |
 |                                          | segments are removed                                 |
 
 Compaction leaves gaps below the recovery point alone, which is durable by then
 (`compaction/one_pass.py`). A gap that a follower takes over from its leader's log lies within a segment:
 the next begins where the log ends (`PartitionLog`). Where no segment spans it the recovery point is past
-it at once. So `gaps_to` is the recovery point, where that is known.
+it at once. So `accepted_gaps_end` is the recovery point, where that is known.
 
 So the log is a prefix of what was written, and holds all that was synced. A segment's indexes are
 written anew past what was kept; the producers start from the latest snapshot at or below the point
@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import logging
 
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import (
     CRC_START,
     HEADER,
@@ -48,23 +49,107 @@ from odradek.protocol.records.batch import (
 )
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Files
-from odradek.seams.values import state_class
+from odradek.seams.values import state_class, value_class
 from odradek.storage.directories.failure import takes_offline
 from odradek.storage.errors import DamagedLog
+from odradek.storage.log import offset_index, time_index
+from odradek.storage.log.batch_scan import headers
 from odradek.storage.log.epochs import LeaderEpochCache
+from odradek.storage.log.file_names import LOG
 from odradek.storage.log.index_builder import IndexBuilder
-from odradek.storage.log.names import LOG
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.producer_replay import apply_leniently, replay
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.producers import ProducerStates
-from odradek.storage.log.recovery_start import ScanStart, trusted_prefix, untrusted
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 
-CHUNK_BYTES = 4 << 20
-
 _log = logging.getLogger(__name__)
+
+
+@value_class
+class ScanStart:
+    """The first batch to check is at `position` and begins at or past `offset`; `builder` has seen
+    those before it, and says how many index entries of theirs are kept."""
+
+    position: int
+    offset: int
+    builder: IndexBuilder
+
+
+def untrusted(segment: Segment) -> ScanStart:
+    """From the start, with no entry kept."""
+    segment.open_raw_indexes()
+    return ScanStart(0, segment.base_offset, _new_builder(segment))
+
+
+def trusted_prefix(segment: Segment, recovery_point: int) -> ScanStart:
+    """Keep the index entries of batches below `recovery_point`, if the batches are where they say;
+    and follow the headers from the last of them to the point."""
+    if recovery_point <= segment.base_offset:
+        return untrusted(segment)
+    segment.open_raw_indexes()
+    builder = _new_builder(segment)
+    last_offset = _keep_offsets(segment, builder, recovery_point)
+    _keep_times(segment, builder, last_offset)
+    position, offset = builder.last_position, segment.base_offset
+    try:
+        for batch in headers(segment.file, position, segment.size):
+            is_indexed = builder.kept_offsets and batch.position == builder.last_position
+            if is_indexed and batch.last_offset != last_offset:
+                return untrusted(segment)
+            if batch.last_offset >= recovery_point:
+                break
+            if batch.base_offset < offset:
+                return untrusted(segment)
+            builder.add(batch.last_offset, batch.max_timestamp, batch.position)
+            position, offset = batch.position + batch.size, batch.last_offset + 1
+    except KafkaError:
+        return untrusted(segment)
+    return ScanStart(position, offset, builder)
+
+
+def _new_builder(segment: Segment) -> IndexBuilder:
+    return IndexBuilder(segment.base_offset, segment.index_interval_bytes)
+
+
+def _keep_offsets(segment: Segment, builder: IndexBuilder, recovery_point: int) -> int:
+    """Count the entries to keep; the offset of the last."""
+    file = segment.offset_index.file
+    size = offset_index.ENTRY.size
+    data = file.read_at(0, file.size // size * size)
+    bound = recovery_point - segment.base_offset
+    relative = -1
+    for entry_offset, position in offset_index.ENTRY.iter_unpack(data):
+        if not (
+            relative < entry_offset < bound and builder.last_position < position < segment.size
+        ):
+            break
+        relative, builder.last_position = entry_offset, position
+        builder.kept_offsets += 1
+    return segment.base_offset + relative
+
+
+def _keep_times(segment: Segment, builder: IndexBuilder, last_offset: int) -> None:
+    """Count the entries to keep: those at or before the last batch that the offset index keeps."""
+    file = segment.time_index.file
+    size = time_index.ENTRY.size
+    data = file.read_at(0, file.size // size * size)
+    relative = -1
+    for timestamp, entry_offset in time_index.ENTRY.iter_unpack(data):
+        if not (
+            timestamp > builder.last_timestamp
+            and relative < entry_offset <= last_offset - segment.base_offset
+        ):
+            break
+        relative, builder.last_timestamp = entry_offset, timestamp
+        builder.kept_times += 1
+    builder.max_timestamp = builder.last_timestamp
+    if builder.kept_times:
+        builder.offset_of_max_timestamp = segment.base_offset + relative
+
+
+CHUNK_BYTES = 4 << 20
 
 
 @state_class
@@ -76,9 +161,9 @@ class Recovery:
     recovery_point: int
     log_start_offset: int
     now_ms: int
-    gaps_to: int
+    accepted_gaps_end: int
     """A segment that begins at or below it may begin past the end of the one before."""
-    whole_to: int
+    required_end_offset: int
     """Nothing below it is cut off: that is damage, for whoever has the log to decide about."""
     epochs: LeaderEpochCache
     producers: ProducerStates
@@ -86,7 +171,7 @@ class Recovery:
     bytes_scanned: int = 0
     bytes_cut: int = 0
     segments_removed: int = 0
-    gaps_found_to: int = 0
+    last_accepted_gap_end: int = 0
     """Where the last gap between segments was let be, past the recovery point."""
 
     def run(self) -> int:
@@ -143,15 +228,15 @@ class Recovery:
         begins_at = segment.base_offset
         if begins_at == end_offset:
             return False
-        if begins_at < end_offset or begins_at > max(self.gaps_to, self.log_start_offset):
+        if begins_at < end_offset or begins_at > max(self.accepted_gaps_end, self.log_start_offset):
             return True
         if begins_at > self.recovery_point:
-            self.gaps_found_to = begins_at
+            self.last_accepted_gap_end = begins_at
         return False
 
     def _refuse_loss(self, end_offset: int, why: str) -> None:
-        if end_offset < self.whole_to:
-            raise DamagedLog(end_offset, self.whole_to, why)
+        if end_offset < self.required_end_offset:
+            raise DamagedLog(end_offset, self.required_end_offset, why)
 
     def _remove_from(self, number: int) -> None:
         """The newest first, so that what is left is whole whenever this is cut short."""
@@ -232,7 +317,7 @@ class Recovery:
                     self.epochs.assign(epoch, first)
                     latest_epoch = epoch
                 if producer >= 0:
-                    self._follow(segment, Batch(chunk, at))
+                    self._apply_to_producers(segment, Batch(chunk, at))
                 offset = last + 1
                 at = end
             if at == 0 and (available < HEADER_SIZE or wanted <= available):
@@ -244,7 +329,7 @@ class Recovery:
         latest = self.epochs.latest
         return -1 if latest is None else latest
 
-    def _follow(self, segment: Segment, batch: Batch) -> None:
+    def _apply_to_producers(self, segment: Segment, batch: Batch) -> None:
         completed = apply_leniently(self.producers, batch)
         if completed is not None:
             if completed.is_aborted:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from odradek.seams.files import Path
-from odradek.storage.log.deletion import PendingDeletions
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.read import Tip
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.segment_deletion import PendingDeletions
 from odradek.storage.log.state import LogState
 
 
@@ -55,7 +55,7 @@ def switch(
         log.epochs.move_to(directory, epochs)
         log.tip = Tip(log.tip.end_offset, log.segment_list.active, position)
         log.recovery_point = recovery_point
-        log.names_changed = log.is_touched = True
+        log.directory_needs_sync = log.needs_clean_close = True
         for segment in old_segments:
             segment.close()
         old_snapshots.close()

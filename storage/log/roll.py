@@ -133,17 +133,17 @@ def roll(log: LogState, base_offset: int) -> Segment:
             log.on_checkpoint_due()
         fresh = log.new_segment(base_offset)
     except OSError as error:
-        raise log.io_failed(error, undone=True) from error
+        raise log.handle_io_error(error, undone=True) from error
     try:
         producers.map_end = base_offset
         if base_offset > log.log_start_offset:
             log.snapshots.take(producers)
         active.seal()
     except OSError as error:
-        with log.all_or_offline():
+        with log.offline_on_failure():
             fresh.remove()
-        raise log.io_failed(error, undone=True) from error
-    log.names_changed = True  # the snapshot's, after the segment's
+        raise log.handle_io_error(error, undone=True) from error
+    log.directory_needs_sync = True  # the snapshot's, after the segment's
     log.segment_list.add(fresh)
     log.tip = Tip(log.tip.end_offset, fresh, 0)
     if log.on_flush_due is not None:

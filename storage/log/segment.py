@@ -21,9 +21,8 @@ from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.seams.files import Buffer, File, Files, OutOfDescriptors, Path, WouldBlock
-from odradek.storage.log.index_builder import IndexBuilder, build, write_anew
-from odradek.storage.log.index_file import CorruptIndex
-from odradek.storage.log.names import (
+from odradek.storage.log.batch_scan import Located, headers, locate, locate_by_index
+from odradek.storage.log.file_names import (
     INDEX_FILES,
     LOG,
     OFFSET_INDEX,
@@ -32,9 +31,10 @@ from odradek.storage.log.names import (
     TRANSACTION_INDEX,
     file_name,
 )
+from odradek.storage.log.index_builder import IndexBuilder, build, write_indexes
+from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.offset_index import OffsetIndex
-from odradek.storage.log.scan import Located, headers, locate, locate_by_index
-from odradek.storage.log.segment_handles import SegmentHandles, rename_together
+from odradek.storage.log.segment_files import SegmentHandles, rename_together
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
@@ -227,7 +227,7 @@ class Segment(SegmentHandles):
                         time_index.close()
                         return None
                     _log.warning("the indexes of %s are made anew: %s", self, error)
-                    write_anew(offset_index, time_index, made)
+                    write_indexes(offset_index, time_index, made)
                 self._offset_index, self._time_index = offset_index, time_index
             return offset_index, time_index
 

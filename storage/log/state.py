@@ -22,14 +22,14 @@ from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.storage.directories.failure import ODD, takes_offline
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors, StorageError
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.deletion import PendingDeletions
 from odradek.storage.log.epochs import LeaderEpochCache
-from odradek.storage.log.loading import Loaded
+from odradek.storage.log.loader import LoadedLog
 from odradek.storage.log.producer_replay import replay
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.producers import ProducerStates
 from odradek.storage.log.read import Tip
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.segment_deletion import PendingDeletions
 from odradek.storage.log.segments import Segments
 
 _log = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ class LogState:
     snapshots: ProducerSnapshots
     tip: Tip
     log_start_offset: int
-    """Where the log begins, in whichever tier; `starts_at` moves it."""
+    """Where the log begins, in whichever tier; `set_log_start` moves it."""
     local_log_start_offset: int
     """Where it begins on this disk: past the log's start only where what lies between is, or was, in
     the remote tier."""
     high_watermark: int
     recovery_point: int
     """All below it is durable: data, indexes, epochs, the directory's names."""
-    gaps_found_to: int
+    last_accepted_gap_end: int
     """Where recovery let the last gap between two segments be, past the recovery point."""
 
     def __init__(
@@ -83,10 +83,10 @@ class LogState:
         self._replacing = threading.Lock()
         self.flushing = threading.Lock()
         """Held by a flush, and by what must not run beside one."""
-        self.names_changed = False
+        self.directory_needs_sync = False
         """Whether the directory is to be synced before the recovery point may move. Set once a name is
         there, and cleared before a sync: one that begins in a thread in between is not taken for it."""
-        self.is_touched = False
+        self.needs_clean_close = False
         """Whether anything is to be written on closing."""
         self.is_checkpointed = False
         """Whether its directory's checkpoint has ever had a recovery point of it."""
@@ -95,7 +95,7 @@ class LogState:
         begun with it."""
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_full: Callable[[OSError], None] | None = None
-        self.on_failed_alone: Callable[[], None] | None = None
+        self.on_log_failed: Callable[[], None] | None = None
         self.on_checkpoint_due: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None
         self.on_flushed: Callable[[], None] | None = None
@@ -103,14 +103,14 @@ class LogState:
         self.on_appended: Callable[[memoryview], None] | None = None
         """Told of what was written at the end, once the log ends after it; must not raise. Where it takes
         the log offline, the append fails."""
-        self.on_cut: Callable[[Segment, Segment, Tip], None] | None = None
+        self.on_truncated: Callable[[Segment, Segment, Tip], None] | None = None
         """Told by a truncation, in its thread: what is left of a segment, and where the log ends."""
         self._entropy = entropy
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._producers: ProducerStates | None = None
         self._loading_producers = threading.Lock()
 
-    def use(self, loaded: Loaded) -> None:
+    def use(self, loaded: LoadedLog) -> None:
         """Start with what was found."""
         self.segment_list = Segments(loaded.segments)
         self.epochs = loaded.epochs
@@ -118,14 +118,14 @@ class LogState:
         self._producers = loaded.producers
         if loaded.producers is not None:
             # It was recovered: what the process before left unsynced is this one's to sync.
-            self.names_changed = True
-            self.is_touched = True
+            self.directory_needs_sync = True
+            self.needs_clean_close = True
         active = self.segment_list.active
         self.tip = Tip(loaded.end_offset, active, active.size)
-        self.starts_at(loaded.log_start_offset)
+        self.set_log_start(loaded.log_start_offset)
         self.high_watermark = self.local_log_start_offset  # what is copied was replicated before
         self.recovery_point = loaded.recovery_point
-        self.gaps_found_to = loaded.gaps_found_to
+        self.last_accepted_gap_end = loaded.last_accepted_gap_end
 
     @property
     def end_offset(self) -> int:
@@ -144,12 +144,12 @@ class LogState:
         """Whether its segments go to the remote tier, and from the disk only after that."""
         return self.is_tiered and not self.config.remote_log_copy_disable
 
-    def starts_at(self, log_start_offset: int) -> None:
+    def set_log_start(self, log_start_offset: int) -> None:
         """The log begins there; also whenever another segment is the first."""
         self.log_start_offset = log_start_offset
         self.local_log_start_offset = max(log_start_offset, self.segment_list.first.base_offset)
 
-    def copied_to(self, offset: int) -> None:
+    def advance_highest_copied_offset(self, offset: int) -> None:
         """All up to `offset` (inclusive) is in the remote tier; never down within one leadership."""
         self.highest_copied_offset = max(self.highest_copied_offset, offset)
 
@@ -160,7 +160,7 @@ class LogState:
         found = self.segment_list.past(copied)
         return sum(each.size for each in found if each.base_offset > copied)
 
-    def copies_unknown(self) -> None:
+    def reset_highest_copied_offset(self) -> None:
         """Another leadership: what is in the remote tier is to be found out anew."""
         self.highest_copied_offset = -1
 
@@ -168,7 +168,7 @@ class LogState:
         """Create an empty one. Raises OSError, and then there is none."""
         config = self.config
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
-        self.is_touched = True
+        self.needs_clean_close = True
         fresh = Segment.create(
             self.files,
             self.directory,
@@ -177,7 +177,7 @@ class LogState:
             created_ms=self.clock.wall_ms(),
             roll_jitter_ms=self._entropy.below(jitter_ms) if jitter_ms and self._entropy else 0,
         )
-        self.names_changed = True
+        self.directory_needs_sync = True
         return fresh
 
     def flushed(self) -> None:
@@ -207,7 +207,7 @@ class LogState:
 
     @property
     def producers(self) -> ProducerStates:
-        """Loaded from the latest snapshot when first asked for, after a clean shutdown. Raises LogFailed,
+        """LoadedLog from the latest snapshot when first asked for, after a clean shutdown. Raises LogFailed,
         NoDescriptors."""
         producers = self._producers
         return self._load_producers() if producers is None else producers
@@ -230,19 +230,19 @@ class LogState:
                     states.reset(end)  # as Kafka: closed cleanly, and never had a producer
                 else:
                     try:
-                        self.rewind(states, end)
+                        self.rebuild_producers_at(states, end)
                     except OSError as error:
-                        raise self.io_failed(error) from error
+                        raise self.handle_io_error(error) from error
                 self._producers = states
             return self._producers
 
-    def rewind(self, states: ProducerStates, offset: int) -> None:
+    def rebuild_producers_at(self, states: ProducerStates, offset: int) -> None:
         """Set `states` to what they were when the log ended at `offset`. Raises OSError."""
         start, fresh = self.log_start_offset, self.new_producers()
         self.snapshots.load(fresh, up_to=offset, start=start, now_ms=self.clock.wall_ms())
         replay(fresh, self.segment_list.all, start, offset)
         fresh.replicated_to(self.high_watermark)
-        states.become(fresh)
+        states.replace_with(fresh)
 
     # Failing
 
@@ -251,12 +251,12 @@ class LogState:
         if self.failure is None:
             self.failure = error
 
-    def fail_alone(self, error: BaseException) -> None:
+    def take_offline_alone(self, error: BaseException) -> None:
         """Take the log offline by itself: its directory is well, so nobody hears of it by that."""
         if self.failure is None:
             self.failure = error
-            if self.on_failed_alone is not None:
-                self.on_failed_alone()
+            if self.on_log_failed is not None:
+                self.on_log_failed()
 
     def check_online(self) -> None:
         if self.failure is not None:
@@ -265,7 +265,7 @@ class LogState:
     def offline(self) -> LogFailed:
         return LogFailed(f"{self.topic}-{self.partition} is offline: {self.failure}")
 
-    def io_failed(self, error: OSError, *, undone: bool = False) -> StorageError:
+    def handle_io_error(self, error: OSError, *, undone: bool = False) -> StorageError:
         """What to raise for `error`; `undone` says that the files are as they were before.
 
         DiskFull or NoDescriptors if the log can go on; else it is offline from here on: by itself where
@@ -280,7 +280,7 @@ class LogState:
         if self.failure is None:
             _log.error("%s is offline: %s", self.directory, error)
             if error.errno in ODD:
-                self.fail_alone(error)
+                self.take_offline_alone(error)
             else:
                 self.failure = error
                 if self.on_failure is not None:
@@ -288,7 +288,7 @@ class LogState:
         return self.offline()
 
     @contextmanager
-    def all_or_offline(self) -> Iterator[None]:
+    def offline_on_failure(self) -> Iterator[None]:
         """Around steps of which none may be done without the others.
 
         Where one fails the files are neither as before nor as they were to be: the log is offline, by
@@ -299,8 +299,8 @@ class LogState:
             yield
         except Exception as error:
             if isinstance(error, OSError) and takes_offline(error):
-                raise self.io_failed(error) from error
+                raise self.handle_io_error(error) from error
             if self.failure is None:
                 _log.error("%s is offline, something was done by half: %s", self.directory, error)
-                self.fail_alone(error)
+                self.take_offline_alone(error)
             raise self.offline() from error

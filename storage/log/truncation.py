@@ -19,11 +19,11 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams.files import File, Files
 from odradek.seams.values import value_class
 from odradek.storage.errors import CorruptRecords
+from odradek.storage.log.batch_scan import headers
 from odradek.storage.log.epochs import EpochStart
-from odradek.storage.log.names import CLEANED, LOG
+from odradek.storage.log.file_names import CLEANED, LOG
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log.read import Tip
-from odradek.storage.log.scan import headers
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
@@ -31,7 +31,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 @value_class
-class Beginning:
+class EmptyLogStart:
     """How an empty log begins: where, and what is known of the time before, which lies in another tier
     (KIP-405) from `log_start_offset` on. `producers` None: nothing is known of any."""
 
@@ -41,7 +41,7 @@ class Beginning:
     producers: Sequence[ProducerEntry] | None = None
 
     @classmethod
-    def at(cls, offset: int) -> Beginning:
+    def at(cls, offset: int) -> EmptyLogStart:
         """Nothing lies before it."""
         return cls(offset, offset)
 
@@ -77,13 +77,13 @@ def truncate_to(log: LogState, offset: int) -> None:
     offset = max(_end_before(segment, position), min(offset, log.log_start_offset))
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
-    with log.all_or_offline():
+    with log.offline_on_failure():
         log.tip = Tip(offset, segment, position)
         with log.replacing():
             log.high_watermark = min(log.high_watermark, offset)
             log.highest_copied_offset = min(log.highest_copied_offset, offset - 1)
             log.segment_list.replace(segments[: number + 1])
-            log.starts_at(min(log.log_start_offset, offset))
+            log.set_log_start(min(log.log_start_offset, offset))
             _set_aside(log, segments[number + 1 :], now_ms)
             for snapshot_offset in log.snapshots.offsets:
                 if snapshot_offset > offset:
@@ -92,12 +92,12 @@ def truncate_to(log: LogState, offset: int) -> None:
                 whole, segment = segment, _cut(log.files, segment, offset, position, now_ms)
                 log.segment_list.replace((*segments[:number], segment))
                 log.tip = Tip(offset, segment, position)
-                if log.on_cut is not None:
-                    log.on_cut(whole, segment, log.tip)
+                if log.on_truncated is not None:
+                    log.on_truncated(whole, segment, log.tip)
         segment.sync()
         log.files.sync_directory(log.directory)
         if producers.active:
-            log.rewind(producers, offset)
+            log.rebuild_producers_at(producers, offset)
         else:
             producers.reset(offset)
 
@@ -115,7 +115,7 @@ def _end_before(segment: Segment, position: int) -> int:
     return last
 
 
-def start_anew(log: LogState, beginning: Beginning) -> None:
+def truncate_fully(log: LogState, beginning: EmptyLogStart) -> None:
     """Delete everything; the log is empty, and goes on from `beginning`.
 
     1. The recovery point, not past where it goes on nor the old start, durably.
@@ -132,7 +132,7 @@ def start_anew(log: LogState, beginning: Beginning) -> None:
     now_ms = log.clock.wall_ms()
     producers = log.producers
     _lower_recovery_point(log, min(offset, log.log_start_offset))
-    with log.all_or_offline():
+    with log.offline_on_failure():
         with log.replacing():
             _set_aside(log, log.segment_list.all, now_ms)
             for snapshot_offset in log.snapshots.offsets:
@@ -144,8 +144,8 @@ def start_anew(log: LogState, beginning: Beginning) -> None:
             fresh = log.new_segment(offset)
             log.segment_list.replace((fresh,))
             log.tip = Tip(offset, fresh, 0)
-            log.starts_at(beginning.log_start_offset)
-            log.copies_unknown()
+            log.set_log_start(beginning.log_start_offset)
+            log.reset_highest_copied_offset()
             log.high_watermark = offset
         log.files.sync_directory(log.directory)
         producers.reset(offset, beginning.producers or (), now_ms=now_ms)
@@ -158,12 +158,12 @@ def _forget_epochs(log: LogState, offset: int) -> None:
         log.epochs.save()
     except OSError as error:
         log.epochs.restore(before)
-        raise log.io_failed(error, undone=True) from error
+        raise log.handle_io_error(error, undone=True) from error
 
 
 def _lower_recovery_point(log: LogState, offset: int) -> None:
     """Durably, or not at all: whoever tries again must find it high, or he would not write it down."""
-    log.is_touched = True
+    log.needs_clean_close = True
     before = log.cleaned_to, log.recovery_point
     if log.cleaned_to is not None:
         log.cleaned_to = min(log.cleaned_to, offset)

@@ -10,6 +10,7 @@ and records that do not decode are found out by their reader.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 
 from odradek.protocol.errors import CorruptBatch, DecompressesToMore, KafkaError
@@ -27,8 +28,15 @@ from odradek.protocol.records.batch import (
     UnsupportedMagic,
     batches,
 )
-from odradek.protocol.records.compression import NAMES, NONE
-from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES, build_batch, decode
+from odradek.protocol.records.compression import NAMES, NONE, decompress
+from odradek.protocol.records.records import (
+    MAX_DECOMPRESSED_BYTES,
+    build_batch,
+    decode,
+    read_varint,
+    read_varlong,
+)
+from odradek.seams.values import value_class
 from odradek.storage.errors import (
     CorruptRecords,
     InvalidRecord,
@@ -40,16 +48,81 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.config import INT64_MAX, LogConfig
 from odradek.storage.log.producers import read_marker
-from odradek.storage.log.skim import ALL, SKIMMED_AT_ONCE, Budget, skim
+
+
+class ValidationTooSlow(Exception):
+    """To look at these records would hold up the loop: that is for a thread."""
+
+
+@value_class
+class ScanBudget:
+    """How much is looked at in a batch: records, their bytes as they came, and as they are
+    decompressed. A few KiB of them may hold hundreds of MiB, and claim millions of records."""
+
+    records: int
+    bytes: int
+    decompressed_bytes: int
+    is_final: bool = False
+    """Whether what goes beyond it is refused; else it takes long."""
+
+    def check(self, batch: Batch) -> None:
+        """Raises ValidationTooSlow or RecordTooLarge, at which producers split a batch and try again."""
+        if batch.record_count > self.records:
+            raise self.exceeded(
+                f"a batch of {batch.record_count} records; where each is looked at, "
+                f"it can be {self.records}"
+            )
+        if batch.size - HEADER_SIZE > self.bytes:
+            raise self.exceeded(f"a batch of {batch.size} bytes whose records are looked at")
+
+    def exceeded(self, why: str) -> ValidationTooSlow | RecordTooLarge:
+        return RecordTooLarge(why) if self.is_final else ValidationTooSlow(why)
+
+
+ALL = ScanBudget(200_000, 1 << 31, 64 << 20, is_final=True)
+LOOP_BUDGET = ScanBudget(2_000, 256 << 10, 1 << 20)
+"""About 2 ms."""
+
+
+def scan_records(batch: Batch, budget: ScanBudget = ALL) -> Iterator[tuple[int, bool]]:
+    """Of each record its timestamp (as the producer set it) and whether it has a key.
+
+    Raises CorruptBatch if the records are not `record_count` that end with the batch, and what
+    `ScanBudget.check` does.
+    """
+    budget.check(batch)
+    body = batch.view[HEADER_SIZE:]
+    if batch.compression != NONE:
+        try:
+            data = bytes(decompress(batch.compression, body, budget.decompressed_bytes))
+        except DecompressesToMore as error:
+            raise budget.exceeded(error.message) from error
+    else:
+        data = bytes(body)
+    position, base = 0, batch.base_timestamp
+    try:
+        for _ in range(batch.record_count):
+            size, start = read_varint(data, position)
+            delta, at = read_varlong(data, start + 1)
+            _, at = read_varint(data, at)
+            yield base + delta, data[at] != 1  # a key of length -1
+            position = start + size
+            if size < 0 or position > len(data):
+                raise CorruptBatch(f"a record of {size} bytes, {len(data) - start} are left")
+    except IndexError:
+        raise CorruptBatch("a record is cut short") from None
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes after the last record")
+
 
 _RECORD_MIN_BYTES = 7
 _LENGTH_AT, _MAGIC_AT = 8, 16
 _LENGTH = Struct(">i")
 _LENGTH_MIN = 14
 """Of the shortest message there has ever been, magic 0's; what the length field counts of it."""
-_REWRITTEN = Budget(200_000, 1 << 31, MAX_DECOMPRESSED_BYTES, is_final=True)
+_REWRITTEN = ScanBudget(200_000, 1 << 31, MAX_DECOMPRESSED_BYTES, is_final=True)
 """Records that are decoded, and compressed again: as much of them as anybody can read."""
-_REWRITTEN_AT_ONCE = Budget(200, 64 << 10, 64 << 10)
+_REWRITTEN_AT_ONCE = ScanBudget(200, 64 << 10, 64 << 10)
 """About 2 ms."""
 
 
@@ -66,7 +139,7 @@ def check_produced(
     That is `records` itself, changed in place (LogAppendTime), or a new buffer where the topic's
     compression type differs from the batch's. Raises InvalidRecord, InvalidTimestamp,
     CorruptRecords, CorruptBatch, RecordTooLarge, RecordListTooLarge, UnsupportedCompression; `at_once`,
-    on the loop, TakesLong where that is for a thread, with nothing changed.
+    on the loop, ValidationTooSlow where that is for a thread, with nothing changed.
     """
     try:
         batch = Batch(records)
@@ -79,7 +152,7 @@ def check_produced(
         raise RecordTooLarge(
             f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}"
         )
-    if at_once and config.looks_at_records:
+    if at_once and config.inspects_records:
         _check_budgets(batch, config, from_client)
     batch.check()
     if from_client:
@@ -133,17 +206,17 @@ def _check_rest(batch: Batch, records: memoryview) -> None:
         raise InvalidRecord("exactly one record batch may be appended at once")
 
 
-def _budget(at_once: bool) -> Budget:
-    return SKIMMED_AT_ONCE if at_once else ALL
+def _budget(at_once: bool) -> ScanBudget:
+    return LOOP_BUDGET if at_once else ALL
 
 
 def _check_budgets(batch: Batch, config: LogConfig, from_client: bool) -> None:
-    """Raises TakesLong where the header says so: the thread will compute the CRC."""
+    """Raises ValidationTooSlow where the header says so: the thread will compute the CRC."""
     if _wanted_compression(batch, config) is not None:
         _REWRITTEN_AT_ONCE.check(batch)
     limits_age = config.message_timestamp_before_max_ms != INT64_MAX and not config.log_append_time
     if limits_age or (from_client and config.compact):
-        SKIMMED_AT_ONCE.check(batch)
+        LOOP_BUDGET.check(batch)
 
 
 def _check_client(batch: Batch, at_once: bool) -> None:
@@ -165,7 +238,7 @@ def _check_client(batch: Batch, at_once: bool) -> None:
         if batch.compression == NONE:
             raise InvalidRecord(f"{count} records in {body_bytes} bytes")
         if count > body_bytes:
-            for _ in skim(batch, _budget(at_once)):
+            for _ in scan_records(batch, _budget(at_once)):
                 pass
 
 
@@ -222,7 +295,7 @@ def _level(config: LogConfig, codec: str) -> int | None:
 
 
 def _check_keys(batch: Batch, at_once: bool) -> None:
-    found = skim(batch, _budget(at_once))
+    found = scan_records(batch, _budget(at_once))
     without = [index for index, (_, has_key) in enumerate(found) if not has_key]
     if without:
         raise InvalidRecord(
@@ -239,7 +312,7 @@ def _check_create_time(batch: Batch, config: LogConfig, now_ms: int, at_once: bo
         earliest = now_ms - before_max_ms
         outside = [
             (index, f"timestamp {timestamp} is not within [{earliest}, {latest}]")
-            for index, (timestamp, _) in enumerate(skim(batch, _budget(at_once)))
+            for index, (timestamp, _) in enumerate(scan_records(batch, _budget(at_once)))
             if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
         ]
         if outside:

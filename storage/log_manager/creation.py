@@ -29,7 +29,7 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.loading import Opener
+from odradek.storage.log_manager.loading import LogOpener
 from odradek.storage.log_manager.registry import LogRegistry, offline_reason
 
 
@@ -39,7 +39,7 @@ class Creation:
     def __init__(
         self,
         registry: LogRegistry,
-        opener: Opener,
+        opener: LogOpener,
         clock: Clock,
         offload: Offload,
         config_for: Callable[[str], LogConfig],
@@ -138,7 +138,7 @@ class Creation:
     ) -> PartitionLog:
         """Raises LogFailed and DiskFull, where the next directory may do better, NoDescriptors."""
         directory = home.directory
-        home.being_made += 1
+        home.pending_creations += 1
         self._estimate.taken(home, self._clock.monotonic())
         made = False
         try:
@@ -155,7 +155,7 @@ class Creation:
         else:
             made = True
         finally:
-            home.being_made -= 1
+            home.pending_creations -= 1
             if not made:
                 self._estimate.given_back(home)
         if directory.failed:

@@ -29,7 +29,7 @@ class Checkpointed(Protocol):
     @property
     def recovery_point(self) -> int: ...
     @property
-    def gaps_found_to(self) -> int: ...
+    def last_accepted_gap_end(self) -> int: ...
     @property
     def log_start_offset(self) -> int: ...
     @property
@@ -42,7 +42,7 @@ class Checkpointed(Protocol):
 # the gaps that it was found with has none: recovery is to find them again, and let them be.
 VALUES: Mapping[Checkpoint, Callable[[Checkpointed], int | None]] = {
     Checkpoint.RECOVERY_POINT: lambda log: (
-        log.recovery_point if log.recovery_point >= log.gaps_found_to else None
+        log.recovery_point if log.recovery_point >= log.last_accepted_gap_end else None
     ),
     Checkpoint.LOG_START: lambda log: log.log_start_offset or None,
     Checkpoint.HIGH_WATERMARK: lambda log: log.high_watermark,
@@ -60,12 +60,12 @@ class DirectoryLogs:
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.incoming: dict[TopicPartition, Checkpointed] = {}
+        self.incoming_logs: dict[TopicPartition, Checkpointed] = {}
         """Copies that are about to become logs of this directory."""
         self.moving_in: set[PartitionLog] = set()
         self.moving_out: set[PartitionLog] = set()
         """Logs of which a copy is being made here, or elsewhere: placement counts them there."""
-        self.being_made = 0
+        self.pending_creations = 0
         """Logs under way into this directory: placement counts them."""
         self.loaded = False
         """Whether every log in it was opened: without that there is no clean shutdown."""
@@ -82,7 +82,7 @@ class DirectoryLogs:
 
     @property
     def count(self) -> int:
-        return len(self.logs) + self.being_made + len(self.moving_in) - len(self.moving_out)
+        return len(self.logs) + self.pending_creations + len(self.moving_in) - len(self.moving_out)
 
     async def measure(self) -> Content:
         """What is in here by what its logs know; the loop goes on meanwhile."""
@@ -115,7 +115,7 @@ class DirectoryLogs:
                 self.directory.remove_checkpoint(kind)
             self.directory.files.sync_directory(self.directory.path)
 
-    def withhold(self, name: TopicPartition, directory: str) -> None:
+    def keep_offline(self, name: TopicPartition, directory: str) -> None:
         """It is in here, and not served."""
         self.unserved.setdefault(name, set()).add(directory)
 
@@ -139,7 +139,7 @@ class DirectoryLogs:
         value = VALUES[kind]
         at_start = self._at_start.get(kind, {})
         logs = self.logs.copy()  # by the loop
-        there: dict[TopicPartition, Checkpointed] = {**self.incoming.copy(), **logs}
+        there: dict[TopicPartition, Checkpointed] = {**self.incoming_logs.copy(), **logs}
         offsets = {
             name: at_start[name]
             for name in self.unserved.copy()

@@ -73,7 +73,7 @@ class Found:
     unknown: list[str] = field(default_factory=list)
 
 
-def sort_out(found: Iterable[str]) -> Found:
+def classify_directories(found: Iterable[str]) -> Found:
     """By their names alone; Kafka's metadata log is in none of the lists."""
     result = Found()
     for name in found:
@@ -99,7 +99,7 @@ def sort_out(found: Iterable[str]) -> Found:
 
 
 @value_class
-class Survey:
+class DirectoryScan:
     """What one directory's start needs to know."""
 
     mark: CleanMark | None
@@ -114,11 +114,11 @@ class Survey:
     def clean(self) -> bool:
         return self.mark is not None
 
-    def without_checkpoints(self) -> Survey:
+    def without_checkpoints(self) -> DirectoryScan:
         """For a log that they say nothing of: they are of another one that had its name."""
         return replace(self, recovery_points={}, log_starts={}, high_watermarks={}, cleaned_to={})
 
-    def gaps_to(self, name: TopicPartition, *, compact: bool) -> int:
+    def accepted_gaps_end(self, name: TopicPartition, *, compact: bool) -> int:
         """Up to where gaps between segments are no loss to a log's recovery: what a cleaner has come to is
         below the recovery point. Where that is lost, or the log came from elsewhere, one that is or was
         compacted may have them anywhere."""
@@ -127,16 +127,18 @@ class Survey:
         return ANYWHERE if compact or name in self.cleaned_to else 0
 
 
-def survey(files: Files, home: DirectoryLogs) -> Survey:
+def survey(files: Files, home: DirectoryLogs) -> DirectoryScan:
     """Take the clean mark, read the checkpoints, sort out the rest. Raises OSError."""
     directory = home.directory
     mark = directory.take_clean_mark()
     there = files.list(directory.path)
-    found = sort_out(name for name in there if _may_be_directory(files, directory.path / name))
+    found = classify_directories(
+        name for name in there if _may_be_directory(files, directory.path / name)
+    )
     if TRIAL_NAME in there:
         files.remove(directory.path / TRIAL_NAME)
     _tell(directory.path, found)
-    return Survey(
+    return DirectoryScan(
         mark,
         found,
         home.read_checkpoint(Checkpoint.RECOVERY_POINT),
@@ -165,30 +167,30 @@ def _tell(path: Path, found: Found) -> None:
             log.warning("in %s, %d directories %s: %s", path, len(which), what, shown)
 
 
-def agreed_epoch(marks: Sequence[CleanMark | None], directories: int) -> int:
+def common_broker_epoch(marks: Sequence[CleanMark | None], directories: int) -> int:
     """The broker epoch that the marks of all directories name; -1 where one is missing or differs."""
     found = {mark.broker_epoch if mark is not None else None for mark in marks}
     epoch = found.pop() if len(found) == 1 and len(marks) == directories else None
     return -1 if epoch is None else epoch
 
 
-class Damaged(NamedTuple):
+class LogLoadFailure(NamedTuple):
     """A log that is there and cannot be opened."""
 
     reason: str
 
 
-def _damaged(path: Path, error: Exception) -> Damaged:
+def _damaged(path: Path, error: Exception) -> LogLoadFailure:
     expected = isinstance(error, (CorruptMetadata, KafkaError, OSError))
     log.error("%s is offline: %s", path, error, exc_info=None if expected else error)
-    return Damaged(f"{path} could not be opened: {error}")
+    return LogLoadFailure(f"{path} could not be opened: {error}")
 
 
-Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | Damaged], Awaitable[None]]
+Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | LogLoadFailure], Awaitable[None]]
 
 
 @value_class
-class Opener:
+class LogOpener:
     """Opens logs with what they all need."""
 
     files: Files
@@ -196,13 +198,13 @@ class Opener:
     entropy: Entropy
     on_failure: Callable[[PartitionLog, OSError], None]
     on_full: Callable[[PartitionLog, OSError], None]
-    on_failed_alone: Callable[[PartitionLog], None]
+    on_log_failed: Callable[[PartitionLog], None]
     on_checkpoint_due: Callable[[PartitionLog], None]
     on_flush_due: Callable[[PartitionLog, int], None]
     producer_id_expiration_ms: Callable[[], int]
 
     def load(
-        self, home: DirectoryLogs, found: Survey, wanted: TopicPartition, config: LogConfig
+        self, home: DirectoryLogs, found: DirectoryScan, wanted: TopicPartition, config: LogConfig
     ) -> PartitionLog:
         """Open a log that is there, at the offsets the checkpoints know."""
         opened = PartitionLog.open(
@@ -219,11 +221,11 @@ class Opener:
             entropy=self.entropy,
             on_failure=self.on_failure,
             on_full=self.on_full,
-            on_failed_alone=self.on_failed_alone,
+            on_log_failed=self.on_log_failed,
             on_checkpoint_due=self.on_checkpoint_due,
             on_flush_due=self.on_flush_due,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
-            gaps_to=found.gaps_to(wanted, compact=config.compact),
+            accepted_gaps_end=found.accepted_gaps_end(wanted, compact=config.compact),
         )
         opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
         opened.is_checkpointed = wanted in found.recovery_points
@@ -254,7 +256,7 @@ class Opener:
                 entropy=self.entropy,
                 on_failure=self.on_failure,
                 on_full=self.on_full,
-                on_failed_alone=self.on_failed_alone,
+                on_log_failed=self.on_log_failed,
                 on_checkpoint_due=self.on_checkpoint_due,
                 on_flush_due=self.on_flush_due,
                 producer_id_expiration_ms=self.producer_id_expiration_ms,
@@ -272,20 +274,20 @@ class Opener:
         self.files.sync_directory(path.parent)
 
 
-class Loading:
+class DirectoryLoader:
     """One directory's logs, opened by a few workers at once (num.recovery.threads.per.data.dir)."""
 
     def __init__(
         self,
         home: DirectoryLogs,
-        opener: Opener,
+        opener: LogOpener,
         offload: Offload,
         config_for: Callable[[str], LogConfig],
         workers: int,
     ) -> None:
         self.home = home
         self.opener = opener
-        self.surveyed: Survey | None = None
+        self.scan_result: DirectoryScan | None = None
         """None until `survey`, and where the directory cannot be read."""
         self.exhausted: Exception | None = None
         """The process ran out of descriptors: not the directory's fault, and no way to start."""
@@ -295,17 +297,17 @@ class Loading:
 
     @property
     def found(self) -> Found:
-        return Found() if self.surveyed is None else self.surveyed.found
+        return Found() if self.scan_result is None else self.scan_result.found
 
     @property
     def mark(self) -> CleanMark | None:
-        return None if self.surveyed is None else self.surveyed.mark
+        return None if self.scan_result is None else self.scan_result.mark
 
     async def survey(self) -> None:
         """See what is there. A failure of the disk takes the directory offline."""
         directory = self.home.directory
         try:
-            self.surveyed = await self._offload.run(
+            self.scan_result = await self._offload.run(
                 survey, self.opener.files, self.home, lane=directory.lane
             )
         except OutOfDescriptors as error:
@@ -317,9 +319,9 @@ class Loading:
         """Open what was found; `adopt` gets each log on the loop. A failure of the disk takes the
         directory offline, damage of one log only that."""
         directory = self.home.directory
-        if self.surveyed is None:
+        if self.scan_result is None:
             return
-        await self._open_all(self.surveyed, adopt)
+        await self._open_all(self.scan_result, adopt)
         if directory.failed or self.exhausted is not None:
             return
         self.home.loaded = True
@@ -333,9 +335,9 @@ class Loading:
     ) -> None:
         """Give a move's copy the partition's name, durably, then open it: as after a crash, whatever mark the
         directory had, and by the checkpoints if they are its own. Waits for a descriptor; else as `open`."""
-        assert self.surveyed is not None
+        assert self.scan_result is not None
         home, files = self.home, self.opener.files
-        known = self.surveyed if is_checkpointed else self.surveyed.without_checkpoints()
+        known = self.scan_result if is_checkpointed else self.scan_result.without_checkpoints()
         known, config = replace(known, mark=None), self._config_for(name.topic)
         old, new = home.directory.path / copy, home.directory.path_of(*name)
 
@@ -356,7 +358,7 @@ class Loading:
         await adopt(home, name, opened)
         home.loaded = True
 
-    async def _open_all(self, found: Survey, adopt: Adopt) -> None:
+    async def _open_all(self, found: DirectoryScan, adopt: Adopt) -> None:
         # A log to be scanned is a call of its own; cleanly closed ones cost less than a call does.
         size = CHUNK if found.clean else 1
         live = self.found.live
@@ -378,10 +380,10 @@ class Loading:
                 nursery.start_soon(work)
 
     def _open(
-        self, found: Survey, wanted: Sequence[tuple[TopicPartition, LogConfig]]
-    ) -> list[tuple[TopicPartition, PartitionLog | Damaged]]:
+        self, found: DirectoryScan, wanted: Sequence[tuple[TopicPartition, LogConfig]]
+    ) -> list[tuple[TopicPartition, PartitionLog | LogLoadFailure]]:
         """In a thread: as many as can be opened."""
-        opened: list[tuple[TopicPartition, PartitionLog | Damaged]] = []
+        opened: list[tuple[TopicPartition, PartitionLog | LogLoadFailure]] = []
         for name, config in wanted:
             each = self._try(name, partial(self.opener.load, self.home, found, name, config))
             if each is not None:
@@ -392,7 +394,7 @@ class Loading:
 
     def _try(
         self, name: TopicPartition, load: Callable[[], PartitionLog]
-    ) -> PartitionLog | Damaged | None:
+    ) -> PartitionLog | LogLoadFailure | None:
         """In a thread. None: what went wrong with the disk is told to the directory, or the process is
         `exhausted`."""
         directory = self.home.directory

@@ -22,7 +22,7 @@ In which order things become durable:
   may be used again, and the removal is scheduled. A crash before the sync may bring the old name
   back: a stray again. One after it leaves a `-delete` directory, and a checkpoint entry at worst,
   which the end of the next load drops before any log of that name can be created.
-- load and close: `log_loading.py`, `log_closing.py`.
+- load and close: `loading.py`, `shutdown.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from odradek.seams.offload import Offload
 from odradek.seams.workers import Workers
 from odradek.storage.compaction.cleaners import Cleaners
 from odradek.storage.compaction.settings import CleanerSettings
-from odradek.storage.descriptors import run_to_its_end
+from odradek.storage.descriptors import run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
@@ -54,30 +54,29 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.truncation import Beginning
-from odradek.storage.log_manager import closing as log_closing
-from odradek.storage.log_manager import housekeeping as log_housekeeping
+from odradek.storage.log.truncation import EmptyLogStart
+from odradek.storage.log_manager import background_tasks, shutdown
 from odradek.storage.log_manager import loading as log_loading
-from odradek.storage.log_manager.adoption import Adoption
+from odradek.storage.log_manager.background_tasks import Flushing, Intervals
 from odradek.storage.log_manager.creation import Creation
+from odradek.storage.log_manager.deletion import DirectoryDeletion, LogRemoval
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.flushing import Flushing
-from odradek.storage.log_manager.housekeeping import Intervals
+from odradek.storage.log_manager.loaded_logs import LoadedLogs
 from odradek.storage.log_manager.registry import (
     IsStray,
     LogRegistry,
-    Offline,
-    nothing_is_stray,
+    OfflineLog,
+    no_stray_logs,
     offline_reason,
 )
-from odradek.storage.log_manager.removal import Removals, TakingAway
 from odradek.storage.moving.leftovers import Leftovers
 from odradek.storage.moving.mover import Mover
 from odradek.storage.moving.settings import MoverSettings
 
+log = logging.getLogger(__name__)
+
 __all__ = ["Intervals", "LogManager"]
 
-log = logging.getLogger(__name__)
 
 Ts = TypeVarTuple("Ts")
 
@@ -103,7 +102,7 @@ class LogManager:
         config_for: Callable[[str], LogConfig],
         intervals: Callable[[], Intervals] = Intervals,
         on_failure: Callable[[LogDirectory, Sequence[PartitionLog]], None] | None = None,
-        on_failed_alone: Callable[[PartitionLog], None] | None = None,
+        on_log_failed: Callable[[PartitionLog], None] | None = None,
         workers: Workers | None = None,
         cleaner_settings: Callable[[], CleanerSettings] = CleanerSettings,
         mover_settings: Callable[[], MoverSettings] = MoverSettings,
@@ -112,7 +111,7 @@ class LogManager:
 
         What of `intervals` can change while the node runs is asked for when it is needed.
         `on_failure` is called on the loop when a directory went offline, with the logs that were
-        in it, `on_failed_alone` when a log did so by itself. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
+        in it, `on_log_failed` when a log did so by itself. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
         """
         self.directories = directories
         self.registry = LogRegistry(directories.all)
@@ -121,21 +120,21 @@ class LogManager:
         self.files = files
         self.clock = clock
         self.offload = offload
-        self.removals = Removals(files, clock, offload)
+        self.directory_deletion = DirectoryDeletion(files, clock, offload)
         self.config_of = config_for
         self._on_failure = on_failure
-        self._on_failed_alone = on_failed_alone
+        self._on_failed_alone = on_log_failed
         self.flushing = Flushing(self)
         self.cleaners = (
             None if workers is None else Cleaners(self, workers, entropy, cleaner_settings)
         )
-        self._opener = log_loading.Opener(
+        self._opener = log_loading.LogOpener(
             files,
             clock,
             entropy,
             on_failure=self.report,
             on_full=partial(self.report, undone=True),
-            on_failed_alone=self._failed_alone,
+            on_log_failed=self._failed_alone,
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
             producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
@@ -145,8 +144,14 @@ class LogManager:
         self._marks: list[CleanMark | None] = []
         self._exhausted: Exception | None = None
         self._creation = Creation(self.registry, self._opener, clock, offload, config_for)
-        self.taking_away = TakingAway(
-            self.registry, self.removals, files, clock, entropy, offload, self.mover.cancel
+        self.log_removal = LogRemoval(
+            self.registry,
+            self.directory_deletion,
+            files,
+            clock,
+            entropy,
+            offload,
+            self.mover.cancel,
         )
         self._token: trio.lowlevel.TrioToken | None = None
         for directory in directories.every:
@@ -184,7 +189,7 @@ class LogManager:
 
         Known after `load`, and only where every directory says so, and the same.
         """
-        return log_loading.agreed_epoch(self._marks, len(self.registry.every_home))
+        return log_loading.common_broker_epoch(self._marks, len(self.registry.every_home))
 
     def gauges(self) -> dict[str, int]:
         """Kafka's of `kafka.log:type=LogManager`, by name and, where there is one, `logDirectory`."""
@@ -201,11 +206,11 @@ class LogManager:
 
     # Start
 
-    async def load(self, is_stray: IsStray = nothing_is_stray) -> None:
+    async def load(self, is_stray: IsStray = no_stray_logs) -> None:
         """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
 
         Of a partition that is in several directories, those that the cluster does not have here are set
-        aside, as `set_aside_strays` does it, until one is left, or only such as it has. A disk that fails takes its directory offline, a log that makes no sense only itself. Raises
+        aside, as `rename_stray_logs` does it, until one is left, or only such as it has. A disk that fails takes its directory offline, a log that makes no sense only itself. Raises
         NoDirectory where there are too few file descriptors.
         """
         self._token = trio.lowlevel.current_trio_token()
@@ -215,7 +220,7 @@ class LogManager:
             for loading in loadings:
                 nursery.start_soon(loading.survey)
         await self._leftovers.judge(loadings)
-        adoption = Adoption(self.registry, self.offload, is_stray)
+        adoption = LoadedLogs(self.registry, self.offload, is_stray)
         async with trio.open_nursery() as nursery:
             for loading in loadings:
                 nursery.start_soon(self._load, loading, adoption)
@@ -223,7 +228,7 @@ class LogManager:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
         for home, stray in adoption.strays:
             name = TopicPartition(stray.topic, stray.partition)
-            await self.taking_away.set_aside_found(home, name, [str(name)], stray)
+            await self.log_removal.rename_found_to_stray(home, name, [str(name)], stray)
         await self._leftovers.see_to()
         log.info(
             "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
@@ -234,15 +239,15 @@ class LogManager:
     async def promote_moved(
         self,
         is_elsewhere: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False,
-        is_stray: IsStray = nothing_is_stray,
+        is_stray: IsStray = no_stray_logs,
     ) -> None:
         """After `load`, once the cluster's metadata is known and strays were set aside: replicas whose swap
         a crash cut short are served from where they were moved to (J-14), unless `is_elsewhere(replica,
         topic id)`. Copies of other topics than the cluster has here are set aside, too."""
         await self._leftovers.promote(is_elsewhere, is_stray)
 
-    def _loading(self, home: DirectoryLogs) -> log_loading.Loading:
-        return log_loading.Loading(
+    def _loading(self, home: DirectoryLogs) -> log_loading.DirectoryLoader:
+        return log_loading.DirectoryLoader(
             home,
             self._opener,
             self.offload,
@@ -250,7 +255,7 @@ class LogManager:
             self.intervals().recovery_threads_per_directory,
         )
 
-    async def _load(self, loading: log_loading.Loading, adoption: Adoption) -> None:
+    async def _load(self, loading: log_loading.DirectoryLoader, adoption: LoadedLogs) -> None:
         home = loading.home
         await loading.open(adoption.adopt)
         self._marks.append(loading.mark)
@@ -258,12 +263,14 @@ class LogManager:
         if home.directory.failed:
             for name in loading.found.live:
                 if name not in self.registry.logs:
-                    self.registry.offline[name] = Offline(offline_reason(home.directory), None)
+                    self.registry.offline[name] = OfflineLog(offline_reason(home.directory), None)
             return
         for directory_name in loading.found.deleted:
             path = home.directory.path / directory_name
             topic = names.parse(directory_name).topic_partition.topic
-            self.removals.schedule(home.directory, path, self.config_of(topic).file_delete_delay_ms)
+            self.directory_deletion.schedule(
+                home.directory, path, self.config_of(topic).file_delete_delay_ms
+            )
 
     # Creating
 
@@ -292,10 +299,10 @@ class LogManager:
             directory_id=directory_id,
         )
 
-    async def take_topic_id(self, which: PartitionLog, topic_id: UUID) -> None:
-        """See `PartitionLog.take_topic_id`. Raises LogFailed, DiskFull."""
-        async with self.registry.maintaining(which) as home:
-            await self.offload.run(which.take_topic_id, topic_id, lane=home.directory.lane)
+    async def assign_topic_id(self, which: PartitionLog, topic_id: UUID) -> None:
+        """See `PartitionLog.assign_topic_id`. Raises LogFailed, DiskFull."""
+        async with self.registry.maintenance_lock_held(which) as home:
+            await self.offload.run(which.assign_topic_id, topic_id, lane=home.directory.lane)
 
     # Taking away
 
@@ -305,9 +312,9 @@ class LogManager:
         Those that are not here are skipped. After this returns the names can be used again. Raises
         LogFailed, after all others are done, if one is in a directory that is offline.
         """
-        await self.taking_away.delete(partitions)
+        await self.log_removal.delete(partitions)
 
-    async def set_aside_strays(self, is_stray: IsStray) -> list[TopicPartition]:
+    async def rename_stray_logs(self, is_stray: IsStray) -> list[TopicPartition]:
         """Rename to `-stray`, and close, the logs that the cluster does not assign to this node.
 
         They are kept: a directory that was offline while its topics were deleted and created anew
@@ -315,14 +322,14 @@ class LogManager:
         """
         logs = self.registry.logs
         strays = [name for name, each in logs.items() if is_stray(name, each.topic_id)]
-        await self.taking_away.set_aside(strays)
+        await self.log_removal.rename_to_stray(strays)
         return strays
 
-    async def set_aside(self, name: TopicPartition) -> None:
-        """As `set_aside_strays`, all that is here of a partition, served or not: its name is another
+    async def rename_to_stray(self, name: TopicPartition) -> None:
+        """As `rename_stray_logs`, all that is here of a partition, served or not: its name is another
         topic's by now. What can't be renamed stays, and goes on being in the way."""
-        await self.taking_away.set_aside([name])
-        await self.taking_away.set_aside_unserved(name)
+        await self.log_removal.rename_to_stray([name])
+        await self.log_removal.rename_unserved_to_stray(name)
 
     # Flushing
 
@@ -331,7 +338,7 @@ class LogManager:
 
         Raises LogFailed, DiskFull.
         """
-        async with self.registry.maintaining(which) as home:
+        async with self.registry.maintenance_lock_held(which) as home:
             if which.recovery_point < up_to:
                 await self.offload.run(which.flush, lane=home.directory.lane)
             which.flushed()
@@ -347,21 +354,21 @@ class LogManager:
         is made unless it raises. From then on the caller sees to it that nothing is appended. Raises
         what `begin` does, LogFailed, DiskFull.
         """
-        async with self.registry.maintaining(which) as home:
+        async with self.registry.maintenance_lock_held(which) as home:
             begin()
             before = which.log_start_offset
             await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
             await self._started_lower(which, home, before)
 
-    async def start_anew(
-        self, which: PartitionLog, beginning: Beginning, *, begin: Callable[[], None] = _now
+    async def truncate_fully(
+        self, which: PartitionLog, beginning: EmptyLogStart, *, begin: Callable[[], None] = _now
     ) -> None:
-        """As `PartitionLog.start_anew`; else as `truncate`. The checkpoint of where the log starts comes
+        """As `PartitionLog.truncate_fully`; else as `truncate`. The checkpoint of where the log starts comes
         last. Raises what `begin` does, LogFailed."""
-        async with self.registry.maintaining(which) as home:
+        async with self.registry.maintenance_lock_held(which) as home:
             begin()
             before = which.log_start_offset
-            await self.offload.run(which.start_anew, beginning, lane=home.directory.lane)
+            await self.offload.run(which.truncate_fully, beginning, lane=home.directory.lane)
             await self._started_lower(which, home, before)
         if beginning.log_start_offset != beginning.offset:
             await self.checkpoint((Checkpoint.LOG_START,), home.directory)
@@ -373,7 +380,7 @@ class LogManager:
             return
         write, lane = partial(home.write_checkpoints, (Checkpoint.LOG_START,)), home.directory.lane
         try:
-            await run_to_its_end(self.clock, self.offload, write, lane=lane)
+            await run_retrying_descriptors(self.clock, self.offload, write, lane=lane)
         except OSError as error:
             home.directory.report(error)
 
@@ -410,7 +417,7 @@ class LogManager:
     def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:
         """An operation on a log met an I/O error. From any thread."""
         if error.errno in ODD:
-            which.io_failed(error)
+            which.handle_io_error(error)
             return
         home = self.registry.every_home.get(which.directory.parent)
         if home is not None:
@@ -476,7 +483,7 @@ class LogManager:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Housekeeping, until cancelled: retention, flushes, checkpoints, removal of the deleted."""
-        await log_housekeeping.run(self, task_status=task_status)
+        await background_tasks.run(self, task_status=task_status)
 
     async def close(self, *, broker_epoch: int = -1) -> None:
         """Flush, snapshot and close all logs, write the checkpoints, and the clean mark last.
@@ -492,4 +499,4 @@ class LogManager:
 
     async def _close(self, home: DirectoryLogs, broker_epoch: int) -> None:
         workers = self.intervals().recovery_threads_per_directory
-        await log_closing.close(home, self.offload, workers, broker_epoch=broker_epoch)
+        await shutdown.close(home, self.offload, workers, broker_epoch=broker_epoch)

@@ -25,7 +25,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 
 
-class Offline(NamedTuple):
+class OfflineLog(NamedTuple):
     """A log that is here and cannot be served; whose it is, as far as is known."""
 
     reason: str
@@ -37,7 +37,7 @@ IsStray = Callable[[TopicPartition, UUID | None], bool]
 it is."""
 
 
-def nothing_is_stray(name: TopicPartition, topic_id: UUID | None) -> bool:
+def no_stray_logs(name: TopicPartition, topic_id: UUID | None) -> bool:
     return False
 
 
@@ -52,7 +52,7 @@ class LogRegistry:
         self.preferred: dict[TopicPartition, Path] = {}
         """Where replicas that are not here yet are to be created (J-03)."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.offline: dict[TopicPartition, Offline] = {}
+        self.offline: dict[TopicPartition, OfflineLog] = {}
         self._busy: dict[TopicPartition, trio.Event] = {}
 
     # What there is
@@ -77,7 +77,7 @@ class LogRegistry:
         return self.every_home[log.directory.parent]
 
     @asynccontextmanager
-    async def maintaining(self, log: PartitionLog) -> AsyncIterator[DirectoryLogs]:
+    async def maintenance_lock_held(self, log: PartitionLog) -> AsyncIterator[DirectoryLogs]:
         """Hold `maintenance` of the directory that the log is in: it may move while that is awaited."""
         while True:
             home = self.home_of(log)
@@ -110,7 +110,7 @@ class LogRegistry:
         """It can be served no longer: every later call of it raises LogFailed."""
         log.fail(LogFailed(reason))
         self.logs.pop(name, None)
-        self.offline[name] = Offline(reason, log.topic_id)
+        self.offline[name] = OfflineLog(reason, log.topic_id)
 
     def drop(self, directory: LogDirectory) -> list[PartitionLog]:
         """Fence all logs of a directory that failed; which those were."""

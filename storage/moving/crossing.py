@@ -41,7 +41,7 @@ import trio
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import state_class
-from odradek.storage.descriptors import run_to_its_end
+from odradek.storage.descriptors import run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import SourceFailed, StorageError
@@ -99,7 +99,7 @@ class Crossing:
                 return await self._cross(source)
             finally:
                 self.which.on_appended = None
-                self.destination.incoming.pop(self.name, None)
+                self.destination.incoming_logs.pop(self.name, None)
 
     async def _cross(self, source: DirectoryLogs) -> Event:
         event = await self._prepare(source)
@@ -140,7 +140,7 @@ class Crossing:
             self.which.segment_list.active.prepare()
             await self._in_thread(destination, mirror.catch_up)
             await self._in_thread(destination, mirror.complete)
-            destination.incoming[self.name] = mirror
+            destination.incoming_logs[self.name] = mirror
             await self._in_thread(destination, destination.write_checkpoints)
             for tries in range(ROUNDS):
                 if mirror.is_close(min(TURN_BYTES << tries, TURN_BYTES_MAX)):
@@ -186,10 +186,10 @@ class Crossing:
         except OSError as error:
             source.directory.report(error)
             return Event.BEHIND if isinstance(error, OutOfDescriptors) else Event.SOURCE_FAILED
-        which.on_appended = partial(self._follow, source)
+        which.on_appended = partial(self._apply_to_producers, source)
         return None
 
-    def _follow(self, source: DirectoryLogs, data: memoryview) -> None:
+    def _apply_to_producers(self, source: DirectoryLogs, data: memoryview) -> None:
         """In an append, which is acknowledged once this returns: no start may take a copy without it
         for the log. Where it cannot be written to the copy, the source has its name back first."""
         try:
@@ -212,7 +212,7 @@ class Crossing:
             self.manager.files.rename(mirror.directory, path)
         except (OSError, StorageError, ValueError) as error:
             return self._judge(error, source)
-        which.on_appended = which.on_cut = None
+        which.on_appended = which.on_truncated = None
         relocation.switch(which, path, *mirror.handed_over(path))
         self.manager.registry.relocated(self.name, which, source, self.destination)
         return Event.SWITCHED
@@ -245,7 +245,7 @@ class Crossing:
         try:
             if not destination.directory.failed:
                 await self._in_thread(destination, destination.write_checkpoints)
-        except OSError as error:  # what `incoming` said of it is there
+        except OSError as error:  # what `incoming_logs` said of it is there
             destination.directory.report(error, undone=True)
         if destination.directory.failed:
             return
@@ -254,7 +254,7 @@ class Crossing:
         except OSError as error:
             source.directory.report(error, undone=True)
         delay_ms = self.which.config.file_delete_delay_ms
-        manager.removals.schedule(source.directory, aside, delay_ms)
+        manager.directory_deletion.schedule(source.directory, aside, delay_ms)
         manager.flushing.due(self.which, self.which.end_offset)
 
     # Helpers
@@ -264,7 +264,9 @@ class Crossing:
         manager, directory = self.manager, home.directory
         sync = partial(manager.files.sync_directory, directory.path)
         try:
-            await run_to_its_end(manager.clock, manager.offload, sync, lane=directory.lane)
+            await run_retrying_descriptors(
+                manager.clock, manager.offload, sync, lane=directory.lane
+            )
         except OSError as error:
             directory.fail(error)
 

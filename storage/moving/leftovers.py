@@ -29,10 +29,10 @@ from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import State, TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
-from odradek.storage.log_manager.adoption import Adoption
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.loading import Adopt, Loading
-from odradek.storage.log_manager.registry import IsStray, Offline
+from odradek.storage.log_manager.loaded_logs import LoadedLogs
+from odradek.storage.log_manager.loading import Adopt, DirectoryLoader
+from odradek.storage.log_manager.registry import IsStray, OfflineLog
 from odradek.storage.moving.startup import Decision, Left, Verdict, decide
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ class Leftovers:
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self._loadings: dict[Path, Loading] = {}
+        self._loadings: dict[Path, DirectoryLoader] = {}
         self._copies: dict[TopicPartition, list[_Copy]] = {}
         """Those that nothing was done about yet."""
-        self._withheld: dict[TopicPartition, Offline] = {}
+        self._withheld: dict[TopicPartition, OfflineLog] = {}
 
-    async def judge(self, loadings: Sequence[Loading]) -> None:
-        """All directories that could be read were surveyed."""
+    async def judge(self, loadings: Sequence[DirectoryLoader]) -> None:
+        """All directories that could be read were scan_result."""
         self._loadings = {each.home.directory.path: each for each in loadings}
         live: defaultdict[TopicPartition, list[Path]] = defaultdict(list)
         left: defaultdict[TopicPartition, list[Left]] = defaultdict(list)
@@ -78,7 +78,7 @@ class Leftovers:
             for copy in self._copies[name]:
                 # With a log beside it the checkpoints are that one's.
                 if not copy.has_log and copy.left.directory not in live[name]:
-                    self._home_of(copy.left).withhold(name, copy.left.name)
+                    self._home_of(copy.left).keep_offline(name, copy.left.name)
 
     async def _sort_out(
         self, name: TopicPartition, left: Sequence[Left], live: Sequence[Path]
@@ -152,7 +152,7 @@ class Leftovers:
             reason = f"of {name} there is only {left.directory / left.name}"
             reason += " as yet" if verdict is Verdict.PROMOTE else ", and it may not be all of it"
             if name not in self._manager.registry.offline:
-                offline = self._withheld[name] = Offline(reason, topic_id)
+                offline = self._withheld[name] = OfflineLog(reason, topic_id)
                 self._manager.registry.offline[name] = offline
             log.warning("%s", reason)
 
@@ -166,7 +166,7 @@ class Leftovers:
         """Make the lone copies the logs that they are, unless `is_elsewhere(name, topic id)`: by the
         cluster's metadata the replica is in a directory that is none of this node's. Those that the cluster
         does not have here are set aside."""
-        adoption = Adoption(self._manager.registry, self._manager.offload, is_stray)
+        adoption = LoadedLogs(self._manager.registry, self._manager.offload, is_stray)
         for name, copies in self._copies.items():
             is_served = name in self._manager.registry.logs
             strays = [copy for copy in copies if is_served or is_stray(name, copy.topic_id)]
@@ -195,7 +195,7 @@ class Leftovers:
     async def _set_aside(self, name: TopicPartition, left: Left) -> None:
         home = self._home_of(left)
         if not home.directory.failed:
-            await self._manager.taking_away.set_aside_found(home, name, [left.name])
+            await self._manager.log_removal.rename_found_to_stray(home, name, [left.name])
 
     async def _promote(
         self, home: DirectoryLogs, name: TopicPartition, left: Left, adopt: Adopt
@@ -204,7 +204,7 @@ class Leftovers:
         for each in self._manager.registry.homes():
             # Of another topic, or it would be the copy's log
             if str(name) in each.unserved.get(name, ()):
-                await self._manager.taking_away.set_aside_found(each, name, [str(name)])
+                await self._manager.log_removal.rename_found_to_stray(each, name, [str(name)])
         if home.directory.failed:
             return
         loading = self._loadings[left.directory]

@@ -32,7 +32,7 @@ from contextlib import closing
 from odradek.seams.files import Files, Path
 from odradek.storage.errors import LogFailed, SourceFailed
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
-from odradek.storage.log.names import EPOCHS, LOG, METADATA, SNAPSHOT, file_name, offset_of
+from odradek.storage.log.file_names import EPOCHS, LOG, METADATA, SNAPSHOT, file_name, offset_of
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import format_metadata
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
@@ -87,7 +87,7 @@ class Mirror:
     def remaining_bytes(self) -> int:
         """What is to be copied yet, of the segments as they are now. Raises LogFailed, NoDescriptors."""
         known = {id(copy.source): copy.copied for copy in tuple(self._copies)}
-        return self.log.undisturbed(
+        return self.log.retry_if_files_replaced(
             lambda: sum(max(0, each.size - known.get(id(each), 0)) for each in self.log.segments)
         )
 
@@ -100,7 +100,7 @@ class Mirror:
             and self.remaining_bytes <= limit_bytes
         )
 
-    # What a checkpoint of the destination says of it (`DirectoryLogs.incoming`)
+    # What a checkpoint of the destination says of it (`DirectoryLogs.incoming_logs`)
 
     @property
     def recovery_point(self) -> int:
@@ -113,8 +113,8 @@ class Mirror:
         return min(synced_to, self._completed_to)
 
     @property
-    def gaps_found_to(self) -> int:
-        return self.log.gaps_found_to
+    def last_accepted_gap_end(self) -> int:
+        return self.log.last_accepted_gap_end
 
     @property
     def log_start_offset(self) -> int:
@@ -326,7 +326,7 @@ class Mirror:
         snapshots = ProducerSnapshots(self._files, directory, self.log.snapshots.offsets)
         return segments, snapshots, self._epochs, self.recovery_point
 
-    def park(self) -> None:
+    def rename_moved_for_kafka(self) -> None:
         """In a thread: leave a cleanly closed log of the finished segments. Raises OSError."""
         finished = list(itertools.takewhile(lambda copy: copy.is_finished, self._copies))
         for copy in self._copies[len(finished) :]:
@@ -343,7 +343,7 @@ class Mirror:
         self._files.sync_directory(self.directory)
 
     def park_unseen(self) -> None:
-        """In a thread: as `park`, for one that a crash left and nobody has looked at yet: none of it
+        """In a thread: as `rename_moved_for_kafka`, for one that a crash left and nobody has looked at yet: none of it
         is known to be right. Raises OSError."""
         for name in self._files.list(self.current):
             if name != METADATA:

@@ -21,7 +21,7 @@ import trio
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import state_class
-from odradek.storage.descriptors import RETRY_SECONDS, run_to_its_end
+from odradek.storage.descriptors import RETRY_SECONDS, run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
 from odradek.storage.errors import (
@@ -187,7 +187,7 @@ class Mover:
 
     def _add(self, move: Move) -> None:
         self._moves[move.name] = move
-        move.which.on_cut = move.mirror.cut
+        move.which.on_truncated = move.mirror.cut
         move.source.moving_out.add(move.which)
         move.destination.moving_in.add(move.which)
         log.info("moving %s", move)
@@ -322,7 +322,7 @@ class Mover:
     def _forget(self, move: Move) -> None:
         if move.state is not State.MOVED:
             move.mirror.close()
-        move.which.on_cut = None
+        move.which.on_truncated = None
         move.source.moving_out.discard(move.which)
         move.destination.moving_in.discard(move.which)
         if self._manager.cleaners is not None:
@@ -363,11 +363,13 @@ class Mover:
         aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
         rename = partial(_rename_copy, manager.files, copy, aside)
         try:
-            await run_to_its_end(manager.clock, manager.offload, rename, lane=directory.lane)
+            await run_retrying_descriptors(
+                manager.clock, manager.offload, rename, lane=directory.lane
+            )
         except OSError as error:
             directory.report(error, undone=True)
         else:
-            manager.removals.schedule(directory, aside, 0)
+            manager.directory_deletion.schedule(directory, aside, 0)
 
     async def park_all(self) -> None:
         """At a clean shutdown: copies become Kafka's `-future`, cleanly closed, and sources
@@ -378,25 +380,25 @@ class Mover:
                 move.apply(Event.BEHIND)
             move.apply(Event.DESTINATION_FAILED if failed else Event.STOP)
             await self._end(move)
-        await self._manager.removals.park(self._entropy)
+        await self._manager.directory_deletion.rename_moved_for_kafka(self._entropy)
 
     async def _park(self, move: Move) -> None:
         directory = move.destination.directory
         future = directory.path / names.future_name(*move.name, self._entropy.uuid())
         mirror = move.mirror
 
-        def park() -> None:
+        def rename_moved_for_kafka() -> None:
             if mirror.is_parked:
                 return
             if mirror.is_begun:
-                mirror.park()
+                mirror.rename_moved_for_kafka()
             else:
                 mirror.park_unseen()
             self._manager.files.rename(mirror.current, future)
             self._manager.files.sync_directory(directory.path)
 
         try:
-            await self._manager.offload.run(park, lane=directory.lane)
+            await self._manager.offload.run(rename_moved_for_kafka, lane=directory.lane)
         except (OSError, StorageError) as error:
             log.warning("the copy of %s could not be closed cleanly: %s", move, error)
             if isinstance(error, OSError):

@@ -15,7 +15,8 @@ import threading
 
 from odradek.seams.files import File, Files, FileSlice, Path
 from odradek.storage.errors import SourceFailed
-from odradek.storage.log.names import (
+from odradek.storage.log.batch_scan import headers
+from odradek.storage.log.file_names import (
     LOG,
     OFFSET_INDEX,
     SEGMENT_FILES,
@@ -25,9 +26,8 @@ from odradek.storage.log.names import (
 )
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.read import Tip
-from odradek.storage.log.scan import headers
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.segment_handles import SegmentHandles
+from odradek.storage.log.segment_files import SegmentHandles
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 

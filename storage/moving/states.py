@@ -62,7 +62,7 @@ class Action(Enum):
     FINISH = "finish"
     DISCARD = "discard"
     LEAVE = "leave"
-    PARK = "park"
+    PARK = "rename_moved_for_kafka"
     WAIT = "wait"
     IGNORE = "ignore"
 

@@ -112,7 +112,9 @@ def open_segment_to_copy(log: PartitionLog, sealed: CandidateSegment) -> Segment
             if pinned is not None:
                 pinned.file.unpin()
             if generation == log.generation:
-                raise (log.io_failed(error) if isinstance(error, OSError) else error) from error
+                raise (
+                    log.handle_io_error(error) if isinstance(error, OSError) else error
+                ) from error
             continue
         if generation == log.generation:
             return opened

@@ -31,7 +31,7 @@ from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
-from odradek.storage.log.names import DELETED
+from odradek.storage.log.file_names import DELETED
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteResourceNotFound,

@@ -24,7 +24,7 @@ from odradek.protocol.records.batch import HEADER_SIZE, NO_TIMESTAMP, Batch
 from odradek.protocol.records.records import decode_lazily
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteNotReady, RemoteResourceNotFound
 from odradek.storage.tiered.index_lookup import lookup_offset, lookup_timestamp
 from odradek.storage.tiered.leader_epoch_lineage import is_within, with_records

@@ -45,7 +45,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ("odradek.storage.log_manager.loading", "%s is offline: "): Cause.DISK,
     ("odradek.storage.directories.directory", "log directory %s is offline: "): Cause.DISK,
     ("odradek.storage.directories.shortage", "log directory %s is full"): Cause.DISK,
-    ("odradek.storage.log_manager.closing", "%s is not closed cleanly: "): Cause.DISK,
+    ("odradek.storage.log_manager.log_manager", "%s is not closed cleanly: "): Cause.DISK,
     (
         "odradek.storage.log_manager.log_manager",
         "%s was the last or the metadata directory: ",

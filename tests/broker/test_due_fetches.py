@@ -27,7 +27,7 @@ from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, ConnectionLost
 from odradek.seams.selector import EachAlone
-from odradek.storage.log.reading import LogReads
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
 
 VERSION = 12
@@ -138,7 +138,7 @@ async def test_what_was_just_appended_is_not_looked_up(
         partition = await fetches.partition()
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.delattr(LogReads, "read")
+        monkeypatch.delattr(PartitionLog, "read")
         append(partition, batch())
         fetches.node.services.completable_fetches.respond()
         ((_, told),) = fetches.at_once[0].chosen

@@ -298,7 +298,7 @@ async def test_a_log_that_has_failed_before_its_replica_is_opened_is_lost(
             NODE,
             on_lost=lambda topic, index: lost.append(topic.name),
         )
-        (await logs.create("t", 0, ONE)).fail_alone(OSError(errno.EMFILE, "done by half"))
+        (await logs.create("t", 0, ONE)).take_offline_alone(OSError(errno.EMFILE, "done by half"))
         cluster.create("t", ONE)
         with pytest.raises(LogFailed):
             await cluster.table.get("t", None, 0)

@@ -11,8 +11,8 @@ import trio
 from odradek.broker.tiered import remote_fetch
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.files import Buffer
-from odradek.storage.log.partition_log import Origin, PartitionLog
-from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.remote_log_reader import RemoteRead
@@ -279,10 +279,13 @@ async def test_t35_a_reader_of_what_is_committed_hears_of_aborted_transactions()
         partition = stage.partitions[0]
         log = partition.log
         log.append_as_leader(
-            idempotent(7, 0, transactional=True), leader_epoch=0, now_ms=NOW_MS, guard=UNGUARDED
+            idempotent(7, 0, transactional=True),
+            leader_epoch=0,
+            now_ms=NOW_MS,
+            guard=VERIFICATION_DISABLED,
         )
         log.append_as_leader(
-            marker(7, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR
+            marker(7, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
         )
         log.advance_high_watermark(log.end_offset)
         await stage.fill(partition)

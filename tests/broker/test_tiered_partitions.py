@@ -29,10 +29,10 @@ async def tiered(on: Stage) -> None:
             log.roll()
     await on.follow(6)
     log.flush()
-    log.copied_to(1)
+    log.advance_highest_copied_offset(1)
     log.update_config(replace(log.config, local_retention_bytes=0))
     assert log.delete_expired(0) == 1
-    log.copied_to(3)
+    log.advance_highest_copied_offset(3)
 
 
 def told(respond: FetchedPartition) -> tuple[ErrorCode, int, int]:
@@ -123,7 +123,7 @@ async def test_what_is_copied_is_not_known_at_once() -> None:
     """As Kafka: a new leader knows no offset to begin with, unless all of the log is on its disk."""
     async with stage() as on:
         await tiered(on)
-        on.partition.log.copies_unknown()
+        on.partition.log.reset_highest_copied_offset()
         assert await list_offset(on, LATEST_TIERED) == (-1, -1)
         assert await list_offset(on, PENDING_UPLOAD) == (-1, -1)
         on.partition.delete_before(4, "test")
@@ -154,7 +154,7 @@ async def test_t41_epochs_of_what_left_the_disk_are_known() -> None:
             log.roll()
         await on.follow(3, epoch=EPOCH + 2)
         log.flush()
-        log.copied_to(2)
+        log.advance_highest_copied_offset(2)
         log.update_config(replace(log.config, local_retention_bytes=0))
         assert log.delete_expired(0) == 3
         ends = {EPOCH: 1, EPOCH + 1: 2, EPOCH + 2: 3}

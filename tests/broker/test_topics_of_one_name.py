@@ -66,7 +66,7 @@ async def test_what_moves_while_it_becomes_a_topics_is_not_the_next_ones(
     async with world.running(housekeeping=True) as logs:
         (log,) = logs.logs()
         await logs.mover.move(TopicPartition("t", 0), B)
-        await logs.take_topic_id(log, ONE)
+        await logs.assign_topic_id(log, ONE)
         append(log, "old")
         while logs.mover.moves():
             await clock.run_for(1)
@@ -95,7 +95,7 @@ async def test_a_directory_that_comes_back_with_the_old_topic_has_a_stray(
     logs = world.manager()
     await logs.load(lambda name, topic_id: topic_id != known)
     assert len(logs.logs()) == 1
-    await logs.set_aside_strays(lambda name, topic_id: topic_id != known)
+    await logs.rename_stray_logs(lambda name, topic_id: topic_id != known)
     served = {ONE: [["old"]], TWO: [["new"]], THREE: []}[known]
     assert [contents(each) for each in logs.logs()] == served
     strays = [name for path in (A, B) for name in world.names(path) if name.endswith("-stray")]

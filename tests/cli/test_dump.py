@@ -24,7 +24,7 @@ from odradek.protocol.schemas.group_records import (
 from odradek.protocol.schemas.metadata_records import TopicRecord
 from odradek.protocol.schemas.transaction_records import TransactionLogKey, TransactionLogValue
 from odradek.storage.log.producer_snapshots import encode_snapshot
-from odradek.storage.log.producers import KeptBatch, ProducerEntry
+from odradek.storage.log.producers import BatchMetadata, ProducerEntry
 
 T0 = 1_700_000_000_000
 BASE = "00000000000000000000"
@@ -334,7 +334,7 @@ def _long(value: int) -> bytes:
 
 def test_producer_snapshots(dump: Dump, tmp_path: Path) -> None:
     entries = [
-        ProducerEntry(7, 1, 3, T0, 40, [KeptBatch(9, 44, 4, T0)]),
+        ProducerEntry(7, 1, 3, T0, 40, [BatchMetadata(9, 44, 4, T0)]),
         ProducerEntry(8, 0, -1, T0, -1, []),
     ]
     path = write(tmp_path, "00000000000000000045.snapshot", encode_snapshot(entries))

@@ -17,7 +17,7 @@ from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.log.index_builder import IndexBuilder
 from odradek.storage.log.producer_snapshots import encode_snapshot
-from odradek.storage.log.producers import KeptBatch, ProducerEntry
+from odradek.storage.log.producers import BatchMetadata, ProducerEntry
 
 T0 = 1_700_000_000_000
 FIRST, SECOND = 0, 60
@@ -71,7 +71,7 @@ def partition(root: Path) -> Path:
     (directory / name(SECOND, ".txnindex")).write_bytes(
         b"\x00\x00" + b"".join(value.to_bytes(8, "big") for value in (7, 80, 90, 91))
     )
-    producer = ProducerEntry(7, 0, 0, T0 + 50, -1, [KeptBatch(9, 89, 9, T0)])
+    producer = ProducerEntry(7, 0, 0, T0 + 50, -1, [BatchMetadata(9, 89, 9, T0)])
     (directory / name(91, ".snapshot")).write_bytes(encode_snapshot([producer]))
     (directory / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n2 70\n")
     (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg")

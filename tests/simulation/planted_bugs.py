@@ -158,7 +158,7 @@ def know_logs_by_their_names(patch: pytest.MonkeyPatch) -> None:
 
     async def set_aside(self: ReplicaManager) -> None:
         names = self._environment.metadata.image.topics_by_name
-        await self.logs.set_aside_strays(lambda name, topic_id: name.topic not in names)
+        await self.logs.rename_stray_logs(lambda name, topic_id: name.topic not in names)
 
     patch.setattr(PartitionTable, "_log_of", log_of)
     patch.setattr(ReplicaManager, "_set_aside_strays", set_aside)

@@ -12,8 +12,8 @@ from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.replication.partition.partition import Partition
 from odradek.replication.remote.partition_remover import DeletedTopics, TopicState
 from odradek.seams.files import Buffer
-from odradek.storage.log import expiry as local_expiry
 from odradek.storage.log import relocation
+from odradek.storage.log import retention as local_retention
 from odradek.storage.log.state import LogState
 from odradek.storage.tiered import remote_retention
 from odradek.storage.tiered.manifest import StoredObject
@@ -24,14 +24,14 @@ from odradek.storage.tiered.object_store import ObjectStoreStorage, _Counted
 
 def let_go_of_what_was_not_copied(patch: pytest.MonkeyPatch) -> None:
     """The disk's segments do not wait for their copies."""
-    honest = local_expiry.find_expired
+    honest = local_retention.find_expired
 
     def find(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("safe_to") is not None:
             kwargs["safe_to"] = 1 << 62
         return honest(*args, **kwargs)
 
-    patch.setattr(local_expiry, "find_expired", find)
+    patch.setattr(local_retention, "find_expired", find)
 
 
 def leave_what_others_began(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def begin_where_the_disk_does(patch: pytest.MonkeyPatch) -> None:
 
     def switch(log: LogState, *args: Any) -> None:
         honest(log, *args)
-        log.starts_at(log.segment_list.first.base_offset)
+        log.set_log_start(log.segment_list.first.base_offset)
 
     patch.setattr(relocation, "switch", switch)
 
@@ -79,7 +79,7 @@ def take_what_moves_for_copied(patch: pytest.MonkeyPatch) -> None:
 
     def switch(log: LogState, *args: Any) -> None:
         honest(log, *args)
-        log.copied_to(log.end_offset - 1)
+        log.advance_highest_copied_offset(log.end_offset - 1)
 
     patch.setattr(relocation, "switch", switch)
 

@@ -20,7 +20,7 @@ from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log_manager.log_manager import Intervals, LogManager
-from odradek.storage.log_manager.registry import IsStray, nothing_is_stray
+from odradek.storage.log_manager.registry import IsStray, no_stray_logs
 from odradek.storage.moving.settings import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
@@ -86,7 +86,7 @@ class World:
         self,
         *,
         housekeeping: bool = False,
-        is_stray: IsStray = nothing_is_stray,
+        is_stray: IsStray = no_stray_logs,
     ) -> AsyncIterator[LogManager]:
         """Started, and closed at the end."""
         manager = self.manager()

@@ -2,7 +2,7 @@
 
 One scripted life of a node with two directories, which an earlier one has closed cleanly, each with a plain log, a compacted one, one that is
 cut and one that is deleted and made anew, while housekeeping runs: appends, reads, rolls, flushes,
-checkpoints, retention, compaction, removals. It is run again and again, each time one operation of
+checkpoints, retention, compaction, directory_deletion. It is run again and again, each time one operation of
 one kind on B fails at another place: once, or from then on. Then:
 
 - nothing that was asked of A was refused, and A is online;

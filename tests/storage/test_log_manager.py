@@ -18,9 +18,9 @@ from odradek.storage.errors import DiskFull, InconsistentTopicId, LogFailed, NoD
 from odradek.storage.log import partition_metadata
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.loading import Adopt, Loading, Opener, Survey
+from odradek.storage.log_manager.loading import Adopt, DirectoryLoader, DirectoryScan, LogOpener
 from odradek.storage.log_manager.log_manager import Intervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_files import VirtualFiles
@@ -333,23 +333,23 @@ async def test_one_in_a_directory_that_fails_while_it_is_loaded_does_not_count(
     async with world.running() as logs:
         append(await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id), "there")
     world.files.make_directory(B / "t-0")
-    load, first_is_done = Opener.load, trio.Event()
-    open_all = Loading._open_all
+    load, first_is_done = LogOpener.load, trio.Event()
+    open_all = DirectoryLoader._open_all
 
-    def and_fail(opener: Opener, home: DirectoryLogs, *others: Any) -> PartitionLog:
+    def and_fail(opener: LogOpener, home: DirectoryLogs, *others: Any) -> PartitionLog:
         opened = load(opener, home, *others)
         if home.directory.path == B:
             home.directory.fail(OSError(errno.EIO, "its disk"))
         return opened
 
-    async def one_by_one(loading: Loading, found: Survey, adopt: Adopt) -> None:
+    async def one_by_one(loading: DirectoryLoader, found: DirectoryScan, adopt: Adopt) -> None:
         if (loading.home.directory.path == A) != is_last:
             await first_is_done.wait()
         await open_all(loading, found, adopt)
         first_is_done.set()
 
-    monkeypatch.setattr(Opener, "load", and_fail)
-    monkeypatch.setattr(Loading, "_open_all", one_by_one)
+    monkeypatch.setattr(LogOpener, "load", and_fail)
+    monkeypatch.setattr(DirectoryLoader, "_open_all", one_by_one)
     async with world.running() as logs:
         assert [contents(log) for log in logs.logs()] == [["there"]]
         assert logs.offline == ()
@@ -425,7 +425,7 @@ async def test_deletions_that_overlap_do_not_wait_for_each_other(world: World) -
                 nursery.start_soon(manager.delete, names[1], names[0])
                 nursery.start_soon(manager.delete, names[2], names[1])
         assert manager.logs() == ()
-        assert len(manager.removals) == 3
+        assert len(manager.directory_deletion) == 3
 
 
 async def test_a_deleted_log_makes_room_for_its_name_and_is_removed_later(
@@ -465,7 +465,7 @@ async def test_an_operator_may_remove_what_is_deleted_himself(
         await clock.run_for(62)
         assert fault.failed
         assert second not in world.names(A)
-        assert len(manager.removals) == 0
+        assert len(manager.directory_deletion) == 0
         assert len(manager.homes()) == 2
 
 
@@ -508,7 +508,7 @@ async def test_strays_are_closed_and_kept(world: World) -> None:
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "mine")
         append(await manager.create("u", 0, TWO), "whose?")
-        assert await manager.set_aside_strays(lambda name, topic_id: topic_id == TWO) == [("u", 0)]
+        assert await manager.rename_stray_logs(lambda name, topic_id: topic_id == TWO) == [("u", 0)]
         assert manager.get("u", 0) is None
         await manager.create("u", 0, THREE)
     assert any(name.startswith("u-0.") and name.endswith("-stray") for name in world.names(B))
@@ -914,7 +914,7 @@ async def test_what_somebody_else_made_durable_is_told_as_a_flush(
         log = await manager.create("t", 0, ONE)
         told: list[int] = []
         log.on_flushed = lambda: told.append(log.recovery_point)
-        async with manager.registry.maintaining(log):
+        async with manager.registry.maintenance_lock_held(log):
             append(log, "a")
             await clock.settle()
             log.flush()
@@ -952,7 +952,7 @@ async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_fi
             append(log, f"value {number}")
         await manager.flush(log, 6)
         await manager.checkpoint(RECOVERY_POINTS)
-        async with manager.registry.maintaining(log), trio.open_nursery() as nursery:
+        async with manager.registry.maintenance_lock_held(log), trio.open_nursery() as nursery:
             nursery.start_soon(manager.truncate, log, 4)
             await trio.testing.wait_all_tasks_blocked()
             assert log.end_offset == 6
@@ -960,7 +960,7 @@ async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_fi
         await manager.truncate(log, 4)
         assert contents(log) == [f"value {number}" for number in range(4)]
         assert "t 0 4" in world.read(A / RECOVERY)
-        await manager.start_anew(log, Beginning(9, 2))
+        await manager.truncate_fully(log, EmptyLogStart(9, 2))
         assert "t 0 2" in world.read(A / STARTS)
         assert (log.log_start_offset, log.end_offset) == (2, 9)
 
@@ -1082,7 +1082,7 @@ async def test_a_log_that_starts_lower_than_it_did_keeps_what_it_gets(
     log.delete_expired(T0)
     await manager.checkpoint([Checkpoint.LOG_START])
     if anew:
-        await manager.start_anew(log, Beginning.at(2))
+        await manager.truncate_fully(log, EmptyLogStart.at(2))
     else:
         await manager.truncate(log, 2)
     assert (log.log_start_offset, log.end_offset) == (2, 2)

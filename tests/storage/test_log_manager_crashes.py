@@ -319,7 +319,7 @@ async def test_a_new_log_has_nothing_of_an_unserved_one_of_its_name() -> None:
     async with world.running() as manager:
         (home,) = manager.homes()
         await manager.delete(TopicPartition("t", 0))
-        home.withhold(TopicPartition("t", 0), "t-0")
+        home.keep_offline(TopicPartition("t", 0), "t-0")
         home.write_checkpoints()
         assert world.read(A / Checkpoint.LOG_START.value) == "0\n1\nt 0 3\n"
         await manager.create("t", 0, TWO)
@@ -340,9 +340,9 @@ async def test_not_even_where_the_node_is_killed_before_the_next_checkpoint() ->
             append(old, f"{number}")
         old.flush()
         old.advance_log_start(3, "asked to")
-        b.incoming[TopicPartition("t", 0)] = old
+        b.incoming_logs[TopicPartition("t", 0)] = old
         b.write_checkpoints()
-        del b.incoming[TopicPartition("t", 0)]
+        del b.incoming_logs[TopicPartition("t", 0)]
         await manager.delete(TopicPartition("t", 0))
         new = await manager.create("t", 0, TWO, directory_id=b.directory.id)
         append(new, "new")

@@ -9,7 +9,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import batches
 from odradek.storage.log.producers import ProducerStates
-from odradek.storage.log.verifications import Guard
+from odradek.storage.log.transaction_verification import VerificationGuard
 
 
 class NotLeader(KafkaError):
@@ -45,13 +45,13 @@ class MemoryLog:
 
     def begin_verification(
         self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         return self.producers[partition].begin_verification(
             producer_id, producer_epoch, -1, adds_partitions=adds_partitions, now_ms=0
         )
 
     def append_in_transaction(
-        self, partition: int, batch: bytearray, now_ms: int, guard: Guard | None
+        self, partition: int, batch: bytearray, now_ms: int, guard: VerificationGuard | None
     ) -> int:
         return self._append(partition, batch, guard)
 
@@ -61,7 +61,11 @@ class MemoryLog:
         return self._append(partition, batch, version=transaction_version)
 
     def _append(
-        self, partition: int, batch: bytearray, guard: Guard | None = None, version: int = 0
+        self,
+        partition: int,
+        batch: bytearray,
+        guard: VerificationGuard | None = None,
+        version: int = 0,
     ) -> int:
         if self.fail_with is not None:
             raise self.fail_with

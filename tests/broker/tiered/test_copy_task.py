@@ -271,7 +271,7 @@ async def test_a_role_that_is_over_tells_the_log_nothing(clock: VirtualClock) ->
     async with tiered_world(clock) as world:
         world.fill(1)
         await world.pass_time(1)
-        world.log.copies_unknown()
+        world.log.reset_highest_copied_offset()
         with trio.CancelScope() as over:
             over.cancel()
             await update_highest_copied_offset(world.metadata, ID, world.log)
@@ -303,7 +303,7 @@ async def test_e15_what_an_unclean_leader_copied_hides_no_gap(clock: VirtualCloc
             append(world.log, "x" * 20, now_ms=clock.wall_ms(), epoch=0 if number < 3 else 1)
         await world.publish_copy(0, 5, broker=OTHER)
         await world.publish_copy(6, 8, (1, 6), broker=OTHER)
-        world.log.copies_unknown()
+        world.log.reset_highest_copied_offset()
         await world.pass_time()
         assert world.log.highest_copied_offset == 2
 

@@ -62,7 +62,7 @@ async def test_a_new_leader_goes_on_where_the_last_one_ended(clock: VirtualClock
         await world.pass_time()
         assert world.storage.calls == ["copy 0", "copy 3"]
         world.follow(3)
-        world.log.copies_unknown()
+        world.log.reset_highest_copied_offset()
         await world.pass_time()
         assert world.log.highest_copied_offset == 5
 

@@ -61,7 +61,7 @@ class MemoryLog:
             self.local_start = max(self.local_start, offset)
             self.epochs.truncate_from_start(offset)
 
-    def start_anew(
+    def truncate_fully(
         self, offset: int, start_offset: int | None = None, epochs: Sequence[EpochStart] = ()
     ) -> None:
         """Empty at `offset`; with a `start_offset`, what is before it is in the tier: the caller puts it

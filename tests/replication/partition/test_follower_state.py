@@ -142,7 +142,7 @@ def test_below_the_leader_s_start_it_starts_anew_there() -> None:
     change = stand.next_action()
     assert change == TruncateFullyAndStartAt(20)
     assert isinstance(change, TruncateFullyAndStartAt)
-    stand.log.start_anew(20)
+    stand.log.truncate_fully(20)
     stand.follower.changed(change)
     assert stand.next_action() == Fetch(EPOCH, 20, -1, 20)
 
@@ -183,7 +183,7 @@ def test_what_moved_to_the_tier_is_built_from_there() -> None:
     change = stand.next_action()
     assert change == BuildRemoteLogAuxState(EPOCH, 30, 4, 2)
     assert isinstance(change, BuildRemoteLogAuxState)
-    stand.log.start_anew(30)
+    stand.log.truncate_fully(30)
     stand.log.epochs.assign(4, 28)
     stand.follower.changed(change)
     assert stand.next_action() == Fetch(EPOCH, 30, 4, 30)
@@ -322,7 +322,7 @@ def test_errors_in_a_row_delay_for_longer_and_longer() -> None:
 def test_an_empty_log_begins_where_the_first_batch_does() -> None:
     """The leader's log starts within a batch: at 7, of a batch from 4 on."""
     stand = Stand(empty=True)
-    stand.log.start_anew(7)
+    stand.log.truncate_fully(7)
     question = stand.fetch()
     take = stand.follower.fetched(question, FetchResult(9, 7))
     assert take is not None
@@ -330,7 +330,7 @@ def test_an_empty_log_begins_where_the_first_batch_does() -> None:
     change = stand.next_action()
     assert change == TruncateFullyAndStartAt(4)
     assert isinstance(change, TruncateFullyAndStartAt)
-    stand.log.start_anew(4)
+    stand.log.truncate_fully(4)
     stand.follower.changed(change)
     again = stand.fetch()
     assert again == Fetch(EPOCH, 4, -1, 4)

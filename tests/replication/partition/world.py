@@ -143,7 +143,7 @@ class Node:
                 follower.changed(want)
             elif isinstance(want, TruncateFullyAndStartAt):
                 world.tell(f"{self.id} starts anew at {want.offset}")
-                self.log.start_anew(want.offset)
+                self.log.truncate_fully(want.offset)
                 follower.changed(want)
             elif isinstance(want, Fetch | QueryEpochEnd | QueryOffset):
                 self.asked, self.asked_ms = want, world.now_ms
@@ -163,7 +163,7 @@ class Node:
             return
         epochs = " ".join(f"{each.epoch}:{each.start_offset}" for each in state.epochs)
         world.tell(f"{self.id} goes on at {state.offset}, with epochs {epochs} from the tier")
-        log.start_anew(state.offset, state.start_offset, state.epochs)
+        log.truncate_fully(state.offset, state.start_offset, state.epochs)
         for offset in world.told_to_be_in_tier(self):
             log.records[offset] = world.in_tier(self, offset)
         self.follower.changed(change)

@@ -124,7 +124,7 @@ class Tier:
         self.metadata.topic.publish(
             RemoteLogSegmentMetadataUpdate(metadata.id, 1, 0, SegmentState.COPY_SEGMENT_FINISHED)
         )
-        log.copied_to(sealed.end_offset)
+        log.advance_highest_copied_offset(sealed.end_offset)
 
 
 def partition_of(log: PartitionLog) -> TopicIdPartition:

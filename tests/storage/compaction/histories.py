@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.partition_log import Origin, PartitionLog
-from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.model import Kept, Producers, kept
 from tests.storage.log.log_world import marker, read_batches
@@ -99,7 +99,7 @@ class History:
         data = build_batch(records, compression=self.rng.choice((0, 0, 1, 2, 3, 4)), **more)  # type: ignore[arg-type]
         now_ms = self.clock.wall_ms()
         self.log.append_as_leader(
-            memoryview(data), leader_epoch=self.epoch, now_ms=now_ms, guard=UNGUARDED
+            memoryview(data), leader_epoch=self.epoch, now_ms=now_ms, guard=VERIFICATION_DISABLED
         )
 
     def _end(self, producer: int) -> None:
@@ -112,7 +112,7 @@ class History:
         now_ms = self.clock.wall_ms()
         data = marker(producer, epoch, commit=self.rng.random() < 0.6, timestamp=now_ms)
         self.log.append_as_leader(
-            data, leader_epoch=self.epoch, now_ms=now_ms, origin=Origin.COORDINATOR
+            data, leader_epoch=self.epoch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
         )
 
 

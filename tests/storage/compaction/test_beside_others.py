@@ -30,10 +30,15 @@ from odradek.storage.compaction.one_pass import PRODUCERS_PER_STEP, Pass
 from odradek.storage.compaction.plan import Progress, Replacement
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.partition_log import AbortedTransaction, LogRead, Origin, PartitionLog
+from odradek.storage.log.partition_log import (
+    AbortedTransaction,
+    AppendOrigin,
+    LogRead,
+    PartitionLog,
+)
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
@@ -167,7 +172,7 @@ async def test_a_stray_that_is_set_aside_ends_the_pass(
     async with begun(world) as (manager, _):
 
         async def set_aside() -> None:
-            assert await manager.set_aside_strays(lambda name, topic_id: True)
+            assert await manager.rename_stray_logs(lambda name, topic_id: True)
 
         await interrupted(manager, set_aside, **where)
         assert manager.cleaners is not None
@@ -282,9 +287,9 @@ async def with_an_aborted_transaction(world: World) -> AsyncIterator[tuple[Clean
         log.roll()
         now_ms = world.clock.wall_ms()
         aborted = idempotent(7, 0, 3, transactional=True)
-        log.append_as_leader(aborted, leader_epoch=0, now_ms=now_ms, guard=UNGUARDED)
+        log.append_as_leader(aborted, leader_epoch=0, now_ms=now_ms, guard=VERIFICATION_DISABLED)
         log.append_as_leader(
-            marker(7, commit=False), leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR
+            marker(7, commit=False), leader_epoch=0, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
         )
         log.advance_high_watermark(log.end_offset)
         log.roll()

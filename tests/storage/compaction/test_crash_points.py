@@ -55,7 +55,7 @@ class Story:
 
 
 async def told(story: Story) -> list[Kept]:
-    """The story undisturbed: what is left in the end."""
+    """The story retry_if_files_replaced: what is left in the end."""
     async with story.world.running() as manager:
         after = await story.play(manager)
         story.syncs_after = story.world.files.syncs

@@ -12,9 +12,9 @@ from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch, decode
 from odradek.seams.files import Path
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
+from odradek.storage.log.partition_log import Appended, AppendOrigin, PartitionLog
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -72,7 +72,7 @@ class World:
     clock: VirtualClock = field(default_factory=VirtualClock)
     recovery_point: int = 0
     """What the log directory's checkpoint says."""
-    gaps_to: int = 0
+    accepted_gaps_end: int = 0
     log_start_offset: int = 0
     flush_due: list[int] = field(default_factory=list)
     failures: list[OSError] = field(default_factory=list)
@@ -95,7 +95,7 @@ class World:
             recovery_point=self.recovery_point,
             log_start_offset=self.log_start_offset,
             clean=clean,
-            gaps_to=self.gaps_to,
+            accepted_gaps_end=self.accepted_gaps_end,
             on_failure=lambda log, error: self.failures.append(error),
             on_checkpoint_due=self._lowered,
             on_flush_due=lambda log, offset: self.flush_due.append(offset),
@@ -109,11 +109,11 @@ class World:
             batch() if data is None else data,
             leader_epoch=epoch,
             now_ms=self.clock.wall_ms(),
-            **{"guard": UNGUARDED, **more},  # type: ignore[arg-type]
+            **{"guard": VERIFICATION_DISABLED, **more},  # type: ignore[arg-type]
         )
 
     def coordinate(self, data: memoryview, **more: object) -> Appended:
-        return self.append(data, origin=Origin.COORDINATOR, **more)
+        return self.append(data, origin=AppendOrigin.COORDINATOR, **more)
 
     def flush(self) -> None:
         self.log.flush()

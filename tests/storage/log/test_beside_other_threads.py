@@ -20,11 +20,11 @@ from odradek.protocol.records.batch import batches
 from odradek.seams.files import Buffer, File, Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log import index_builder, reading, state
-from odradek.storage.log.names import LOG, OFFSET_INDEX, TIME_INDEX
+from odradek.storage.log import index_builder, partition_log, state
+from odradek.storage.log.batch_scan import Located
+from odradek.storage.log.file_names import LOG, OFFSET_INDEX, TIME_INDEX
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.partition_log import LogRead, PartitionLog
-from odradek.storage.log.scan import Located
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.testing.virtual_clock import VirtualClock
@@ -159,13 +159,13 @@ def test_a_reader_waits_while_files_are_replaced(
     """It neither spins nor goes astray: it looks once all is in its place."""
     log.append_as_leader(batch(2, timestamps=0), leader_epoch=0, now_ms=0)
     looks: list[int] = []
-    real = reading.read_segments
+    real = partition_log.read_segments
 
     def counted(*args: object, **more: object) -> LogRead:
         looks.append(log.generation)
         return real(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "read_segments", counted)
+    monkeypatch.setattr(partition_log, "read_segments", counted)
     read = functools.partial(log.read, 2, 1000, limit=2)  # nothing there, so nothing pinned
     reader = threading.Thread(target=read)
     with log.replacing():

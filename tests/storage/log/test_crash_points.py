@@ -15,9 +15,9 @@ from odradek.seams.files import File, Path
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.producers import KeptBatch, ProducerEntry
+from odradek.storage.log.producers import BatchMetadata, ProducerEntry
 from odradek.storage.log.transaction_index import AbortedTransaction
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log.log_world import (
@@ -69,7 +69,7 @@ class Story:
         self.world.flush()
         self.durable = end
 
-    def become(self, config: LogConfig) -> None:
+    def replace_with(self, config: LogConfig) -> None:
         self.world.config = config
         self.log.update_config(config)
 
@@ -79,9 +79,11 @@ class Story:
             self.time += 1
             self.written.append(NOW_MS + self.time)
         history = tuple(EpochStart(e, max(0, 7 * e - 1)) for e in range((offset + 7) // 7))
-        entry = ProducerEntry(7, 0, -1, NOW_MS, -1, [KeptBatch(offset - 1, offset - 1, 0, NOW_MS)])
+        entry = ProducerEntry(
+            7, 0, -1, NOW_MS, -1, [BatchMetadata(offset - 1, offset - 1, 0, NOW_MS)]
+        )
         self.local_start = offset
-        self.log.start_anew(Beginning(offset, 0, history, [entry]))
+        self.log.truncate_fully(EmptyLogStart(offset, 0, history, [entry]))
 
     def truncate(self, offset: int) -> None:
         self.durable = min(self.durable, offset)
@@ -178,8 +180,8 @@ def leaving_for_the_remote_tier(story: Story) -> Iterator[None]:
     story.flush()
     story.log.advance_high_watermark(29)
     yield
-    story.become(TIERED)
-    story.log.copied_to(20)
+    story.replace_with(TIERED)
+    story.log.advance_highest_copied_offset(20)
     story.log.update_config(dataclasses.replace(TIERED, local_retention_bytes=0))
     story.local_start = 21
     assert story.log.delete_expired(NOW_MS) > 1
@@ -188,7 +190,7 @@ def leaving_for_the_remote_tier(story: Story) -> Iterator[None]:
     story.append(8)
     story.flush()
     story.local_start = 32
-    story.log.copied_to(31)
+    story.log.advance_highest_copied_offset(31)
     assert story.log.delete_expired(NOW_MS)
     story.log.remove_deleted(NOW_MS)
 
@@ -197,7 +199,7 @@ def going_on_behind_the_remote_tier(story: Story) -> Iterator[None]:
     """A follower's auxiliary state is installed (T-42), over a log that was there."""
     story.append(14)
     story.flush()
-    story.become(TIERED)
+    story.replace_with(TIERED)
     yield
     story.durable = 0
     story.behind(30)
@@ -208,7 +210,7 @@ def going_on_behind_the_remote_tier(story: Story) -> Iterator[None]:
 def cutting_below_the_disk(story: Story) -> Iterator[None]:
     story.append(14)
     story.flush()
-    story.become(TIERED)
+    story.replace_with(TIERED)
     story.behind(30)
     story.append(4)
     story.flush()

@@ -11,7 +11,7 @@ import pytest
 from odradek.protocol.records.batch import Batch
 from odradek.seams.files import OutOfDescriptors
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
-from odradek.storage.log.names import METADATA
+from odradek.storage.log.file_names import METADATA
 from odradek.storage.log.partition_metadata import read_topic_id
 from odradek.storage.log.segment import Segment
 from odradek.testing.virtual_disk import VirtualDisk
@@ -247,14 +247,14 @@ def test_a_log_is_a_topics_once_the_disk_says_so(code: int, told: type[Exception
     world.files.remove(DIRECTORY / METADATA)
     fault = world.disk.fail(f"*/{METADATA}*", code)
     with pytest.raises(told):
-        world.log.take_topic_id(TOPIC_ID)
+        world.log.assign_topic_id(TOPIC_ID)
     assert world.log.topic_id is None
     world.disk.heal(fault)
     if told is DiskFull:
-        world.log.take_topic_id(TOPIC_ID)
+        world.log.assign_topic_id(TOPIC_ID)
         assert read_topic_id(world.files, DIRECTORY) == world.log.topic_id == TOPIC_ID
     else:
-        assert raises_offline(lambda: world.log.take_topic_id(TOPIC_ID))
+        assert raises_offline(lambda: world.log.assign_topic_id(TOPIC_ID))
 
 
 def test_a_failed_sync_is_never_tried_again() -> None:

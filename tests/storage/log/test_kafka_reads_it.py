@@ -14,9 +14,9 @@ import pytest
 
 from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
-from odradek.storage.log.partition_log import Origin, PartitionLog
+from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
 from odradek.storage.log.producer_snapshots import decode_snapshot
-from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
 from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
 from tests.interop.kafka_tools import run_tool
@@ -69,11 +69,11 @@ def lived(directory: RealPath, seed: int) -> PartitionLog:
         count = rng.randint(1, 5)
         producer = rng.randint(0, 6)
         if producer == 0:
-            data, origin = batch(count, **more), Origin.CLIENT
+            data, origin = batch(count, **more), AppendOrigin.CLIENT
         elif producer in in_transaction and rng.random() < 0.4:
             in_transaction.remove(producer)
             data = marker(producer, commit=rng.random() < 0.5, timestamp=NOW_MS)
-            origin = Origin.COORDINATOR
+            origin = AppendOrigin.COORDINATOR
         else:
             transactional = producer > 3
             if transactional:
@@ -82,9 +82,9 @@ def lived(directory: RealPath, seed: int) -> PartitionLog:
                 producer, sequences[producer], count, transactional=transactional, **more
             )
             sequences[producer] += count
-            origin = Origin.CLIENT
+            origin = AppendOrigin.CLIENT
         log.append_as_leader(
-            data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin, guard=UNGUARDED
+            data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin, guard=VERIFICATION_DISABLED
         )
         if rng.random() < 0.02:
             log.flush()

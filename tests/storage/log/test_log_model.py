@@ -177,7 +177,7 @@ class LogModel(RuleBasedStateMachine):
         self.world.log.remove_deleted(NOW_MS + 10**9)
 
     @rule(offset=st.integers(0, 30))
-    def start_anew(self, offset: int) -> None:
+    def truncate_fully(self, offset: int) -> None:
         if offset > 3:  # rarely
             return
         self.world.log.truncate_fully_and_start_at(self.end + offset)

@@ -23,7 +23,12 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochEnd, EpochStart
-from odradek.storage.log.partition_log import Appended, Origin, PartitionLog, TimestampAndOffset
+from odradek.storage.log.partition_log import (
+    Appended,
+    AppendOrigin,
+    PartitionLog,
+    TimestampAndOffset,
+)
 from odradek.storage.log.transaction_index import AbortedTransaction
 from tests.storage.log.log_world import (
     DIRECTORY,
@@ -138,7 +143,7 @@ def test_a_raft_leader_brings_offsets_and_epochs(world: World) -> None:
     first.stamp(0, 3)
     second.stamp(2, 3)
     data = memoryview(bytearray(bytes(first.view) + bytes(second.view)))
-    assert world.append(data, epoch=3, origin=Origin.RAFT).last_offset == 2
+    assert world.append(data, epoch=3, origin=AppendOrigin.RAFT).last_offset == 2
     assert world.log.end_offset == 3
 
 

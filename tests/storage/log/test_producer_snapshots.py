@@ -14,7 +14,7 @@ from odradek.storage.log.producer_snapshots import (
     decode_snapshot,
     encode_snapshot,
 )
-from odradek.storage.log.producers import KeptBatch, ProducerEntry, ProducerStates
+from odradek.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStates
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log.log_world import NOW_MS, idempotent
@@ -25,7 +25,7 @@ ROOT = Path("/")
 def test_the_bytes_are_kafkas() -> None:
     """Laid out by hand from the format (REQUIREMENTS C)."""
     entries = [
-        ProducerEntry(1, 2, 3, 400, 50, [KeptBatch(9, 61, 4, 400)]),
+        ProducerEntry(1, 2, 3, 400, 50, [BatchMetadata(9, 61, 4, 400)]),
         ProducerEntry(77, 0, -1, -1),
     ]
     body = (
@@ -65,7 +65,7 @@ def fields(entry: ProducerEntry) -> tuple[object, ...]:
 
 
 kept = st.builds(
-    KeptBatch,
+    BatchMetadata,
     st.integers(-1, 2**31 - 1),
     st.integers(0, 2**63 - 1),
     st.integers(0, 2**31 - 1),

@@ -14,8 +14,8 @@ from odradek.storage.errors import (
     InvalidTransactionState,
     OutOfOrderSequence,
 )
-from odradek.storage.log.producers import KeptBatch, ProducerStates
-from odradek.storage.log.verifications import UNGUARDED, Guard
+from odradek.storage.log.producers import BatchMetadata, ProducerStates
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
 from tests.storage.log.log_world import NOW_MS, batch, idempotent, marker
 
 P = 7
@@ -35,8 +35,8 @@ class Log:
         *,
         client: bool = True,
         version: int = 0,
-        guard: Guard | None = UNGUARDED,
-    ) -> KeptBatch | None:
+        guard: VerificationGuard | None = VERIFICATION_DISABLED,
+    ) -> BatchMetadata | None:
         """What it is a duplicate of; else it is in the log now."""
         found = Batch(data)
         kept = self.states.check(

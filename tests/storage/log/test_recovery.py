@@ -159,7 +159,7 @@ def test_a_lost_end_before_a_later_segment_ends_the_log(world: World, policy: st
     check_indexes(world)
 
 
-@pytest.mark.parametrize("known", ["recovery_point", "gaps_to"])
+@pytest.mark.parametrize("known", ["recovery_point", "accepted_gaps_end"])
 @pytest.mark.parametrize(("up_to", "is_loss"), [(23, True), (24, False), (30, False)])
 def test_a_gap_below_what_is_known_of_them_is_no_loss(
     world: World, known: str, up_to: int, is_loss: bool

@@ -11,7 +11,7 @@ from odradek.seams.files import FileSlice
 from odradek.storage.errors import CorruptRecords, InRemoteTier, OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import decode_snapshot
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.copy_candidates import list_candidate_segments, open_segment_to_copy
 from tests.storage.log.log_world import (
     FOREVER,
@@ -54,11 +54,11 @@ def test_t30_a_segment_stays_until_its_copy_is_finished() -> None:
     bases = [segment.base_offset for segment in world.log.segments]
     assert bases == [0, 3, 6, 9]
     assert expire(world) == bases
-    world.log.copied_to(1)
+    world.log.advance_highest_copied_offset(1)
     assert expire(world) == bases
-    world.log.copied_to(5)
+    world.log.advance_highest_copied_offset(5)
     assert expire(world) == [6, 9]
-    world.log.copied_to(2)
+    world.log.advance_highest_copied_offset(2)
     assert world.log.highest_copied_offset == 5
     assert expire(world) == [6, 9]
 
@@ -69,7 +69,7 @@ def test_t30_nor_before_it_is_durable_with_its_epochs() -> None:
     for number in range(12):
         world.append(batch(timestamps=NOW_MS + number), epoch=number)
     world.log.advance_high_watermark(12)
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     world.flush_due.clear()
     assert expire(world) == [0, 3, 6, 9]
     assert world.flush_due == [9]
@@ -81,7 +81,7 @@ def test_t30_nor_before_it_is_durable_with_its_epochs() -> None:
 def test_what_left_the_disk_is_in_the_log_all_the_same() -> None:
     world = filled()
     log = world.log
-    log.copied_to(8)
+    log.advance_highest_copied_offset(8)
     assert expire(world) == [9]
     assert (log.log_start_offset, log.local_log_start_offset, log.end_offset) == (0, 9, 12)
     with pytest.raises(InRemoteTier):
@@ -101,7 +101,7 @@ def test_what_left_the_disk_is_in_the_log_all_the_same() -> None:
 @pytest.mark.parametrize("restart", ["clean", "kill", "power cut"])
 def test_a_restart_forgets_nothing(restart: str) -> None:
     world = filled()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     expire(world)
     world.log.advance_log_start(2, "test")
     world.config, world.log_start_offset = world.log.config, 2
@@ -123,7 +123,7 @@ def test_a_restart_forgets_nothing(restart: str) -> None:
 
 def test_where_there_is_no_tier_any_more_the_log_starts_on_the_disk() -> None:
     world = filled()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     expire(world)
     world.config = FOREVER
     log = world.reopen()
@@ -136,7 +136,7 @@ def test_where_there_is_no_tier_any_more_the_log_starts_on_the_disk() -> None:
 def test_a_log_that_is_tiered_no_more_starts_where_the_disk_does() -> None:
     """E2: remote.log.delete.on.disable, on each replica by itself."""
     world = filled()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     expire(world)
     world.log.update_config(FOREVER)
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (9, 9)
@@ -148,17 +148,17 @@ def test_a_log_that_is_tiered_no_more_starts_where_the_disk_does() -> None:
 def test_t30_what_was_copied_before_it_was_tiered_no_more_counts_for_nothing() -> None:
     """T-30: it was deleted meanwhile, and retention may come before anybody has looked."""
     world = filled()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     world.log.update_config(FOREVER)
     assert expire(world) == [0, 3, 6, 9]
-    world.log.copied_to(5)
+    world.log.advance_highest_copied_offset(5)
     assert expire(world) == [6, 9]
 
 
 def test_t15_the_disk_keeps_what_local_retention_says() -> None:
     """T-15."""
     world = filled()
-    world.log.copied_to(11)
+    world.log.advance_highest_copied_offset(11)
     sized = dataclasses.replace(TIERED, local_retention_bytes=world.log.size_bytes - 1)
     assert expire(world, sized) == [0, 3, 6, 9]
     two = sum(segment.size for segment in world.log.segments[2:])
@@ -172,7 +172,7 @@ def test_t15_the_disk_keeps_what_local_retention_says() -> None:
 def test_t15_local_retention_is_the_whole_one_where_nothing_else_is_said() -> None:
     """T-15: -2 inherits."""
     world = filled()
-    world.log.copied_to(11)
+    world.log.advance_highest_copied_offset(11)
     assert expire(world, dataclasses.replace(TIERED, retention_ms=100), NOW_MS + 109) == [9]
     assert world.log.log_start_offset == 0
 
@@ -180,11 +180,11 @@ def test_t15_local_retention_is_the_whole_one_where_nothing_else_is_said() -> No
 def test_the_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
     """E12: with local.retention.ms=1 all goes to the remote tier."""
     world = filled()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     aged = dataclasses.replace(TIERED, local_retention_ms=1)
     assert expire(world, aged, NOW_MS + 20) == [9, 12]
     assert [each.base_offset for each in list_candidate_segments(world.log)] == [9]
-    world.log.copied_to(11)
+    world.log.advance_highest_copied_offset(11)
     assert expire(world, aged, NOW_MS + 20) == [12]
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (0, 12)
     assert expire(world, aged, NOW_MS + 20) == [12]
@@ -193,7 +193,7 @@ def test_the_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
 def test_without_copies_the_disk_is_all_there_is_to_retention() -> None:
     """remote.log.copy.disable: as Kafka, retention.* then, and the log's start moves with the disk's."""
     world = filled()
-    world.log.copied_to(2)
+    world.log.advance_highest_copied_offset(2)
     quiet = dataclasses.replace(TIERED, remote_log_copy_disable=True, local_retention_bytes=0)
     assert expire(world, quiet) == [0, 3, 6, 9]
     assert expire(world, dataclasses.replace(quiet, retention_ms=100), NOW_MS + 106) == [6, 9]
@@ -209,26 +209,26 @@ def test_below_the_logs_start_segments_go_whether_they_were_copied_or_not() -> N
 
 def test_without_a_cleanup_policy_the_disk_still_has_its_limits() -> None:
     world = filled()
-    world.log.copied_to(5)
+    world.log.advance_highest_copied_offset(5)
     assert expire(world, dataclasses.replace(KEEPS_ONE, cleanup_policy=())) == [6, 9]
     assert world.log.log_start_offset == 0
 
 
 def test_what_is_cut_off_is_not_copied_any_more() -> None:
     world = filled()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     world.log.truncate_to(7)
     assert world.log.highest_copied_offset == 6
-    world.log.start_anew(Beginning(5, 1))
+    world.log.truncate_fully(EmptyLogStart(5, 1))
     assert world.log.highest_copied_offset == -1
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (1, 5)
 
 
 def test_another_leadership_asks_anew_what_is_copied() -> None:
     world = filled()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     assert world.log.local_only_bytes == world.log.segments[3].size
-    world.log.copies_unknown()
+    world.log.reset_highest_copied_offset()
     assert world.log.highest_copied_offset == -1
     assert world.log.local_only_bytes == world.log.size_bytes
 
@@ -311,7 +311,7 @@ def test_a_segment_that_is_being_copied_stays_readable_though_it_goes() -> None:
     opened = open_segment_to_copy(world.log, first)
     assert isinstance(opened.data.log, FileSlice)
     wanted = opened.data.log.read()
-    world.log.copied_to(8)
+    world.log.advance_highest_copied_offset(8)
     assert expire(world) == [9]
     assert opened.data.log.read() == wanted
     with pytest.raises(OffsetOutOfRange):
@@ -361,7 +361,7 @@ def test_of_what_left_the_disk_since_it_was_read_nobody_says_which_is_aborted() 
     read = world.log.read(0, 100, limit=8)
     assert read.slice is not None
     assert [each.producer_id for each in world.log.aborted_in(read)] == [7]
-    world.log.copied_to(world.log.segments[-1].base_offset - 1)
+    world.log.advance_highest_copied_offset(world.log.segments[-1].base_offset - 1)
     assert expire(world)[0] > 2
     with pytest.raises(InRemoteTier):
         world.log.aborted_in(read)

@@ -16,7 +16,7 @@ from odradek.storage.errors import (
     StorageError,
 )
 from odradek.storage.log.producers import ProducerStates
-from odradek.storage.log.verifications import UNGUARDED, Guard
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
 from tests.storage.log.log_world import World, idempotent, marker
 
 P = 7
@@ -34,14 +34,14 @@ class Log:
 
     def ask(
         self, epoch: int = 0, sequence: int = 0, *, adds: bool = False, now_ms: int = 0
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         return self.states.begin_verification(
             P, epoch, sequence, adds_partitions=adds, now_ms=now_ms
         )
 
     def write(
         self,
-        guard: Guard | None,
+        guard: VerificationGuard | None,
         *,
         epoch: int = 0,
         sequence: int = 0,
@@ -56,7 +56,12 @@ class Log:
         return self._append(marker(P, epoch, commit=commit), client=False, version=version)
 
     def _append(
-        self, data: memoryview, *, client: bool, guard: Guard | None = None, version: int = 0
+        self,
+        data: memoryview,
+        *,
+        client: bool,
+        guard: VerificationGuard | None = None,
+        version: int = 0,
     ) -> bool:
         found = Batch(data)
         kept = self.states.check(
@@ -82,7 +87,7 @@ def test_the_first_batch_needs_a_guard_and_the_next_need_none(log: Log, client: 
     with pytest.raises(InvalidTransactionState):
         log.write(None, client=client)
     with pytest.raises(InvalidTransactionState):
-        log.write(Guard(), client=client)
+        log.write(VerificationGuard(), client=client)
     guard = log.ask()
     assert guard is not None
     assert log.write(guard, client=client)
@@ -161,7 +166,7 @@ def test_a_fenced_producer_is_told_before_anyone_is_asked(log: Log) -> None:
         log.ask(epoch=2)
     log.end_transaction(epoch=3)
     with pytest.raises(InvalidProducerEpoch):
-        log.write(UNGUARDED, epoch=2)
+        log.write(VERIFICATION_DISABLED, epoch=2)
 
 
 def test_a_batch_sent_twice_is_known_after_its_transaction(log: Log) -> None:
@@ -171,9 +176,9 @@ def test_a_batch_sent_twice_is_known_after_its_transaction(log: Log) -> None:
 
 
 def test_without_verification_nothing_is_asked_for(log: Log) -> None:
-    assert log.write(UNGUARDED)
+    assert log.write(VERIFICATION_DISABLED)
     log.end_transaction()
-    assert log.write(UNGUARDED, sequence=1)
+    assert log.write(VERIFICATION_DISABLED, sequence=1)
 
 
 def test_a_later_batch_does_not_overtake_one_that_is_sent_again(log: Log) -> None:
@@ -222,8 +227,8 @@ steps = st.lists(
 def test_whatever_begins_was_asked_for_since_the_last_end(steps: list[str], adds: bool) -> None:
     """No transaction begins by a guard from before a marker (version 1: one epoch throughout)."""
     log = Log()
-    guard: Guard | None = None
-    old: Guard | None = None
+    guard: VerificationGuard | None = None
+    old: VerificationGuard | None = None
     sequence = 0
     asked = is_open = False
     for step in steps:

@@ -11,7 +11,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.housekeeping import NEVER_MS, Intervals
+from odradek.storage.log_manager.background_tasks import NEVER_MS, Intervals
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_files import VirtualFiles
@@ -101,7 +101,7 @@ async def move(manager: LogManager, promised: Promised) -> None:
     promised.is_moved = log.directory.parent == B
     promised.write(log, "after the move")
     with trio.move_on_after(5):  # what was moved away is removed
-        while len(manager.removals):
+        while len(manager.directory_deletion):
             await trio.sleep(0.001)
 
 

@@ -23,7 +23,7 @@ from tests.storage.moving.moving_world import (
 IMAGES = 2
 
 
-async def undisturbed() -> tuple[Promised, World, CountingPower]:
+async def retry_if_files_replaced() -> tuple[Promised, World, CountingPower]:
     power = CountingPower()
     world = new_world(power)
     promised = await life(world)
@@ -34,7 +34,7 @@ async def undisturbed() -> tuple[Promised, World, CountingPower]:
 
 
 async def test_a_move_that_nothing_disturbs() -> None:
-    promised, world, _ = await undisturbed()
+    promised, world, _ = await retry_if_files_replaced()
     await check_next_life(world.killed(), promised, at_least=promised.acknowledged)
 
 
@@ -48,7 +48,7 @@ async def test_a_move_that_nothing_disturbs() -> None:
     ],
 )
 async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
-    promised, _, power = await undisturbed()
+    promised, _, power = await retry_if_files_replaced()
     first, last = promised.move_began + 1, power.uses
     assert last - first > 300
     for at in range(first, last, step):
@@ -71,7 +71,7 @@ async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
     ],
 )
 async def test_power_cut_at_every_sync(when: str, bad: bool) -> None:
-    promised, world, _ = await undisturbed()
+    promised, world, _ = await retry_if_files_replaced()
     first, last = promised.syncs_began + 1, world.files.syncs
     assert last - first > 15
     for at in range(first, last + 1):

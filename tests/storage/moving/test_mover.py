@@ -23,9 +23,9 @@ from odradek.storage.errors import (
     UnknownDirectory,
 )
 from odradek.storage.log.partition_log import Appended, PartitionLog
-from odradek.storage.log.producers import KeptBatch, ProducerEntry
+from odradek.storage.log.producers import BatchMetadata, ProducerEntry
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving import mirror as mirroring
 from odradek.storage.moving.mirror import Mirror
@@ -239,7 +239,7 @@ async def test_j10_a_clean_stop_leaves_no_name_that_kafka_does_not_know(world: W
         again = manager.get("t", 0)
         assert again is not None
         assert contents(again) == before
-        assert len(manager.removals) == 3
+        assert len(manager.directory_deletion) == 3
 
 
 async def test_j10_what_an_operator_removed_himself_costs_no_clean_stop(world: World) -> None:
@@ -456,8 +456,8 @@ async def test_a_snapshot_of_other_producers_takes_the_place_of_the_one_before(
         offset = log.segments[-1].base_offset
         name = log.snapshots.path(offset).name
         assert world.files.exists(B / MOVE / name)
-        producer = ProducerEntry(5, 0, -1, 0, -1, [KeptBatch(3, offset - 1, 0, 0)])
-        log.start_anew(Beginning(offset, 0, (), [producer]))
+        producer = ProducerEntry(5, 0, -1, 0, -1, [BatchMetadata(3, offset - 1, 0, 0)])
+        log.truncate_fully(EmptyLogStart(offset, 0, (), [producer]))
         mirror.catch_up()
         mirror.complete()
         wanted = world.files.read(log.snapshots.path(offset))
@@ -476,7 +476,7 @@ async def test_a_snapshot_within_a_segment_goes_with_what_is_cut(world: World, r
         log, end = found, found.end_offset
         assert log.snapshots.latest == end > log.segments[-1].base_offset
         mirror = Mirror(world.files, log, B / MOVE)
-        log.on_cut = mirror.cut
+        log.on_truncated = mirror.cut
         mirror.begin()
         mirror.catch_up()
         mirror.complete()

@@ -16,10 +16,10 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import FILE_NAME
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
-from odradek.storage.log.names import EPOCHS, METADATA
+from odradek.storage.log.file_names import EPOCHS, METADATA
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.loading import Opener
+from odradek.storage.log_manager.loading import LogOpener
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
@@ -72,7 +72,7 @@ async def started(
         return known is not None and topic_id != known
 
     async with world.running(housekeeping=True, is_stray=is_stray) as manager:
-        await manager.set_aside_strays(is_stray)
+        await manager.rename_stray_logs(is_stray)
         await manager.promote_moved(lambda name, topic_id: elsewhere, is_stray)
         with trio.fail_after(20):
             while manager.mover.moves():
@@ -129,14 +129,14 @@ async def test_j14_a_lone_copy_on_a_disk_that_fails_meanwhile_is_not_served(
 ) -> None:
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     async with world.running() as manager:
-        load = Opener.load
+        load = LogOpener.load
 
-        def and_fail(opener: Opener, home: DirectoryLogs, *others: Any) -> PartitionLog:
+        def and_fail(opener: LogOpener, home: DirectoryLogs, *others: Any) -> PartitionLog:
             opened = load(opener, home, *others)
             home.directory.fail(OSError(errno.EIO, "its disk"))
             return opened
 
-        monkeypatch.setattr(Opener, "load", and_fail)
+        monkeypatch.setattr(LogOpener, "load", and_fail)
         await manager.promote_moved()
         with pytest.raises(LogFailed):
             manager.get("t", 0)
@@ -197,7 +197,7 @@ async def test_j15_a_lone_copy_is_left_alone_while_a_directory_is_bad(name: str)
 async def test_j16_what_was_to_be_deleted_is(name: str) -> None:
     world = await disk_with((A, "t-0"), (B, name))
     async with started(world) as manager:
-        assert len(manager.removals) == 1
+        assert len(manager.directory_deletion) == 1
         log = manager.get("t", 0)
         assert log is not None
         assert log.directory == A / "t-0"
@@ -480,7 +480,7 @@ async def test_j14_a_copy_that_breaks_our_code_takes_nothing_else_down(
 
     async with world.running() as manager:
         with monkeypatch.context() as patch:
-            patch.setattr(Opener, "load", break_down)
+            patch.setattr(LogOpener, "load", break_down)
             await manager.promote_moved()
         assert manager.offline == (T0,)
         assert manager.registry.are_all_online

@@ -13,8 +13,13 @@ from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import DiskFull, LogFailed
-from odradek.storage.log.partition_log import AbortedTransaction, Appended, Origin, PartitionLog
-from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.log.partition_log import (
+    AbortedTransaction,
+    Appended,
+    AppendOrigin,
+    PartitionLog,
+)
+from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.moving.crossing import Crossing
 from odradek.testing.power import NodeCrashed
@@ -230,7 +235,11 @@ async def test_what_was_aborted_in_the_swap_is_known_after_a_power_cut() -> None
         def abort_and_roll() -> None:
             for data in (idempotent(7, 0, transactional=True), marker(7, commit=False)):
                 life.log.append_as_leader(
-                    data, leader_epoch=0, now_ms=T0, origin=Origin.COORDINATOR, guard=UNGUARDED
+                    data,
+                    leader_epoch=0,
+                    now_ms=T0,
+                    origin=AppendOrigin.COORDINATOR,
+                    guard=VERIFICATION_DISABLED,
                 )
             for _ in range(4):
                 life.promised.write(life.log, "in the swap " + "y" * 80)

@@ -31,10 +31,10 @@ def tiered_world(power: CountingPower | None = None) -> World:
     return world
 
 
-def leave(log: PartitionLog, copied_to: int) -> None:
+def leave(log: PartitionLog, advance_highest_copied_offset: int) -> None:
     """The segments up to there are copied, and leave the disk."""
     log.flush()
-    log.copied_to(copied_to)
+    log.advance_highest_copied_offset(advance_highest_copied_offset)
     log.delete_expired(0)
     log.remove_deleted(10**15)
 
@@ -61,12 +61,12 @@ async def move(manager: LogManager, promised: Promised) -> None:
             promised.acknowledged += 1
             number += 1
             if number == 5:
-                async with manager.registry.maintaining(log):
+                async with manager.registry.maintenance_lock_held(log):
                     leave(log, log.segments[-2].base_offset - 1)
         await trio.lowlevel.checkpoint()
     promised.is_moved = log.directory.parent == B
     with trio.move_on_after(5):
-        while len(manager.removals):
+        while len(manager.directory_deletion):
             await trio.sleep(0.001)
 
 
@@ -84,7 +84,7 @@ async def check_after(world: World, promised: Promised) -> None:
         check_tier(log)
 
 
-async def undisturbed() -> tuple[Promised, World, CountingPower]:
+async def retry_if_files_replaced() -> tuple[Promised, World, CountingPower]:
     power = CountingPower()
     world = tiered_world(power)
     promised = await life(world, move)
@@ -94,14 +94,14 @@ async def undisturbed() -> tuple[Promised, World, CountingPower]:
 
 async def test_e4_a_tiered_log_moves_with_what_it_knows_of_its_tier() -> None:
     """E4, T-57."""
-    promised, world, _ = await undisturbed()
+    promised, world, _ = await retry_if_files_replaced()
     await check_after(world.killed(), promised)
 
 
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
 async def test_e4_killed_at_every_use_of_the_disk(step: int) -> None:
     """E4 and J-13, J-14."""
-    promised, _, power = await undisturbed()
+    promised, _, power = await retry_if_files_replaced()
     first, last = promised.move_began + 1, power.uses
     assert last - first > 200
     for at in range(first, last, step):

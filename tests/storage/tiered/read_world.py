@@ -146,7 +146,7 @@ def copy_sealed(
         )
         store.copy_segment(segment, opened.data)
         opened.close()
-        log.copied_to(sealed.end_offset)
+        log.advance_highest_copied_offset(sealed.end_offset)
         yield segment
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.partition_log import Origin
+from odradek.storage.log.partition_log import AppendOrigin
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteSegmentNotFound
 from odradek.storage.tiered.metadata import SegmentState
 from odradek.storage.tiered.remote_log_reader import ReadLimits
@@ -27,8 +27,8 @@ def append_transactions(world: World) -> None:
     for number in range(8):
         for each in range(3):
             world.append(idempotent(7, 3 * number + each, transactional=True))
-        world.append(marker(7, commit=number % 2 == 0), origin=Origin.COORDINATOR)
-    world.append(marker(8, commit=False), origin=Origin.COORDINATOR)
+        world.append(marker(7, commit=number % 2 == 0), origin=AppendOrigin.COORDINATOR)
+    world.append(marker(8, commit=False), origin=AppendOrigin.COORDINATOR)
     for _ in range(6):
         world.append(batch(2))
 
@@ -171,7 +171,7 @@ async def test_t35_a_marker_that_leaves_the_disk_under_the_search_is_found(
     keep_on_disk(tiers, 1 << 20)
     for number in range(6):
         tiers.append(idempotent(7, number, transactional=True))
-    tiers.log_world.append(marker(7, commit=False), origin=Origin.COORDINATOR)
+    tiers.log_world.append(marker(7, commit=False), origin=AppendOrigin.COORDINATOR)
     for _ in range(8):
         tiers.append(batch(2))
     tiers.copy_and_expire()
@@ -210,7 +210,7 @@ def with_one_aborted() -> Tiers:
     tiers = Tiers()
     for number in range(3):
         tiers.append(idempotent(7, number, transactional=True))
-    tiers.log_world.append(marker(7, commit=False), origin=Origin.COORDINATOR)
+    tiers.log_world.append(marker(7, commit=False), origin=AppendOrigin.COORDINATOR)
     for _ in range(12):
         tiers.append(batch(2))
     tiers.copy_and_expire()

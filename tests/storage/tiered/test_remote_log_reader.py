@@ -17,7 +17,7 @@ from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.offset_index import ENTRY
-from odradek.storage.log.truncation import Beginning
+from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered import remote_log_reader
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -141,7 +141,7 @@ async def test_t60_records_of_a_history_that_is_no_more_are_not_read() -> None:
     (segment,) = tiers.metadata.known
     assert (segment.start_offset, segment.end_offset) == (0, 3)
     log = World(TIERED).log
-    log.start_anew(Beginning(10, 0, (EpochStart(0, 0), EpochStart(1, 2))))
+    log.truncate_fully(EmptyLogStart(10, 0, (EpochStart(0, 0), EpochStart(1, 2))))
     tiers.log_world.log = log
     async with tiers.readers() as readers:
         assert await readers.offsets(0) == [0, 1]

@@ -13,7 +13,7 @@ from odradek.seams.files import Buffer
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.offset_index import ENTRY
-from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered import remote_timestamp_lookup
 from odradek.storage.tiered.errors import RemoteNotReady
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState

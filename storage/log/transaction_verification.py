@@ -15,13 +15,13 @@ from odradek.protocol.records.batch import Batch
 from odradek.storage.errors import OutOfOrderSequence
 
 
-class Guard:
+class VerificationGuard:
     """Says nothing but which asking it is of."""
 
     __slots__ = ()
 
 
-UNGUARDED = Guard()
+VERIFICATION_DISABLED = VerificationGuard()
 """In place of a guard where `transaction.partition.verification.enable` is off."""
 
 
@@ -31,7 +31,7 @@ class Verification:
     __slots__ = ("adds_partitions", "began_ms", "epoch", "guard", "lowest_sequence")
 
     def __init__(self, epoch: int, sequence: int, *, adds_partitions: bool, began_ms: int) -> None:
-        self.guard = Guard()
+        self.guard = VerificationGuard()
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.adds_partitions = adds_partitions
@@ -73,7 +73,7 @@ class Verifications:
 
     def begin(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
-    ) -> Guard:
+    ) -> VerificationGuard:
         """The guard to append with, once the coordinator has agreed."""
         found = self.pending.get(producer_id)
         if found is None:

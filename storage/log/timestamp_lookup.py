@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.protocol.records.records import decode_lazily
 from odradek.seams.values import value_class
-from odradek.storage.log.scan import headers, read_batch
+from odradek.storage.log.batch_scan import headers, read_batch
 from odradek.storage.log.segment import Segment
 
 

@@ -19,15 +19,15 @@ from odradek.seams.offload import Offload
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import closing as log_closing
+from odradek.storage.log_manager import shutdown
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.loading import Damaged
-from odradek.storage.log_manager.registry import IsStray, LogRegistry, Offline, offline_reason
+from odradek.storage.log_manager.loading import LogLoadFailure
+from odradek.storage.log_manager.registry import IsStray, LogRegistry, OfflineLog, offline_reason
 
 log = logging.getLogger(__name__)
 
 
-class Adoption:
+class LoadedLogs:
     """Of logs that a start has found. On the loop."""
 
     def __init__(self, registry: LogRegistry, offload: Offload, is_stray: IsStray) -> None:
@@ -38,7 +38,7 @@ class Adoption:
         self._is_stray = is_stray
 
     async def adopt(
-        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | Damaged
+        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | LogLoadFailure
     ) -> None:
         """A log was found: it is served if it is whole, and in no other directory, but for one without a
         record or a stray."""
@@ -49,10 +49,10 @@ class Adoption:
             if opened is not None:
                 opened.fail(LogFailed(reason))
             if name not in registry.logs:
-                registry.offline[name] = Offline(
+                registry.offline[name] = OfflineLog(
                     reason, None if opened is None else opened.topic_id
                 )
-        elif isinstance(found, Damaged):
+        elif isinstance(found, LogLoadFailure):
             home.is_whole = False
             await self._withhold(home, name, None, found.reason)
         elif (other := registry.logs.get(name)) is not None:
@@ -106,11 +106,11 @@ class Adoption:
         """It is not served; nor are its copies."""
         registry = self._registry
         copies = [] if found is None else [(home, found)]
-        home.withhold(name, str(name))
+        home.keep_offline(name, str(name))
         topic_id = None if found is None else found.topic_id
         if name in registry.logs:
             its_home, other = registry.remove(name)
-            its_home.withhold(name, str(name))
+            its_home.keep_offline(name, str(name))
             copies.append((its_home, other))
             topic_id = topic_id or other.topic_id
             reason += (
@@ -123,10 +123,10 @@ class Adoption:
             reason += f"; {lost.reason}"
         if copies:
             log.error("%s", reason)
-        registry.offline[name] = Offline(reason, topic_id)
+        registry.offline[name] = OfflineLog(reason, topic_id)
         for its_home, copy in copies:
             lane = its_home.directory.lane
-            if not await self._offload.run(log_closing.close_logs, (copy,), lane=lane):
+            if not await self._offload.run(shutdown.close_logs, (copy,), lane=lane):
                 its_home.is_whole = False
 
 

@@ -16,8 +16,19 @@ from odradek.seams.values import state_class, value_class
 from odradek.storage.errors import DamagedLog
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import CorruptEpochs, LeaderEpochCache
-from odradek.storage.log.leftovers import clear_leftovers
-from odradek.storage.log.names import LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, offset_of
+from odradek.storage.log.file_names import (
+    CLEANED,
+    DELETED,
+    INDEX_FILES,
+    LOG,
+    RAFT_SNAPSHOT_DELETED,
+    SEGMENT_FILES,
+    SNAPSHOT,
+    SWAP,
+    TRANSACTION_INDEX,
+    file_name,
+    offset_of,
+)
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.producers import ProducerStates
 from odradek.storage.log.recovery import Recovery
@@ -26,8 +37,85 @@ from odradek.storage.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 
+def clear_leftovers(files: Files, directory: Path) -> list[str]:
+    """Do as the table says; the names that are in the directory now. Raises OSError."""
+    names = files.list(directory)
+    kept = _settle(files, directory, names)
+    if kept != names:
+        files.sync_directory(directory)
+    return kept
+
+
+def _settle(files: Files, directory: Path, names: list[str]) -> list[str]:
+    doomed = [
+        name
+        for name in names
+        if name.endswith(DELETED) and not name.endswith(RAFT_SNAPSHOT_DELETED)
+    ]
+    cleaned = [name for name in names if name.endswith(CLEANED) and offset_of(name) is not None]
+    swaps = [name for name in names if name.endswith(SWAP) and offset_of(name) is not None]
+    first_cleaned = min((offset_of(name) or 0 for name in cleaned), default=None)
+    if first_cleaned is not None:
+        unfinished = [name for name in swaps if (offset_of(name) or 0) >= first_cleaned]
+        # Before the `.cleaned` ones, or the next start would take these for finished.
+        _remove(files, directory, unfinished)
+        doomed += unfinished
+        swaps = [name for name in swaps if name not in unfinished]
+    _remove(files, directory, [name for name in doomed + cleaned if name not in swaps])
+    kept = [name for name in names if name not in {*doomed, *cleaned}]
+    if swaps:
+        kept = _take_over(files, directory, kept, swaps)
+    logs = {name.removesuffix(LOG) for name in kept if name.endswith(LOG)}
+    orphans = [
+        name for name in kept if name.endswith(INDEX_FILES) and name.partition(".")[0] not in logs
+    ]
+    _remove(files, directory, orphans)
+    return [name for name in kept if name not in set(orphans)]
+
+
+def _take_over(files: Files, directory: Path, names: list[str], swaps: list[str]) -> list[str]:
+    """Remove the segments that the finished replacements cover, then put these in their places."""
+    # Of one without a record it can't be told how far it reaches: it replaces the one at its own offset.
+    replaced = [
+        range(offset, max(_next_offset(files, directory, offset), offset + 1))
+        for name in swaps
+        if name.endswith(LOG + SWAP) and (offset := offset_of(name)) is not None
+    ]
+    covered = [
+        name
+        for name in names
+        if name.endswith(SEGMENT_FILES) and any((offset_of(name) or 0) in each for each in replaced)
+    ]
+    # The data first: an index without it is a case of the table.
+    _remove(files, directory, sorted(covered, key=lambda name: not name.endswith(LOG)))
+    kept = [name for name in names if name not in {*covered, *swaps}]
+    for name in sorted(swaps, key=lambda name: (offset_of(name), not name.endswith(LOG + SWAP))):
+        final = name.removesuffix(SWAP)
+        files.rename(directory / name, directory / final)
+        kept.append(final)
+    return sorted(set(kept))
+
+
+def _next_offset(files: Files, directory: Path, offset: int) -> int:
+    segment = Segment(
+        files, directory, offset, index_interval_bytes=1 << 31, created_ms=0, suffix=SWAP
+    )
+    try:
+        # By the data alone: its index may have taken its place already.
+        return segment.next_offset(indexed=False)
+    except KafkaError:
+        return offset
+    finally:
+        segment.close()
+
+
+def _remove(files: Files, directory: Path, names: list[str]) -> None:
+    for name in names:
+        files.remove(directory / name, missing_ok=True)
+
+
 @state_class
-class Loaded:
+class LoadedLog:
     """What a log starts with. `producers` is None where they need not be known yet."""
 
     segments: list[Segment]
@@ -37,7 +125,7 @@ class Loaded:
     log_start_offset: int
     end_offset: int
     recovery_point: int
-    gaps_found_to: int
+    last_accepted_gap_end: int
 
 
 @value_class
@@ -51,19 +139,21 @@ class Loader:
     new_producers: Callable[[], ProducerStates]
     new_segment: Callable[[int], Segment]
     end_offset: Callable[[], int]
-    gaps_to: int = 0
+    accepted_gaps_end: int = 0
     """See Recovery."""
-    whole_to: int = 0
+    required_end_offset: int = 0
     """See Recovery."""
     is_tiered: bool = False
     """Whether the log may begin below its first segment: only the checkpoint knows where."""
 
-    def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> Loaded:
+    def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
         """Raises OSError, DamagedLog."""
         names = clear_leftovers(self.files, self.directory)
         segments = self._find_segments(names)
-        gaps_to = max(self.gaps_to, recovery_point)  # as it was, whatever is scanned below
-        gaps_found_to = 0
+        accepted_gaps_end = max(
+            self.accepted_gaps_end, recovery_point
+        )  # as it was, whatever is scanned below
+        last_accepted_gap_end = 0
         snapshots = ProducerSnapshots(
             self.files,
             self.directory,
@@ -87,20 +177,20 @@ class Loader:
                     recovery_point,
                     log_start_offset,
                     self.now_ms,
-                    gaps_to,
-                    self.whole_to,
+                    accepted_gaps_end,
+                    self.required_end_offset,
                     epochs,
                     producers,
                     snapshots,
                 )
                 end = recovery.run()
-                gaps_found_to = recovery.gaps_found_to
+                last_accepted_gap_end = recovery.last_accepted_gap_end
             else:
                 recovery_point = end
                 snapshots.keep_only(segment.base_offset for segment in segments)
         assert end is not None
-        if end < self.whole_to:
-            raise DamagedLog(end, self.whole_to, f"{self.directory} ends too soon")
+        if end < self.required_end_offset:
+            raise DamagedLog(end, self.required_end_offset, f"{self.directory} ends too soon")
         if segments and end < log_start_offset:
             self._drop_all(segments, snapshots)
             producers = None
@@ -110,7 +200,7 @@ class Loader:
         epochs.truncate_from_end(end)
         epochs.truncate_from_start(log_start_offset)
         recovery_point = min(recovery_point, end)
-        return Loaded(
+        return LoadedLog(
             segments,
             epochs,
             snapshots,
@@ -118,7 +208,7 @@ class Loader:
             log_start_offset,
             end,
             recovery_point,
-            gaps_found_to,
+            last_accepted_gap_end,
         )
 
     def _clean_end(self, last: Segment) -> int | None:

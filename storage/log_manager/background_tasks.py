@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,11 +21,13 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from odradek.storage.log_manager.log_manager import LogManager
 
-log = logging.getLogger(__name__)
 
 NEVER_MS = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
@@ -80,7 +83,7 @@ async def run(
             if interval_ms < NEVER_MS:
                 delay_ms = min(first_ms, interval_ms)
                 nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
-        nursery.start_soon(manager.removals.run)
+        nursery.start_soon(manager.directory_deletion.run)
         nursery.start_soon(manager.mover.run)
         if manager.cleaners is not None:
             nursery.start_soon(manager.cleaners.run)
@@ -96,24 +99,24 @@ async def probe(manager: LogManager, directory: LogDirectory) -> None:
     while not directory.failed:
         try:
             await manager.offload.run(directory.probe, lane=directory.lane)
-            await look_for_room(directory, manager.offload, manager.clock)
+            await check_free_space(directory, manager.offload, manager.clock)
         except OSError as error:
             directory.report(error)
         await manager.clock.sleep(manager.intervals().probe_ms / 1000)
 
 
-async def look_for_room(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
+async def check_free_space(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
     """Where it was full: say so, and when it is over. Raises OSError."""
     if directory.shortage.is_on:
         room = await offload.run(directory.room, lane=directory.lane)
         directory.shortage.looked(room, clock.monotonic())
 
 
-async def watch_room(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
+async def watch_free_space(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
     """Until cancelled, or the directory is offline: for a node that has no logs to keep house for."""
     while not directory.failed:
         try:
-            await look_for_room(directory, offload, clock)
+            await check_free_space(directory, offload, clock)
         except OSError as error:
             directory.report(error)
         await clock.sleep(Intervals().probe_ms / 1000)
@@ -136,7 +139,7 @@ async def _each(manager: LogManager, act: Callable[[PartitionLog], object]) -> N
     """On the loop, log by log; not beside a flush or a removal of the same log."""
     for home in manager.homes():
         for which in tuple(home.logs.values()):
-            async with manager.registry.maintaining(which):
+            async with manager.registry.maintenance_lock_held(which):
                 if which.failure is None:
                     attempt(which, act)
             await trio.lowlevel.checkpoint()
@@ -150,10 +153,10 @@ def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
     except StorageError as error:
         log.warning("%s: %s", which.directory, error)
     except OSError as error:
-        log.warning("%s", which.io_failed(error))
+        log.warning("%s", which.handle_io_error(error))
     except Exception as error:
         log.error("%s is offline, by an error of its own", which.directory, exc_info=error)
-        which.fail_alone(error)
+        which.take_offline_alone(error)
 
 
 async def retention(manager: LogManager) -> None:
@@ -182,3 +185,71 @@ def _remove_deleted(logs: Sequence[PartitionLog], now_ms: int) -> None:
     for which in logs:
         if which.failure is None:
             attempt(which, lambda each: each.remove_deleted(now_ms))
+
+
+if TYPE_CHECKING:
+    from odradek.storage.log_manager.log_manager import LogManager
+
+RETRY_SECONDS = 1.0
+"""After a flush that found no room for the epochs' file, or no descriptor: somebody may wait for it."""
+
+
+class Flushing:
+    """What is to be synced; changed on the loop alone."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self._queues = {each.path: _Queue() for each in manager.directories.all}
+        self._flushed: dict[PartitionLog, float] = {}
+
+    def due(self, which: PartitionLog, up_to: int) -> None:
+        """Sync all below offset `up_to`, soon."""
+        queue = self._queues[which.directory.parent]
+        queue.due[which] = max(up_to, queue.due.get(which, 0))
+        queue.filled.set()
+
+    async def run(self, home: DirectoryLogs) -> None:
+        """Sync what is due in one directory, until cancelled or it is offline."""
+        directory = home.directory
+        queue = self._queues[directory.path]
+        failed: dict[PartitionLog, int] = {}
+        while not directory.failed:
+            with trio.move_on_after(RETRY_SECONDS if failed else inf):
+                await queue.filled.wait()
+            queue.filled = trio.Event()
+            queue.due = {**failed, **queue.due}
+            failed.clear()
+            while queue.due:
+                which = next(iter(queue.due))
+                up_to = queue.due.pop(which)
+                async with self._manager.registry.maintenance_lock_held(which) as its_home:
+                    if which.failure is None and which.recovery_point < up_to:
+                        lane = its_home.directory.lane
+                        await self._manager.offload.run(flush, which, up_to, lane=lane)
+                        wanted = min(up_to, which.end_offset)
+                        if which.failure is None and which.recovery_point < wanted:
+                            failed[which] = wanted
+                    which.flushed()
+
+    async def round(self) -> None:
+        """flush.ms: logs that have held unsynced records for that long are due."""
+        now = self._manager.clock.monotonic()
+        logs = self._manager.logs()
+        self._flushed = {which: self._flushed.get(which, now) for which in logs}
+        for which in logs:
+            if which.recovery_point >= which.end_offset:
+                self._flushed[which] = now
+            elif now - self._flushed[which] >= which.config.flush_ms / 1000:
+                self._flushed[which] = now
+                self.due(which, which.end_offset)
+
+
+class _Queue:
+    def __init__(self) -> None:
+        self.due: dict[PartitionLog, int] = {}
+        self.filled = trio.Event()
+
+
+def flush(which: PartitionLog, up_to: int) -> None:
+    """In a thread. A sync that fails has taken the directory offline already."""
+    attempt(which, lambda each: each.flush(up_to))

@@ -10,13 +10,13 @@ from collections import deque
 
 from odradek.seams.files import Files, Path
 from odradek.seams.values import state_class
-from odradek.storage.log.names import DELETED
+from odradek.storage.log.file_names import DELETED
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.segment import Segment
 
 
 @state_class
-class _Doomed:
+class _PendingDeletion:
     at_ms: int
     segment: Segment
     snapshot: Path | None
@@ -25,7 +25,7 @@ class _Doomed:
 class PendingDeletions:
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._doomed: deque[_Doomed] = deque()
+        self._doomed: deque[_PendingDeletion] = deque()
 
     def __len__(self) -> int:
         return len(self._doomed)
@@ -43,7 +43,7 @@ class PendingDeletions:
             if snapshots is not None and aside is not None:
                 snapshots.take_back(segment.base_offset, aside)
             raise
-        self._doomed.append(_Doomed(at_ms, segment, aside))
+        self._doomed.append(_PendingDeletion(at_ms, segment, aside))
 
     def remove_due(self, now_ms: int) -> int:
         """Unlink those whose time has come; how many segments. Raises OSError."""

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Iterator, Sequence
 
 from odradek.seams.files import File, Files, Path
-from odradek.storage.log.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from odradek.storage.log.file_names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex

@@ -20,7 +20,7 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
-from odradek.storage.descriptors import RETRY_SECONDS, run_to_its_end
+from odradek.storage.descriptors import RETRY_SECONDS, run_retrying_descriptors
 from odradek.storage.directories import names
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.failure import NO_ROOM
@@ -40,7 +40,7 @@ thousand topics has all the time there is, and leaves it to whoever has not."""
 
 
 @value_class
-class Leaving:
+class LogRename:
     """A partition's directory on its way out, and its new name."""
 
     name: TopicPartition
@@ -52,13 +52,13 @@ class Leaving:
     """Whether it is closed whole (a stray), or only let go of."""
 
 
-class TakingAway:
+class LogRemoval:
     """Renames logs out of their names; what is not kept is scheduled for removal."""
 
     def __init__(
         self,
         registry: LogRegistry,
-        removals: Removals,
+        directory_deletion: DirectoryDeletion,
         files: Files,
         clock: Clock,
         entropy: Entropy,
@@ -67,7 +67,7 @@ class TakingAway:
     ) -> None:
         self._cancel_moves = cancel_moves
         self._registry = registry
-        self._removals = removals
+        self._removals = directory_deletion
         self._files = files
         self._clock = clock
         self._entropy = entropy
@@ -84,19 +84,19 @@ class TakingAway:
         if lost:
             raise LogFailed(self._registry.offline[lost[0]].reason)
 
-    async def set_aside(self, strays: Iterable[TopicPartition]) -> None:
+    async def rename_to_stray(self, strays: Iterable[TopicPartition]) -> None:
         """Rename to `-stray`, and close, those that are served."""
         for _, each in await self._take_away(strays, keep=True):
-            _tell_kept(each)
+            _log_stray(each)
 
-    async def set_aside_found(
+    async def rename_found_to_stray(
         self,
         home: DirectoryLogs,
         name: TopicPartition,
         directories: Iterable[str],
         opened: PartitionLog | None = None,
     ) -> None:
-        """As `set_aside`, of what is in `home` and not served, nor anybody's to work on."""
+        """As `rename_to_stray`, of what is in `home` and not served, nor anybody's to work on."""
         leaving = [self._leaving(home, name, each, opened, keep=True) for each in directories]
         try:
             await self._rename(home, leaving)
@@ -104,19 +104,19 @@ class TakingAway:
             home.directory.fail(error)
         else:
             for each in leaving:
-                _tell_kept(each)
+                _log_stray(each)
 
-    async def set_aside_unserved(self, name: TopicPartition) -> None:
-        """As `set_aside`, what is here of a partition and is not served."""
+    async def rename_unserved_to_stray(self, name: TopicPartition) -> None:
+        """As `rename_to_stray`, what is here of a partition and is not served."""
         await self._registry.wait_until_free(name)
         with self._registry.claim(name), trio.CancelScope(shield=True):
             for home in self._registry.homes():
                 if name in home.unserved:
-                    await self.set_aside_found(home, name, sorted(home.unserved[name]))
+                    await self.rename_found_to_stray(home, name, sorted(home.unserved[name]))
 
     async def _take_away(
         self, partitions: Iterable[TopicPartition], *, keep: bool
-    ) -> list[tuple[DirectoryLogs, Leaving]]:
+    ) -> list[tuple[DirectoryLogs, LogRename]]:
         """Rename and forget; durable, and out of the checkpoints, when this returns.
 
         All names are claimed between two awaits, when none is busy: who waits holds none. From
@@ -126,7 +126,7 @@ class TakingAway:
         wanted = dict.fromkeys(partitions)
         await registry.wait_until_free(*wanted)
         taken = [name for name in wanted if name in registry.logs]
-        gone: list[tuple[DirectoryLogs, Leaving]] = []
+        gone: list[tuple[DirectoryLogs, LogRename]] = []
         with registry.claim(*taken):
             await self._cancel_moves(*taken)
             taken = [name for name in taken if name in registry.logs]  # a directory may have failed
@@ -139,8 +139,8 @@ class TakingAway:
 
     def _forget(
         self, partitions: Iterable[TopicPartition], *, keep: bool
-    ) -> dict[DirectoryLogs, list[Leaving]]:
-        leaving: dict[DirectoryLogs, list[Leaving]] = {}
+    ) -> dict[DirectoryLogs, list[LogRename]]:
+        leaving: dict[DirectoryLogs, list[LogRename]] = {}
         for name in partitions:
             home, which = self._registry.remove(name)
             if not keep:
@@ -157,16 +157,16 @@ class TakingAway:
         opened: PartitionLog | None,
         *,
         keep: bool,
-    ) -> Leaving:
+    ) -> LogRename:
         new_name = names.stray_name if keep else names.deleted_name
         aside = home.directory.path / new_name(*name, self._entropy.uuid())
-        return Leaving(name, home.directory.path / directory, aside, opened, keep)
+        return LogRename(name, home.directory.path / directory, aside, opened, keep)
 
     async def _rename_away(
         self,
         home: DirectoryLogs,
-        group: list[Leaving],
-        gone: list[tuple[DirectoryLogs, Leaving]],
+        group: list[LogRename],
+        gone: list[tuple[DirectoryLogs, LogRename]],
     ) -> None:
         """Rename all; where that fails they are served no longer."""
         try:
@@ -179,10 +179,10 @@ class TakingAway:
         else:
             gone += [(home, each) for each in group]
 
-    async def _rename(self, home: DirectoryLogs, group: Sequence[Leaving]) -> None:
+    async def _rename(self, home: DirectoryLogs, group: Sequence[LogRename]) -> None:
         """Rename all, make that durable, and write checkpoints without them, in this order. Raises OSError."""
         async with home.maintenance:
-            await run_to_its_end(
+            await run_retrying_descriptors(
                 self._clock,
                 self._offload,
                 _rename_away,
@@ -193,11 +193,11 @@ class TakingAway:
             )
 
 
-def _tell_kept(stray: Leaving) -> None:
+def _log_stray(stray: LogRename) -> None:
     log.warning("%s is a stray by the cluster's state: kept as %s", stray.old, stray.new)
 
 
-def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) -> None:
+def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[LogRename]) -> None:
     """In a thread; it can be called again."""
     for each in leaving:
         if each.keep and each.log is not None:
@@ -209,10 +209,10 @@ def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) 
     files.sync_directory(home.directory.path)
     for each in leaving:
         home.release(each.name, each.old.name)
-    _write_what_is_left(home)
+    _write_remaining_checkpoints(home)
 
 
-def _write_what_is_left(home: DirectoryLogs) -> None:
+def _write_remaining_checkpoints(home: DirectoryLogs) -> None:
     """In a thread: checkpoints without what was taken away. Raises OSError."""
     try:
         home.write_checkpoints()
@@ -233,7 +233,7 @@ def _close(which: PartitionLog, *, clean: bool) -> None:
         log.error("%s could not be closed", which.directory, exc_info=error)
 
 
-class Removals:
+class DirectoryDeletion:
     """The queue of directories to remove, and the task that does it."""
 
     def __init__(self, files: Files, clock: Clock, offload: Offload) -> None:
@@ -253,7 +253,7 @@ class Removals:
         heapq.heappush(self._queue, (due, next(self._serial), directory, path))
         self._changed.set()
 
-    async def park(self, entropy: Entropy) -> None:
+    async def rename_moved_for_kafka(self, entropy: Entropy) -> None:
         """At a clean shutdown: what moves left as `.delete` gets Kafka's `-delete`, for Kafka does
         not start on the other name. An error leaves it as it is."""
         for _, _, directory, path in self._queue:
