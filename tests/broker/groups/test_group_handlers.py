@@ -16,7 +16,6 @@ from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
-    InternalTopic,
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.coordinator import GroupCoordinator
@@ -89,7 +88,8 @@ class Node:
         self.node_id = 1
         self.partitions = self
         self.opened: list[tuple[str, int]] = []
-        self.ensured: list[InternalTopic] = []
+        self.controller_channel = self
+        self.created: list[dict[str, Any]] = []
         self.cannot_create: KafkaError | None = None
         orders = topic("orders", ORDERS_ID, 2)
         broker = BrokerImage(
@@ -100,7 +100,9 @@ class Node:
                 topics_by_name={"orders": orders},
                 topics_by_id={ORDERS_ID: orders},
                 brokers={1: broker},
-            )
+            ),
+            is_active=False,
+            subscribe=lambda changed: lambda: None,
         )
 
     async def get(self, name: str, topic_id: None, index: int) -> Node:
@@ -110,14 +112,28 @@ class Node:
     def check_leader(self) -> None:
         """All partitions are led here."""
 
-    async def ensure_internal_topic(self, wanted: InternalTopic) -> None:
-        if self.cannot_create is not None:
-            raise self.cannot_create
-        self.ensured.append(wanted)
-        made = topic(wanted.name, UUID(int=7), wanted.partitions)
+    async def request(self, api: Api, values: dict[str, Any], *, timeout_s: float) -> Any:
+        """Handle CreateTopics as the active controller does."""
+        assert api is apis.CREATE_TOPICS
+        (wanted,) = values["topics"]
+        error = self.cannot_create
+        if error is None:
+            self.created.append(wanted)
+            self._add_topic(wanted["name"], wanted["num_partitions"])
+        created = SimpleNamespace(
+            name=wanted["name"],
+            error_code=NONE if error is None else error.code,
+            error_message=None if error is None else error.message,
+            topic_id=UUID(int=7),
+            num_partitions=wanted["num_partitions"],
+            replication_factor=wanted["replication_factor"],
+        )
+        return SimpleNamespace(topics=[created])
+
+    def _add_topic(self, name: str, partitions: int) -> None:
         before = self.metadata.image
         self.metadata.image = MetadataImage(
-            topics_by_name={**before.topics_by_name, wanted.name: made},
+            topics_by_name={**before.topics_by_name, name: topic(name, UUID(int=7), partitions)},
             topics_by_id=before.topics_by_id,
             brokers=before.brokers,
         )
@@ -590,8 +606,8 @@ async def test_find_coordinator(node: Node, version: int) -> None:
         found = await a_find(node, version, key_type, "g", "h")
         for each in found:
             assert (each.error_code, each.node_id, each.host, each.port) == (NONE, 1, "here", 9092)
-        assert node.ensured[-1].name == name
-        assert node.ensured[-1].configs["cleanup.policy"] == "compact"
+        assert node.created[-1]["name"] == name
+        assert {"name": "cleanup.policy", "value": "compact"} in node.created[-1]["configs"]
         assert node.opened[-2:] == [(name, partition_for(each, 50)) for each in "gh"]
 
 
@@ -607,4 +623,4 @@ async def test_find_coordinator_where_there_is_none(node: Node, version: int) ->
 async def test_find_coordinator_of_other_kinds(node: Node, version: int, key_type: int) -> None:
     (refused,) = await a_find(node, version, key_type, "k")
     assert refused.error_code is ErrorCode.invalid_request
-    assert node.ensured == []
+    assert node.created == []
