@@ -46,7 +46,7 @@ def new_metadata(
     config: ServerConfig,
     directories: Directories,
     listening: Sequence[Endpoint],
-    transport: KafkaNetworkChannel | None,
+    channel: KafkaNetworkChannel | None,
 ) -> MetadataManager:
     """Create the manager, not started. `listening` are this node's controller listeners."""
     directory = directories.metadata
@@ -62,7 +62,7 @@ def new_metadata(
         voters=static_voters(config),
         bootstrap_servers=bootstrap_servers(config),
         may_vote=config.is_controller,
-        transport=transport,
+        channel=channel,
         settings=storage_settings.metadata_log(config),
         quorum_settings=quorum_settings(config, directories.cluster_id),
         max_idle_ms=config.get_int("metadata.max.idle.interval.ms"),

@@ -68,7 +68,7 @@ class Truncate:
 @value_class
 class BeginSnapshot:
     """Create the file of a fetched snapshot, and remove an earlier partial one. If the disk is
-    full, `snapshot_given_up` completes this and the following snapshot actions."""
+    full, `snapshot_abandoned` completes this and the following snapshot actions."""
 
     snapshot_id: SnapshotId
 
@@ -116,7 +116,7 @@ class Reply:
     """Send the response to a request; the driver adds the records or bytes of a fetch."""
 
     request: Request
-    respond: Response
+    response: Response
 
 
 Action = (

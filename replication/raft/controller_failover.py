@@ -1,7 +1,7 @@
 """Controller failover: claiming and renouncing the role of the active controller.
 
 The leader of the quorum becomes the active controller once its image contains all records committed
-before its epoch (`may_begin`) and it has written the activation records
+before its epoch (`can_claim`) and it has written the activation records
 (`MetadataManager._take_over`).
 """
 
@@ -43,7 +43,7 @@ class ControllerClaim:
         leads = driver is not None and driver.leads and driver.quorum.epoch == self._epoch
         return leads and not self._stopped
 
-    def may_begin(self, applied_offset: int) -> bool:
+    def can_claim(self, applied_offset: int) -> bool:
         """Whether this node leads and its image (up to `applied_offset`) contains all earlier
         epochs."""
         leadership = None if self.driver is None else self.driver.quorum.leadership
@@ -53,11 +53,11 @@ class ControllerClaim:
             and applied_offset >= leadership.start_offset
         )
 
-    def begin(self, epoch: int) -> None:
+    def claim(self, epoch: int) -> None:
         """Claim the role for `epoch`, before the first record is appended; then call `announce`."""
         self._epoch = epoch
 
-    def ends(self) -> bool:
+    def renounce_if_lost(self) -> bool:
         """Renounce if the leadership was lost; returns whether this node stopped being active."""
         if self._epoch is None or self.is_active:
             return False
@@ -68,12 +68,12 @@ class ControllerClaim:
         """Renounce permanently: the node has left the quorum."""
         self._stopped = True
 
-    def announce(self) -> None:
+    def notify(self) -> None:
         for callback in self._callbacks:
             callback(self.is_active)
-        self.look()
+        self.check_leader()
 
-    def look(self) -> None:
+    def check_leader(self) -> None:
         """Notify the watchers if the leader, its epoch or endpoints, or `is_active` changed."""
         if self.driver is None:
             return
@@ -86,7 +86,7 @@ class ControllerClaim:
             for watcher in self._watchers:
                 watcher()
 
-    async def moved(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until the leader or `is_active` changes."""
         await self._moved.wait()
 
@@ -111,7 +111,7 @@ class ControllerClaim:
 async def write_no_op_records(
     metadata: MetadataManager,
     state: MetadataState,
-    activity: ControllerClaim,
+    claim: ControllerClaim,
     clock: Clock,
     max_idle_ms: int,
 ) -> None:
@@ -119,17 +119,17 @@ async def write_no_op_records(
     (`metadata.max.idle.interval.ms`); 0 disables it."""
     from odradek.protocol.schemas.cluster_records import NoOpRecord
 
-    driver = activity.driver
+    driver = claim.driver
     while max_idle_ms > 0 and driver is not None:
-        if not activity.is_active:
-            await activity.moved()
+        if not claim.is_active:
+            await claim.wait_for_change()
             continue
-        if not activity.is_followed:
-            await driver.news()
+        if not claim.is_followed:
+            await driver.wait_for_event()
             continue
         offset = state.newest.offset
         await clock.sleep(max_idle_ms / 1000)
-        if activity.is_active and state.newest.offset == offset:
+        if claim.is_active and state.newest.offset == offset:
             try:
                 await metadata.commit([NoOpRecord()])
             except (NotController, DiskFull, NoDescriptors, LogFailed) as error:

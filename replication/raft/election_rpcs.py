@@ -24,14 +24,14 @@ from odradek.replication.raft.rpc_codec import (
     RpcCodec,
     Values,
     any_version,
-    asked_about,
     directory,
     endpoints_of,
     key_of,
     leader_at,
     one_topic,
     refuse_all,
-    responded_about,
+    requested_partition,
+    response_partition,
     write_endpoints,
     write_leader,
 )
@@ -66,7 +66,7 @@ def _write_vote(request: VoteRequest) -> Values:
 
 
 def _read_vote(entity: Any) -> VoteRequest:
-    asked = asked_about(entity.topics)
+    asked = requested_partition(entity.topics)
     return VoteRequest(
         cluster_id=entity.cluster_id,
         voter=key_of(field(entity, "voter_id", -1), field(asked, "voter_directory_id")),
@@ -78,14 +78,14 @@ def _read_vote(entity: Any) -> VoteRequest:
     )
 
 
-def _write_vote_response(respond: VoteResponse, request: Request, listener: str) -> Values:
-    return _write_response(respond, request, listener, {"vote_granted": respond.granted})
+def _write_vote_response(response: VoteResponse, request: Request, listener: str) -> Values:
+    return _write_response(response, request, listener, {"vote_granted": response.granted})
 
 
 def _read_vote_response(entity: Any, request: VoteRequest, listener: str) -> VoteResponse:
     if entity.error_code != ErrorCode.none:
         return VoteResponse(error=entity.error_code)
-    told = responded_about(entity.topics)
+    told = response_partition(entity.topics)
     return VoteResponse(granted=told.vote_granted, **_known(entity, told, listener))
 
 
@@ -109,7 +109,7 @@ def _write_begin(request: BeginEpochRequest) -> Values:
 
 
 def _read_begin(entity: Any) -> BeginEpochRequest:
-    asked = asked_about(entity.topics)
+    asked = requested_partition(entity.topics)
     return BeginEpochRequest(
         cluster_id=entity.cluster_id,
         voter=key_of(field(entity, "voter_id", -1), field(asked, "voter_directory_id")),
@@ -122,7 +122,7 @@ def _read_begin(entity: Any) -> BeginEpochRequest:
 def _read_begin_response(entity: Any, request: Request, listener: str) -> BeginEpochResponse:
     if entity.error_code != ErrorCode.none:
         return BeginEpochResponse(error=entity.error_code)
-    return BeginEpochResponse(**_known(entity, responded_about(entity.topics), listener))
+    return BeginEpochResponse(**_known(entity, response_partition(entity.topics), listener))
 
 
 # EndQuorumEpoch
@@ -148,7 +148,7 @@ def _write_end(request: EndEpochRequest) -> Values:
 
 
 def _read_end(entity: Any) -> EndEpochRequest:
-    asked = asked_about(entity.topics)
+    asked = requested_partition(entity.topics)
     successors = tuple(
         ReplicaKey(each.candidate_id, directory(each.candidate_directory_id))
         for each in field(asked, "preferred_candidates", ())
@@ -166,7 +166,7 @@ def _read_end(entity: Any) -> EndEpochRequest:
 def _read_end_response(entity: Any, request: Request, listener: str) -> EndEpochResponse:
     if entity.error_code != ErrorCode.none:
         return EndEpochResponse(error=entity.error_code)
-    return EndEpochResponse(**_known(entity, responded_about(entity.topics), listener))
+    return EndEpochResponse(**_known(entity, response_partition(entity.topics), listener))
 
 
 # What the answers have in common
@@ -177,21 +177,21 @@ _WHOLE_REQUEST = frozenset(
 
 
 def _write_response(
-    respond: Response, request: Request, listener: str, more: Values | None = None
+    response: Response, request: Request, listener: str, more: Values | None = None
 ) -> Values:
-    if respond.error in _WHOLE_REQUEST:
-        return {"error_code": respond.error, "topics": []}
+    if response.error in _WHOLE_REQUEST:
+        return {"error_code": response.error, "topics": []}
     return {
         "error_code": ErrorCode.none,
         "topics": one_topic(
             {
-                "error_code": respond.error,
-                "leader_id": respond.leader_id,
-                "leader_epoch": respond.epoch,
+                "error_code": response.error,
+                "leader_id": response.leader_id,
+                "leader_epoch": response.epoch,
                 **(more or {}),
             }
         ),
-        "node_endpoints": write_leader(respond, listener),
+        "node_endpoints": write_leader(response, listener),
     }
 
 

@@ -46,35 +46,37 @@ class FetchHandler:
         self._blocking = blocking
 
     async def respond(self, request: Request) -> Response:
-        respond = await self._driver.ask(request)
-        if isinstance(request, FetchRequest) and isinstance(respond, FetchResponse):
-            return await self._fetched(request, respond)
-        if isinstance(request, FetchSnapshotRequest) and isinstance(respond, FetchSnapshotResponse):
-            return await self._piece(request, respond)
-        return respond
+        response = await self._driver.handle_request(request)
+        if isinstance(request, FetchRequest) and isinstance(response, FetchResponse):
+            return await self._fetched(request, response)
+        if isinstance(request, FetchSnapshotRequest) and isinstance(
+            response, FetchSnapshotResponse
+        ):
+            return await self._read_snapshot_bytes(request, response)
+        return response
 
-    async def _fetched(self, request: FetchRequest, respond: FetchResponse) -> FetchResponse:
+    async def _fetched(self, request: FetchRequest, response: FetchResponse) -> FetchResponse:
         until = trio.current_time() + request.max_wait_ms / 1000
-        while not _says_all(respond):
+        while not _is_complete(response):
             records = await self._read(request)
             late = trio.current_time() >= until
-            if records or late or respond.high_watermark > request.high_watermark:
-                if self._driver.quorum.epoch == respond.epoch:
-                    return replace(respond, records=records)
-            elif not self._is_news(request, respond):
+            if records or late or response.high_watermark > request.high_watermark:
+                if self._driver.quorum.epoch == response.epoch:
+                    return replace(response, records=records)
+            elif not self._has_advanced(request, response):
                 with trio.move_on_at(until):
-                    while not self._is_news(request, respond):
-                        await self._driver.progress()
-            told = await self._driver.ask(request, again=True)
+                    while not self._has_advanced(request, response):
+                        await self._driver.wait_for_progress()
+            told = await self._driver.handle_request(request, again=True)
             assert isinstance(told, FetchResponse)
-            respond = told
-        return respond
+            response = told
+        return response
 
-    def _is_news(self, request: FetchRequest, respond: FetchResponse) -> bool:
+    def _has_advanced(self, request: FetchRequest, response: FetchResponse) -> bool:
         leadership = self._driver.quorum.leadership
         return (
             leadership is None
-            or leadership.epoch != respond.epoch
+            or leadership.epoch != response.epoch
             or self._log.end_offset > request.fetch_offset
             or leadership.high_watermark > request.high_watermark
             or self._driver.failure is not None
@@ -88,27 +90,27 @@ class FetchHandler:
             found: bytes = await self._blocking(self._log.read, request.fetch_offset, max_bytes)
             return found
 
-    async def _piece(
-        self, request: FetchSnapshotRequest, respond: FetchSnapshotResponse
+    async def _read_snapshot_bytes(
+        self, request: FetchSnapshotRequest, response: FetchSnapshotResponse
     ) -> FetchSnapshotResponse:
-        if respond.error is not ErrorCode.none:
-            return respond
+        if response.error is not ErrorCode.none:
+            return response
         max_bytes = min(request.max_bytes, self._settings.fetch_snapshot_max_bytes)
         try:
             data = await self._blocking(
-                self._log.snapshots.read_piece, request.snapshot_id, request.position, max_bytes
+                self._log.snapshots.read_chunk, request.snapshot_id, request.position, max_bytes
             )
         except FileNotFoundError:  # pruned meanwhile; there is a newer one
             return replace(
-                respond, error=ErrorCode.snapshot_not_found, snapshot_id=None, size=0, position=0
+                response, error=ErrorCode.snapshot_not_found, snapshot_id=None, size=0, position=0
             )
-        return replace(respond, data=data)
+        return replace(response, data=data)
 
 
-def _says_all(respond: FetchResponse) -> bool:
+def _is_complete(response: FetchResponse) -> bool:
     """Whether the response carries no records: an error, a diverging epoch or a snapshot id."""
     return (
-        respond.error is not ErrorCode.none
-        or respond.diverging is not None
-        or respond.snapshot_id is not None
+        response.error is not ErrorCode.none
+        or response.diverging is not None
+        or response.snapshot_id is not None
     )

@@ -93,25 +93,25 @@ def _read_fetch(entity: Any) -> FetchRequest:
     )
 
 
-def _write_fetch_response(respond: FetchResponse, request: FetchRequest, listener: str) -> Values:
-    if respond.error is ErrorCode.inconsistent_cluster_id:
-        return {"error_code": respond.error}
-    diverging = respond.diverging
+def _write_fetch_response(response: FetchResponse, request: FetchRequest, listener: str) -> Values:
+    if response.error is ErrorCode.inconsistent_cluster_id:
+        return {"error_code": response.error}
+    diverging = response.diverging
     partition = FetchedPartition(
         index=PARTITION,
-        error_code=respond.error,
-        high_watermark=respond.high_watermark,
-        log_start_offset=respond.log_start_offset,
+        error_code=response.error,
+        high_watermark=response.high_watermark,
+        log_start_offset=response.log_start_offset,
         aborted_transactions=(),
         diverging_epoch=None if diverging is None else (diverging.epoch, diverging.end_offset),
-        current_leader=(respond.leader_id, respond.epoch),
-        snapshot_id=respond.snapshot_id,
-        records=_parts(respond.records),
+        current_leader=(response.leader_id, response.epoch),
+        snapshot_id=response.snapshot_id,
+        records=_parts(response.records),
     )
     topic = FetchedTopic(name=CLUSTER_METADATA, topic_id=TOPIC_ID, partitions=[partition])
     return {
         "topics": [topic],
-        "node_endpoints": [NodeEndpoint(**each) for each in write_leader(respond, listener)],
+        "node_endpoints": [NodeEndpoint(**each) for each in write_leader(response, listener)],
     }
 
 
@@ -200,26 +200,26 @@ def _read_fetch_snapshot(entity: Any) -> FetchSnapshotRequest:
 
 
 def _write_snapshot_response(
-    respond: FetchSnapshotResponse, request: FetchSnapshotRequest, listener: str
+    response: FetchSnapshotResponse, request: FetchSnapshotRequest, listener: str
 ) -> Values:
-    if respond.error is ErrorCode.inconsistent_cluster_id:
-        return {"error_code": respond.error, "topics": []}
+    if response.error is ErrorCode.inconsistent_cluster_id:
+        return {"error_code": response.error, "topics": []}
     partition: Values = {
         "index": PARTITION,
-        "error_code": respond.error,
-        "current_leader": {"leader_id": respond.leader_id, "leader_epoch": respond.epoch},
+        "error_code": response.error,
+        "current_leader": {"leader_id": response.leader_id, "leader_epoch": response.epoch},
         "unaligned_records": b"",
     }
-    if respond.snapshot_id is not None:
+    if response.snapshot_id is not None:
         partition |= {
-            "snapshot_id": respond.snapshot_id._asdict(),
-            "size": respond.size,
-            "position": respond.position,
-            "unaligned_records": respond.data,
+            "snapshot_id": response.snapshot_id._asdict(),
+            "size": response.size,
+            "position": response.position,
+            "unaligned_records": response.data,
         }
     return {
         "topics": [{"name": CLUSTER_METADATA, "partitions": [partition]}],
-        "node_endpoints": write_leader(respond, listener),
+        "node_endpoints": write_leader(response, listener),
     }
 
 

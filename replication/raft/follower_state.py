@@ -33,35 +33,35 @@ class SnapshotDownloadState:
 
 @state_class
 class FollowerState:
-    """`fetch_until_ms`: end of the fetch timeout. `leader_lives`: the leader has responded in
-    this epoch, so pre-votes are rejected (KIP-996). `heard_there`: it responded at `endpoints`,
-    not only as a bootstrap server. `leader_ended`: its host has refused a connection since."""
+    """`fetch_until_ms`: end of the fetch timeout. `has_leader_responded`: the leader has responded in
+    this epoch, so pre-votes are rejected (KIP-996). `endpoint_confirmed`: it responded at `endpoints`,
+    not only as a bootstrap server. `leader_stopped`: its host has refused a connection since."""
 
     leader_id: int
     endpoints: Endpoints
     fetch_until_ms: int
     update_voter_at_ms: int
-    leader_lives: bool = False
-    heard_there: bool = False
-    leader_ended: bool = False
-    has_told_voter: bool = False
+    has_leader_responded: bool = False
+    endpoint_confirmed: bool = False
+    leader_stopped: bool = False
+    has_sent_voter_update: bool = False
     changing_log: bool = False
     leader_high_watermark: int = -1  # as the answer said whose records are being appended
     download: SnapshotDownloadState | None = field(default=None)
 
-    def heard(self, now_ms: int, fetch_timeout_ms: int) -> None:
+    def reset_fetch_timeout(self, now_ms: int, fetch_timeout_ms: int) -> None:
         """The leader responded: restart the fetch timeout."""
-        self.leader_lives, self.leader_ended = True, False
+        self.has_leader_responded, self.leader_stopped = True, False
         self.fetch_until_ms = now_ms + fetch_timeout_ms
 
-    def refused(self, campaign_at_ms: int) -> None:
+    def connection_refused(self, election_at_ms: int) -> None:
         """The leader's host refused a connection. Ignored if the leader never responded there:
         the endpoints may be wrong."""
-        if self.leader_lives and self.heard_there:
-            self.leader_lives = self.heard_there = False
-            self.ended(campaign_at_ms)
+        if self.has_leader_responded and self.endpoint_confirmed:
+            self.has_leader_responded = self.endpoint_confirmed = False
+            self.shorten_fetch_timeout(election_at_ms)
 
-    def ended(self, campaign_at_ms: int) -> None:
+    def shorten_fetch_timeout(self, election_at_ms: int) -> None:
         """Shorten the fetch timeout, because the leader has stopped."""
-        self.leader_ended = True
-        self.fetch_until_ms = min(self.fetch_until_ms, campaign_at_ms)
+        self.leader_stopped = True
+        self.fetch_until_ms = min(self.fetch_until_ms, election_at_ms)

@@ -75,7 +75,9 @@ class NodeFormat:
     def _me(self) -> Voter | None:
         return next((each for each in self.voters if each.id == self.node_id), None)
 
-    def identities(self, empty: Sequence[Path], taken: set[UUID], draw: Callable[[], UUID]) -> Any:
+    def assign_directory_ids(
+        self, empty: Sequence[Path], taken: set[UUID], draw: Callable[[], UUID]
+    ) -> Any:
         """Directory to its new id: the voter's of the metadata directory, else one of its own."""
         ids: dict[Path, UUID] = {}
         for path in empty:
@@ -110,7 +112,9 @@ def format_node(
     shown = ", ".join(f"{name}={level}" for name, level in wanted.levels.items())
     say(f"Bootstrap metadata: {shown}")
     taken = {each.directory_id for each in found.values() if isinstance(each, MetaProperties)}
-    ids = wanted.identities(empty, {each for each in taken if each is not None}, entropy.uuid)
+    ids = wanted.assign_directory_ids(
+        empty, {each for each in taken if each is not None}, entropy.uuid
+    )
     for path in empty:
         release = RELEASE_VERSIONS[wanted.levels[METADATA_VERSION]]
         say(f"Formatting {wanted.kind(path)} {path} with {METADATA_VERSION} {release}.")

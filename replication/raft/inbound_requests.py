@@ -39,30 +39,30 @@ from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey
 class InboundRequests:
     """Handles the requests of other nodes of the quorum."""
 
-    def __init__(self, quorum: QuorumState, reconfiguration: VoterChangeHandler) -> None:
+    def __init__(self, quorum: QuorumState, voter_change_handler: VoterChangeHandler) -> None:
         self._quorum = quorum
-        self._reconfiguration = reconfiguration
+        self._voter_change_handler = voter_change_handler
 
     # Elections
 
-    def vote(self, request: VoteRequest, now_ms: int) -> VoteResponse:
+    def handle_vote(self, request: VoteRequest, now_ms: int) -> VoteResponse:
         quorum = self._quorum
         impossible = request.last_epoch > request.epoch - (not request.pre_vote)
         if request.end_offset < 0 or request.last_epoch < 0 or impossible:
-            return self._told_vote(ErrorCode.invalid_request)
+            return self._vote_response(ErrorCode.invalid_request)
         if error := self._voter_only(request.candidate.id, request.epoch):
-            return self._told_vote(error)
+            return self._vote_response(error)
         if request.epoch > quorum.epoch:
-            quorum.detach(request.epoch, now_ms)
+            quorum.transition_to_unattached(request.epoch, now_ms)
         if not self._is_me(request.voter):
-            return self._told_vote(ErrorCode.invalid_voter_key)
+            return self._vote_response(ErrorCode.invalid_voter_key)
         granted = self._grants(request)
         free = quorum.election.voted is None and (
             isinstance(quorum.state, (UnattachedState, ProspectiveState))
         )
         if granted and not request.pre_vote and free:
-            quorum.vote_for(request.candidate, now_ms)
-        return self._told_vote(granted=granted)
+            quorum.grant_vote(request.candidate, now_ms)
+        return self._vote_response(granted=granted)
 
     def _grants(self, request: VoteRequest) -> bool:
         quorum = self._quorum
@@ -77,16 +77,16 @@ class InboundRequests:
                 )
             case CandidateState() | ResignedState():
                 return request.pre_vote and up_to_date
-            case FollowerState(leader_lives=leader_lives):
-                return request.pre_vote and up_to_date and not leader_lives
+            case FollowerState(has_leader_responded=has_leader_responded):
+                return request.pre_vote and up_to_date and not has_leader_responded
             case LeaderState():
                 return False
 
-    def begin_epoch(self, request: BeginEpochRequest, now_ms: int) -> BeginEpochResponse:
+    def handle_begin_epoch(self, request: BeginEpochRequest, now_ms: int) -> BeginEpochResponse:
         quorum = self._quorum
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
-            self._hear_leader(request, now_ms)
+            self._apply_leader(request, now_ms)
             error = None if self._is_me(request.voter) else ErrorCode.invalid_voter_key
         return BeginEpochResponse(
             error=error or ErrorCode.none,
@@ -95,13 +95,13 @@ class InboundRequests:
             leader_endpoints=quorum.leader_endpoints,
         )
 
-    def end_epoch(self, request: EndEpochRequest, now_ms: int) -> EndEpochResponse:
+    def handle_end_epoch(self, request: EndEpochRequest, now_ms: int) -> EndEpochResponse:
         """The leader resigns: start an election after a backoff by position among the
         successors."""
         quorum = self._quorum
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
-            self._hear_leader(request, now_ms)
+            self._apply_leader(request, now_ms)
             state = quorum.state
             if isinstance(state, FollowerState) and state.leader_id == request.leader_id:
                 state.fetch_until_ms = now_ms + self._backoff_ms(request.successors)
@@ -112,8 +112,8 @@ class InboundRequests:
             leader_endpoints=quorum.leader_endpoints,
         )
 
-    def _hear_leader(self, told: BeginEpochRequest | EndEpochRequest, now_ms: int) -> None:
-        self._quorum.learn(
+    def _apply_leader(self, told: BeginEpochRequest | EndEpochRequest, now_ms: int) -> None:
+        self._quorum.maybe_transition(
             told.epoch, told.leader_id, told.leader_endpoints, now_ms, by_leader=True
         )
 
@@ -130,16 +130,16 @@ class InboundRequests:
 
     # The log
 
-    def fetch(self, request: FetchRequest, now_ms: int, *, again: bool) -> FetchResponse:
+    def handle_fetch(self, request: FetchRequest, now_ms: int, *, again: bool) -> FetchResponse:
         """Validate the fetch offset, and update the replica's progress unless `again`."""
         quorum = self._quorum
         impossible = not 0 <= request.last_fetched_epoch <= request.epoch
         if request.max_wait_ms < 0 or request.fetch_offset < 0 or impossible:
-            return self._told_fetch(ErrorCode.invalid_request)
+            return self._fetch_response(ErrorCode.invalid_request)
         if error := self._leader_only(request.epoch):
-            return self._told_fetch(error)
+            return self._fetch_response(error)
         if request.replica.id == quorum.me.id:
-            return self._told_fetch(ErrorCode.unknown_server_error)
+            return self._fetch_response(ErrorCode.unknown_server_error)
         leadership = quorum.state
         assert isinstance(leadership, LeaderState)
         check = validate_offset_and_epoch(
@@ -147,29 +147,31 @@ class InboundRequests:
         )
         match check:
             case SnapshotId():
-                return self._told_fetch(snapshot_id=check)
+                return self._fetch_response(snapshot_id=check)
             case EpochEndOffset():
-                return self._told_fetch(diverging=check)
+                return self._fetch_response(diverging=check)
         end = quorum.log.end_offset
         if not again and request.replica.id >= 0:
             moved = leadership.fetched(request.replica, request.fetch_offset, now_ms, end)
             if moved:
-                self._reconfiguration.high_watermark_moved(leadership, now_ms)
-        return self._told_fetch()
+                self._voter_change_handler.high_watermark_advanced(leadership, now_ms)
+        return self._fetch_response()
 
-    def fetch_snapshot(self, request: FetchSnapshotRequest, now_ms: int) -> FetchSnapshotResponse:
+    def handle_fetch_snapshot(
+        self, request: FetchSnapshotRequest, now_ms: int
+    ) -> FetchSnapshotResponse:
         quorum = self._quorum
         if error := self._leader_only(request.epoch):
-            return self._told_snapshot(request, error)
+            return self._fetch_snapshot_response(request, error)
         size = quorum.log.snapshot_size(request.snapshot_id)
         if size is None or request.snapshot_id == NOTHING:
-            return self._told_snapshot(request, ErrorCode.snapshot_not_found)
+            return self._fetch_snapshot_response(request, ErrorCode.snapshot_not_found)
         if not 0 <= request.position < size:
-            return self._told_snapshot(request, ErrorCode.position_out_of_range)
+            return self._fetch_snapshot_response(request, ErrorCode.position_out_of_range)
         leadership = quorum.state
         assert isinstance(leadership, LeaderState)
-        leadership.heard_from(request.replica, now_ms)
-        return self._told_snapshot(request, size=size)
+        leadership.update_check_quorum(request.replica, now_ms)
+        return self._fetch_snapshot_response(request, size=size)
 
     # Who may ask
 
@@ -179,7 +181,7 @@ class InboundRequests:
         return ErrorCode.invalid_request if sender_id < 0 else None
 
     def _leader_only(self, epoch: int) -> ErrorCode | None:
-        return self._reconfiguration.leader_only(epoch)
+        return self._voter_change_handler.leader_only(epoch)
 
     def _is_me(self, key: ReplicaKey | None) -> bool:
         """Whether the key names this node; old versions omit the voter or its directory."""
@@ -190,7 +192,7 @@ class InboundRequests:
 
     # What to tell
 
-    def _told_vote(
+    def _vote_response(
         self, error: ErrorCode = ErrorCode.none, *, granted: bool = False
     ) -> VoteResponse:
         quorum = self._quorum
@@ -202,7 +204,7 @@ class InboundRequests:
             granted=granted,
         )
 
-    def _told_fetch(
+    def _fetch_response(
         self,
         error: ErrorCode = ErrorCode.none,
         *,
@@ -224,7 +226,7 @@ class InboundRequests:
             snapshot_id=snapshot_id,
         )
 
-    def _told_snapshot(
+    def _fetch_snapshot_response(
         self, request: FetchSnapshotRequest, error: ErrorCode = ErrorCode.none, *, size: int = 0
     ) -> FetchSnapshotResponse:
         quorum = self._quorum

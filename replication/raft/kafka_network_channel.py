@@ -121,7 +121,7 @@ class KafkaNetworkChannel:
                 self._nursery = None
                 self._idle.clear()
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         """Send a request to a node, or to the next bootstrap server (BOOTSTRAP_SERVER).
 
         A node that does not support it yields UNSUPPORTED_VERSION. Raises NodeNotRunning if the

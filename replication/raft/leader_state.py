@@ -94,7 +94,7 @@ class LeaderState:
             self._observers.setdefault(progress.key, progress)
         self._voters = voters
 
-    def progress(self, key: ReplicaKey) -> ReplicaState:
+    def replica_state(self, key: ReplicaKey) -> ReplicaState:
         """Progress of a voter or observer; an observer is added at its first fetch."""
         if self._voters.includes(key):
             return self._members[key.id]
@@ -122,14 +122,14 @@ class LeaderState:
     def flushed(self, end_offset: int) -> bool:
         """The leader's log is durable up to `end_offset`. Returns whether the high watermark
         advanced."""
-        own = self.progress(self.key)
+        own = self.replica_state(self.key)
         own.end_offset = max(own.end_offset, end_offset)
         return self.recount()
 
     def fetched(self, key: ReplicaKey, end_offset: int, now_ms: int, leader_end: int) -> bool:
         """Record a fetch at `end_offset`. Returns whether the high watermark advanced."""
-        self.progress(key).fetched(end_offset, now_ms, leader_end)
-        self.heard_from(key, now_ms)
+        self.replica_state(key).fetched(end_offset, now_ms, leader_end)
+        self.update_check_quorum(key, now_ms)
         return self._voters.includes(key) and self.recount()
 
     def recount(self) -> bool:
@@ -153,7 +153,7 @@ class LeaderState:
 
     # Who still follows
 
-    def heard_from(self, key: ReplicaKey, now_ms: int) -> None:
+    def update_check_quorum(self, key: ReplicaKey, now_ms: int) -> None:
         """Record a Fetch or FetchSnapshot of a voter for the check-quorum timer."""
         if self._voters.includes(key):
             self._fetched.add(key.id)
@@ -168,7 +168,7 @@ class LeaderState:
         removal record, and could not be elected without this leader."""
         return None if len(self._members) == 1 else self._check_quorum_at_ms
 
-    def leave(self, now_ms: int) -> None:
+    def schedule_resignation(self, now_ms: int) -> None:
         """This leader's removal is committed: resign at the next tick, after the responses are
         sent."""
         self._leave_at_ms = now_ms
@@ -177,7 +177,7 @@ class LeaderState:
     def resign_at_ms(self) -> int | None:
         return self.check_quorum_at_ms if self._leave_at_ms is None else self._leave_at_ms
 
-    def to_remind(self, now_ms: int) -> list[ReplicaKey]:
+    def voters_without_recent_fetch(self, now_ms: int) -> list[ReplicaKey]:
         """Voters that have not fetched recently, and need a BeginQuorumEpoch request."""
         return [
             each.key
@@ -186,7 +186,7 @@ class LeaderState:
             and (each.last_fetch_ms < 0 or now_ms - each.last_fetch_ms >= self._begin_interval_ms)
         ]
 
-    def reminded(self, now_ms: int) -> None:
+    def begin_epoch_sent(self, now_ms: int) -> None:
         self.begin_epoch_at_ms = now_ms + self._begin_interval_ms
 
     @property

@@ -27,7 +27,7 @@ log = logging.getLogger("odradek.metadata")
 
 RECORDS_A_CHANGE: Final = 50
 """Records per published delta; a larger batch is not split."""
-PAUSE_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 """Retry interval when no file descriptors are available."""
 
 
@@ -45,7 +45,7 @@ async def catch_up(
             await trio.lowlevel.checkpoint()  # a snapshot has taken the log's place meanwhile
         except (NoDescriptors, OutOfDescriptors) as error:
             log.warning("committed records cannot be read, retrying: %s", error)
-            await trio.sleep(PAUSE_SECONDS)
+            await trio.sleep(RETRY_SECONDS)
 
 
 async def _apply(
@@ -55,7 +55,7 @@ async def _apply(
     high_watermark: int,
     blocking: Blocking,
 ) -> None:
-    for some in _some_at_a_time(await _read(metadata_log, offset, high_watermark, blocking)):
+    for some in _group_batches(await _read(metadata_log, offset, high_watermark, blocking)):
         replay = MetadataBatchLoader(
             state.image, keep_records=True, transactions=state.transactions.copy()
         )
@@ -77,7 +77,7 @@ async def _read(
         return found
 
 
-def _some_at_a_time(found: Iterable[Batch]) -> Iterator[list[Batch]]:
+def _group_batches(found: Iterable[Batch]) -> Iterator[list[Batch]]:
     some: list[Batch] = []
     records = 0
     for batch in found:

@@ -127,7 +127,7 @@ class MetadataLog:
         try:
             self._log = self._recover(required_end_offset=synced)
         except DamagedLog as error:
-            self._refuse_loss(error, is_only_copy)
+            self._require_other_copy(error, is_only_copy)
             log.error("%s; they are fetched again", error.message)
             self._log = self._recover(required_end_offset=0)
         self._sync()
@@ -145,7 +145,7 @@ class MetadataLog:
         self._log.advance_high_watermark(self._log.end_offset)
         self._checkpoint()
 
-    def _refuse_loss(
+    def _require_other_copy(
         self, damage: DamagedLog, is_only_copy: Callable[[Iterable[Batch]], bool]
     ) -> None:
         """Raises InvalidMetadata where nobody else has what would be cut, or nothing tells who has."""
@@ -362,7 +362,7 @@ class MetadataLog:
 
     # Retention, in three steps; none beside a flush
 
-    def superseded(self, now_ms: int) -> list[SnapshotId]:
+    def snapshots_to_remove(self, now_ms: int) -> list[SnapshotId]:
         """The oldest snapshots, that retention does not keep; the newest always stays. Blocks."""
         return snapshots_to_drop(
             [(each, self.snapshots.sizes[each], self.timestamp_ms(each)) for each in self._ids()],

@@ -38,9 +38,9 @@ from odradek.storage.errors import (
 
 log = logging.getLogger("odradek.metadata")
 
-PAUSE_SECONDS: Final = 0.1
+RETRY_SECONDS: Final = 0.1
 
-_LEFT_OUT: Final = (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull, NoDescriptors)
+_NOT_APPENDABLE: Final = (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull, NoDescriptors)
 
 _NOT_APPENDED: Final = "what was fetched cannot be appended to %s: %s"
 
@@ -56,20 +56,20 @@ class MetadataLogWriter:
         self._log = metadata_log
         self._blocking = blocking
         self._download: SnapshotDownload | None = None
-        self._is_given_up = False
+        self._is_abandoned = False
         """The snapshot that was begun last: there was no room for it."""
-        self._complaint: str | None = None
+        self._last_error: str | None = None
         """What was wrong with what was fetched or written last: said once."""
         self.flushing = PromptLock()
         self.publishing = PromptLock()
         """Held while a snapshot gets its name: this node's own, or one that was sent."""
-        self.is_patient = False
+        self.retries = False
         """The node runs, and what lacks room is waited for."""
         self.durable_end = metadata_log.end_offset
         """All below is on the disk: recovery flushed what it found."""
 
-    async def patiently(
-        self, change: Callable[..., None], *args: Any, for_room: bool = True
+    async def retry_until_written(
+        self, change: Callable[..., None], *args: Any, retry_if_full: bool = True
     ) -> None:
         """What does nothing where room or descriptors are lacking: once there are some. Not while the node
         starts or ends, when nobody could wait."""
@@ -77,7 +77,7 @@ class MetadataLogWriter:
             try:
                 await self._blocking(change, *args)
             except (OSError, StorageError) as error:
-                if not (self.is_patient and _may_pass(error, for_room=for_room)):
+                if not (self.retries and _is_retriable(error, retry_if_full=retry_if_full)):
                     raise
                 await self._pause("nothing can be written to %s: %s", error)
             else:
@@ -114,15 +114,15 @@ class MetadataLogWriter:
         return _changes(first, level, action.voters)
 
     async def flush(
-        self, epoch: Callable[[], int], up_to: int, *, for_room: bool = False
+        self, epoch: Callable[[], int], up_to: int, *, retry_if_full: bool = False
     ) -> tuple[int, int] | None:
         """Make all below `up_to` durable: where the log ended and in which `epoch` when that began;
-        None if somebody else has done it. Raises DiskFull, unless it waits `for_room`, and LogFailed."""
+        None if somebody else has done it. Raises DiskFull, unless it waits `retry_if_full`, and LogFailed."""
         async with self.flushing:
             if self.durable_end >= up_to:
                 return None
             end_offset, now_in = self._log.end_offset, epoch()
-            await self.patiently(self._log.flush, for_room=for_room)
+            await self.retry_until_written(self._log.flush, retry_if_full=retry_if_full)
             self.durable_end = end_offset
             return end_offset, now_in
 
@@ -132,12 +132,12 @@ class MetadataLogWriter:
         """Raises what a flush does: the next fetch would tell that all of this is on the disk."""
         try:
             appended = self._log.append_fetched(action.records, action.epoch)
-        except _LEFT_OUT as error:
+        except _NOT_APPENDABLE as error:
             await self._pause(_NOT_APPENDED, error)
             return []
-        self._complaint = None
+        self._last_error = None
         if action.durable:
-            await self.flush(lambda: action.epoch, self._log.end_offset, for_room=True)
+            await self.flush(lambda: action.epoch, self._log.end_offset, retry_if_full=True)
         return control_changes(appended)
 
     async def truncate(self, end_offset: int) -> None:
@@ -145,57 +145,57 @@ class MetadataLogWriter:
             log.info(
                 "%s is cut from %d to %d", self._log.directory, self._log.end_offset, end_offset
             )
-            await self.patiently(self._log.truncate, end_offset)
+            await self.retry_until_written(self._log.truncate, end_offset)
             self.durable_end = min(self.durable_end, self._log.end_offset)
 
     async def _pause(self, complaint: str, error: Exception) -> None:
-        if self._complaint != str(error):
-            self._complaint = str(error)
+        if self._last_error != str(error):
+            self._last_error = str(error)
             log.error(complaint, self._log.directory, error)
-        await self._seams.clock.sleep(PAUSE_SECONDS)
+        await self._seams.clock.sleep(RETRY_SECONDS)
 
     async def begin_snapshot(self, snapshot: SnapshotId) -> bool:
         """False if there is no room for it: it is given up."""
-        await self._give_up()
-        self._is_given_up = False
-        return await self._if_there_is_room(self._begin, snapshot)
+        await self._abandon_download()
+        self._is_abandoned = False
+        return await self._write_download(self._begin, snapshot)
 
     def _begin(self, snapshot: SnapshotId) -> None:
         self._download = self._log.snapshots.download(snapshot)
 
     async def append_snapshot(self, position: int, data: bytes) -> bool:
         """False if there is no room for it: all of the snapshot is given up."""
-        return await self._if_there_is_room(self._begun().append, position, data)
+        return await self._write_download(self._current_download().append, position, data)
 
-    async def _if_there_is_room(self, write: Callable[..., None], *args: Any) -> bool:
+    async def _write_download(self, write: Callable[..., None], *args: Any) -> bool:
         try:
             await self._blocking(write, *args)
         except OSError as error:
             if takes_offline(error, undone=True):
                 raise
-            await self._give_up()
-            self._is_given_up = True
+            await self._abandon_download()
+            self._is_abandoned = True
             await self._pause(_NOT_APPENDED, error)
             return False
         return True
 
-    async def _give_up(self) -> None:
+    async def _abandon_download(self) -> None:
         download, self._download = self._download, None
         if download is not None:
-            await self._blocking(self._log.snapshots.give_up, download)
+            await self._blocking(self._log.snapshots.discard, download)
 
     async def install_snapshot(self) -> list[ControlChange] | None:
         """Check it, and put it in the log's place; None if it was given up. Raises InvalidMetadata if it
         is not whole."""
-        if self._is_given_up:
+        if self._is_abandoned:
             return None
-        download = self._begun()
+        download = self._current_download()
         end_offset = download.snapshot.end_offset
         changes = await self._blocking(self._changes_in, download)
         async with self.publishing, self.flushing:
             await self._blocking(self._log.install, download)
             self.durable_end = self._log.end_offset
-        self._download = self._complaint = None
+        self._download = self._last_error = None
         log.info(
             "%s goes on from the snapshot %s", self._log.directory, download.snapshot.file_name
         )
@@ -204,18 +204,18 @@ class MetadataLogWriter:
     def _changes_in(self, download: SnapshotDownload) -> list[ControlChange]:
         return control_changes(self._log.snapshots.downloaded(download).batches())
 
-    def _begun(self) -> SnapshotDownload:
+    def _current_download(self) -> SnapshotDownload:
         if self._download is None:
             raise WrongState("no snapshot has been begun")
         return self._download
 
 
-def _may_pass(error: OSError | StorageError, *, for_room: bool) -> bool:
+def _is_retriable(error: OSError | StorageError, *, retry_if_full: bool) -> bool:
     """Whether nothing was done, and another try may do it."""
     if isinstance(error, StorageError):
-        return isinstance(error, NoDescriptors) or (for_room and isinstance(error, DiskFull))
+        return isinstance(error, NoDescriptors) or (retry_if_full and isinstance(error, DiskFull))
     lacks_descriptors = isinstance(error, OutOfDescriptors)
-    return lacks_descriptors or (for_room and not takes_offline(error, undone=True))
+    return lacks_descriptors or (retry_if_full and not takes_offline(error, undone=True))
 
 
 def _changes(first: int, level: int | None, voters: Sequence[Voter]) -> list[ControlChange]:

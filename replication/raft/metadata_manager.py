@@ -94,7 +94,7 @@ class MetadataManager:
         voters: Mapping[int, tuple[str, int]] | None = None,
         bootstrap_servers: Sequence[tuple[str, int]] = (),
         may_vote: bool = True,
-        transport: NetworkChannel | None = None,
+        channel: NetworkChannel | None = None,
         settings: MetadataLogSettings | None = None,
         quorum_settings: QuorumSettings | None = None,
         max_idle_ms: int = 500,
@@ -107,7 +107,7 @@ class MetadataManager:
 
         `voters` are those of controller.quorum.voters (host and port each), `bootstrap_servers` those
         of controller.quorum.bootstrap.servers without this node; without either, and if it `may_vote`,
-        this node makes a quorum of its own where there is none. `transport` reaches the others.
+        this node makes a quorum of its own where there is none. `channel` reaches the others.
         `min_insync_replicas` is the static config, which a new cluster makes its own (KIP-966).
         `max_idle_ms`: an active controller that others follow writes something that often; 0: never.
         `on_full` is called, from any thread, when a commit is refused because the disk is full.
@@ -130,7 +130,7 @@ class MetadataManager:
         self._partitions_are_in = partitions_are_in
         self._max_idle_ms = max_idle_ms
         self._controller_listener = controller_listener
-        self._transport = transport
+        self._channel = channel
         self._member = QuorumMember(
             node_id,
             directory_id,
@@ -143,7 +143,7 @@ class MetadataManager:
         self._log = MetadataLog(seams.files, directory, seams.clock, self._settings, on_full)
         self._state = MetadataState()
         self._driver: RaftClientDriver | None = None
-        self._activity = ControllerClaim()
+        self._claim = ControllerClaim()
         self._closed = False
 
     # What the cluster and the quorum are
@@ -177,7 +177,7 @@ class MetadataManager:
     @property
     def is_active(self) -> bool:
         """Whether this node is the active controller."""
-        return self._activity.is_active
+        return self._claim.is_active
 
     @property
     def kraft_version(self) -> int:
@@ -220,7 +220,7 @@ class MetadataManager:
             self._partitions_are_in,
         )
         self._state.load(opened.image, opened.transactions, opened.applied_bytes)
-        if not opened.is_alone and self._transport is None:
+        if not opened.is_alone and self._channel is None:
             raise opened.not_alone()
         self._drive(opened)
         assert self._driver is not None
@@ -245,10 +245,10 @@ class MetadataManager:
             quorum,
             self._changes,
             node_id=self.node_id,
-            transport=self._transport,
-            owner=self,
+            channel=self._channel,
+            listener=self,
         )
-        self._activity.driver = self._driver
+        self._claim.driver = self._driver
         self._fetches = FetchHandler(self._driver, self._log, self._quorum_settings, self._blocking)
         self._snapshotting = SnapshotGenerator(
             self._state,
@@ -268,8 +268,8 @@ class MetadataManager:
         driver = self._running()
         while driver.quorum.high_watermark < 0:
             self._check_online()
-            await driver.news()
-        await self.wait_for_offset(driver.quorum.known_to_be_committed - 1)
+            await driver.wait_for_event()
+        await self.wait_for_offset(driver.quorum.max_reported_high_watermark - 1)
 
     async def wait_for_offset(self, offset: int) -> None:
         """Wait until `image` contains the record at `offset`."""
@@ -293,7 +293,7 @@ class MetadataManager:
             for records in plan.batches():
                 self._append(records)
         except (DiskFull, NoDescriptors) as error:
-            self._running().hand_over(error)
+            self._running().resign_after_write_error(error)
             raise
         await self._commit(self._state.newest.offset + 1)
         return plan.result
@@ -359,12 +359,12 @@ class MetadataManager:
     def on_active(self, callback: Callable[[bool], None]) -> None:
         """Call `callback` on the event loop when this node becomes the active controller (True)
         and stops being it (False). It must not raise."""
-        self._activity.subscribe(callback)
+        self._claim.subscribe(callback)
 
     def on_leader(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the event loop when `leader_address` or `is_active` may have
         changed."""
-        self._activity.on_leader(callback)
+        self._claim.on_leader(callback)
 
     async def _take_over(self) -> None:
         """Controller failover: claim the role and write the activation records."""
@@ -378,7 +378,7 @@ class MetadataManager:
         if not driver.leads or driver.quorum.epoch != epoch:
             return
         state.take_over(self._log.end_offset, epoch, self._log.appended_ms)
-        self._activity.begin(epoch)
+        self._claim.claim(epoch)
         in_transaction = state.transactions.open
         records = activation_records(
             state.newest,
@@ -393,8 +393,8 @@ class MetadataManager:
             if state.newest.controllers.get(self.node_id) != mine:
                 self._append(register_controller(state.newest, mine).records)
         state.committed(driver.high_watermark)
-        driver.tell()
-        self._activity.announce()
+        driver.wake_waiters()
+        self._claim.notify()
 
     @property
     def controller_registration(self) -> ControllerImage:
@@ -412,10 +412,10 @@ class MetadataManager:
             self._state.control_appended(log.end_offset - 1, self.leader_epoch, log.appended_ms)
 
     def quorum_changed(self) -> None:
-        if self._activity.ends():
+        if self._claim.renounce_if_lost():
             self._state.step_down(NotController("this node ceased to be the active controller"))
-            self._activity.announce()
-        self._activity.look()
+            self._claim.notify()
+        self._claim.check_leader()
         self._snapshotting.log_has_grown()
 
     def quorum_failed(self, error: Exception) -> None:
@@ -424,8 +424,8 @@ class MetadataManager:
             log.critical("the metadata log in %s failed: %s", self._directory, error)
         self._state.step_down(LogFailed(f"the metadata log is offline: {error}"))
         self.failed.set()
-        if self._activity.ends():
-            self._activity.announce()
+        if self._claim.renounce_if_lost():
+            self._claim.notify()
 
     # What others ask, what the operator asks
 
@@ -453,13 +453,13 @@ class MetadataManager:
         driver = self._running()
         async with trio.open_nursery() as nursery:
             await nursery.start(driver.run)
-            nursery.start_soon(self._keep_up)
+            nursery.start_soon(self._replay_committed)
             nursery.start_soon(self._snapshotting.run)
             nursery.start_soon(
                 write_no_op_records,
                 self,
                 self._state,
-                self._activity,
+                self._claim,
                 self._seams.clock,
                 self._max_idle_ms,
             )
@@ -468,28 +468,28 @@ class MetadataManager:
                 await trio.sleep_forever()
             finally:
                 if not driver.quorum.is_alone:  # nobody commits any more what others wait for
-                    self._activity.stop()
+                    self._claim.stop()
                     self.quorum_changed()
 
-    async def _keep_up(self) -> None:
+    async def _replay_committed(self) -> None:
         """Replay committed records while another node is active; take over when this node may."""
         driver, state = self._running(), self._state
         while self.failure is None:
             try:
                 if self.is_active:
-                    await self._activity.moved()
+                    await self._claim.wait_for_change()
                 elif state.image.offset + 1 < driver.high_watermark:
                     await catch_up(state, self._log, driver.high_watermark, self._blocking)
                     self._snapshotting.log_has_grown()
-                elif self._activity.may_begin(state.image.offset):
+                elif self._claim.can_claim(state.image.offset):
                     await self._take_over()
                 else:
-                    await driver.progress()
+                    await driver.wait_for_progress()
             except (DiskFull, NoDescriptors) as error:
                 log.error(
                     "this node leads the quorum but cannot become the active controller: %s", error
                 )
-                await driver.give_way()
+                await driver.resign_in_background()
             except (InvalidMetadata, LogFailed, OSError) as error:
                 driver.fail(error)
 

@@ -19,7 +19,7 @@ class NetworkChannel(Protocol):
     """Sends one request at a time per node. A request may be cancelled at any time; its response
     must not complete the next one."""
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         """Send a request; `to` is a node id, or BOOTSTRAP_SERVER for the next bootstrap server.
 
         Raises RequestFailed, or NodeNotRunning if the connection was refused.

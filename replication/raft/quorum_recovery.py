@@ -167,7 +167,7 @@ async def recover_quorum(
     size_bytes = 0
     if _is_alone(member, history):
         if metadata_log.end_offset == 0:
-            await blocking(_refuse_beside_partitions, metadata_log, partitions_are_in)
+            await blocking(_refuse_with_partitions, metadata_log, partitions_are_in)
         size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
     image = replay.finish().image
     return RecoveredQuorum(
@@ -231,7 +231,7 @@ def _open(
     """Open the log and read the election state; blocks on the disk."""
     files = seams.files
     if member.is_alone and not is_formatted(files, directory):
-        _refuse_beside_partitions(metadata_log, partitions_are_in)
+        _refuse_with_partitions(metadata_log, partitions_are_in)
         format_directory(files, directory, member.voter, now_ms=seams.clock.wall_ms())
     if not files.is_directory(metadata_log.directory):
         files.make_directory(metadata_log.directory)
@@ -240,7 +240,7 @@ def _open(
     return metadata_log.quorum_state.read() or ElectionState()
 
 
-def _refuse_beside_partitions(
+def _refuse_with_partitions(
     metadata_log: MetadataLog, partitions_are_in: Callable[[], Path | None]
 ) -> None:
     """Raise InvalidQuorum if there are partitions: a topic is in the log before its partitions

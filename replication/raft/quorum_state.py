@@ -78,24 +78,24 @@ class UnattachedState:
 
 
 @state_class
-class NomineeState:
+class ElectionInProgressState:
     """Common part of ProspectiveState and CandidateState: the votes and the election timeout.
 
-    `leader_ended`: as far as this node knows, the leader of this epoch has stopped.
+    `leader_stopped`: as far as this node knows, the leader of this epoch has stopped.
     """
 
     tally: VoteTally
     until_ms: int
-    leader_ended: bool = False
+    leader_stopped: bool = False
 
 
 @state_class
-class ProspectiveState(NomineeState):
+class ProspectiveState(ElectionInProgressState):
     """The node requests pre-votes and has not increased its epoch (KIP-996)."""
 
 
 @state_class
-class CandidateState(NomineeState):
+class CandidateState(ElectionInProgressState):
     """The node requests votes in an epoch of its own (KIP-595)."""
 
 
@@ -141,7 +141,7 @@ class QuorumState:
         newer = log.last_epoch > election.epoch
         self.election = ElectionState(log.last_epoch) if newer else election
         self.high_watermark = -1
-        self.committed_elsewhere = -1
+        self.max_reported_high_watermark = -1
         self.leader_endpoints: Endpoints = ()
         self.closing = False
         self.requests = RequestManager(
@@ -197,7 +197,7 @@ class QuorumState:
         return len(self.voters) == 1 and self.is_voter
 
     @property
-    def may_lead(self) -> bool:
+    def can_start_election(self) -> bool:
         """Whether this node starts elections: it is a voter, or its removal may still be
         uncommitted.
 
@@ -211,59 +211,63 @@ class QuorumState:
             return False
         return self.history.at(removed_at)[1].includes(self.me.key)
 
-    def draw_election_timeout_ms(self) -> int:
+    def random_election_timeout_ms(self) -> int:
         base = self.settings.election_timeout_ms
         return base + (self._jitter(base) if base else 0)
 
-    def draw_election_backoff_ms(self) -> int:
+    def random_election_backoff_ms(self) -> int:
         return 1 + self._jitter(max(self.settings.election_backoff_max_ms, 1))
 
     # Becoming something else
 
-    def begin(self, now_ms: int) -> None:
+    def initialize(self, now_ms: int) -> None:
         """Enter the role that the persisted election state implies. A node never starts as
         leader or candidate: unflushed records of that epoch may be lost, so it needs votes in a
         new epoch."""
-        until_ms = now_ms + self.draw_election_timeout_ms()
+        until_ms = now_ms + self.random_election_timeout_ms()
         endpoints = self.voters.endpoints(self.leader_id)
         if self.leader_id == self.me.id:
             self.state = ResignedState(until_ms, (), set(self.voters.ids) - {self.me.id})
         elif self.leader_id != NO_LEADER and endpoints:
-            self.follow(self.epoch, self.leader_id, endpoints, now_ms)
+            self.transition_to_follower(self.epoch, self.leader_id, endpoints, now_ms)
         else:
             self.state = UnattachedState(until_ms)
         if self.is_only_voter:
-            self.nominate(now_ms)
+            self.transition_to_prospective(now_ms)
 
     def _become(self, state: EpochState, election: ElectionState | None = None) -> None:
         if isinstance(self.state, LeaderState):
-            self._abandon_change(self.state)
+            self._abort_voter_change(self.state)
         self.state = state
         self.election = election or self.election
-        self.requests.forget_all()
+        self.requests.reset_all()
 
-    def detach(self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER) -> None:
+    def transition_to_unattached(
+        self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER
+    ) -> None:
         """Transition to UNATTACHED, keeping the rest of a running election timeout."""
         match self.state:
             case UnattachedState(until_ms) | ResignedState(until_ms):
                 until = until_ms
-            case NomineeState(tally=tally, until_ms=until_ms) if not tally.lost:
+            case ElectionInProgressState(tally=tally, until_ms=until_ms) if not tally.lost:
                 until = until_ms
             case CandidateState(until_ms=until_ms):
                 until = until_ms
             case _:
-                until = now_ms + self.draw_election_timeout_ms()
+                until = now_ms + self.random_election_timeout_ms()
         same = epoch == self.epoch
         self.leader_endpoints = ()
         election = replace(self.election, leader_id=leader_id) if same else ElectionState(epoch)
         self._become(UnattachedState(until), election)
 
-    def nominate(self, now_ms: int) -> None:
+    def transition_to_prospective(self, now_ms: int) -> None:
         """Transition to PROSPECTIVE; a single voter becomes LEADER at once."""
-        nominee = ProspectiveState(self._own_vote(), now_ms + self.draw_election_timeout_ms())
-        nominee.leader_ended = isinstance(self.state, FollowerState) and self.state.leader_ended
-        self._become(nominee)
-        self.go_forward(now_ms)
+        in_progress = ProspectiveState(self._own_vote(), now_ms + self.random_election_timeout_ms())
+        in_progress.leader_stopped = (
+            isinstance(self.state, FollowerState) and self.state.leader_stopped
+        )
+        self._become(in_progress)
+        self.advance_election(now_ms)
 
     def _own_vote(self) -> VoteTally:
         """A new tally that holds this node's own vote."""
@@ -271,25 +275,25 @@ class QuorumState:
         tally.record(self.me.id, granted=True)
         return tally
 
-    def go_forward(self, now_ms: int) -> None:
+    def advance_election(self, now_ms: int) -> None:
         """Transition from PROSPECTIVE to CANDIDATE, or from CANDIDATE to LEADER, after a
         majority of votes."""
         if isinstance(self.state, ProspectiveState) and self.state.tally.won:
-            self.campaign(now_ms)
+            self.transition_to_candidate(now_ms)
         if isinstance(self.state, CandidateState) and self.state.tally.won:
-            self._lead(now_ms)
+            self._transition_to_leader(now_ms)
 
-    def campaign(self, now_ms: int) -> None:
+    def transition_to_candidate(self, now_ms: int) -> None:
         """Transition to CANDIDATE in the next epoch."""
         self.leader_endpoints = ()
         self._become(
-            CandidateState(self._own_vote(), now_ms + self.draw_election_timeout_ms()),
+            CandidateState(self._own_vote(), now_ms + self.random_election_timeout_ms()),
             ElectionState(
                 self.epoch + 1, voted_id=self.me.id, voted_directory_id=self.me.directory_id
             ),
         )
 
-    def _lead(self, now_ms: int) -> None:
+    def _transition_to_leader(self, now_ms: int) -> None:
         assert isinstance(self.state, CandidateState)
         leadership = LeaderState(
             self.me.key,
@@ -303,12 +307,14 @@ class QuorumState:
         self.leader_endpoints = self.me.endpoints
         self._become(leadership, ElectionState(self.epoch, leader_id=self.me.id))
         self.out.append(
-            StartEpoch(self.epoch, self.voters.ids, leadership.granted, self._first_of_quorum())
+            StartEpoch(
+                self.epoch, self.voters.ids, leadership.granted, self._quorum_records_of_epoch()
+            )
         )
         leadership.appending_voters = True
         self.in_memory_voters = self.voters.updated(self.me, any_directory=True) or self.voters
 
-    def _first_of_quorum(self) -> tuple[int, tuple[Voter, ...]] | None:
+    def _quorum_records_of_epoch(self) -> tuple[int, tuple[Voter, ...]] | None:
         """kraft.version and voters for the epoch's first batch, if it must contain them
         (KIP-853)."""
         if self.history.kraft_version < 1:
@@ -318,10 +324,12 @@ class QuorumState:
             return self.history.kraft_version, tuple(updated)
         return None
 
-    def follow(self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int) -> None:
+    def transition_to_follower(
+        self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int
+    ) -> None:
         """Transition to FOLLOWER; to UNATTACHED if the leader's endpoints are unknown."""
         if not endpoints:
-            self.detach(epoch, now_ms)
+            self.transition_to_unattached(epoch, now_ms)
             self.election = replace(self.election, leader_id=leader_id)
             return
         same = epoch == self.epoch
@@ -333,42 +341,42 @@ class QuorumState:
         )
         self.leader_endpoints = endpoints
 
-    def resign(self, now_ms: int) -> None:
+    def transition_to_resigned(self, now_ms: int) -> None:
         """Transition from LEADER to RESIGNED. EndQuorumEpoch lists the voters by log end offset,
         largest first."""
         assert isinstance(self.state, LeaderState)
         self._become(
             ResignedState(
-                now_ms + self.draw_election_timeout_ms(),
+                now_ms + self.random_election_timeout_ms(),
                 self.state.successors(),
                 set(self.voters.ids) - {self.me.id},
             )
         )
 
-    def lose(self, now_ms: int) -> None:
+    def handle_lost_election(self, now_ms: int) -> None:
         """Leave PROSPECTIVE without an election: follow the previous leader, if any. If that
         leader has stopped, retry after the election backoff."""
-        ended = isinstance(self.state, NomineeState) and self.state.leader_ended
+        ended = isinstance(self.state, ElectionInProgressState) and self.state.leader_stopped
         if self.leader_id != NO_LEADER and self.leader_endpoints:
-            self.follow(self.epoch, self.leader_id, self.leader_endpoints, now_ms)
+            self.transition_to_follower(self.epoch, self.leader_id, self.leader_endpoints, now_ms)
             if ended and isinstance(self.state, FollowerState):
-                self.state.ended(now_ms + self.draw_election_backoff_ms())
+                self.state.shorten_fetch_timeout(now_ms + self.random_election_backoff_ms())
         else:
-            self.detach(self.epoch, now_ms, leader_id=self.leader_id)
+            self.transition_to_unattached(self.epoch, now_ms, leader_id=self.leader_id)
 
-    def vote_for(self, candidate: ReplicaKey, now_ms: int) -> None:
+    def grant_vote(self, candidate: ReplicaKey, now_ms: int) -> None:
         """Record a vote as UNATTACHED or PROSPECTIVE, and restart the election timeout."""
-        until_ms = now_ms + self.draw_election_timeout_ms()
+        until_ms = now_ms + self.random_election_timeout_ms()
         self._become(
             ProspectiveState(self._own_vote(), until_ms)
-            if isinstance(self.state, NomineeState)
+            if isinstance(self.state, ElectionInProgressState)
             else UnattachedState(until_ms),
             replace(
                 self.election, voted_id=candidate.id, voted_directory_id=candidate.directory_id
             ),
         )
 
-    def learn(
+    def maybe_transition(
         self,
         epoch: int,
         leader_id: int,
@@ -393,9 +401,9 @@ class QuorumState:
         endpoints = endpoints or self.voters.endpoints(leader_id)
         if epoch > self.epoch:
             if leader_id == NO_LEADER:
-                self.detach(epoch, now_ms)
+                self.transition_to_unattached(epoch, now_ms)
             else:
-                self.follow(epoch, leader_id, endpoints, now_ms)
+                self.transition_to_follower(epoch, leader_id, endpoints, now_ms)
             return True
         if epoch < self.epoch or leader_id == NO_LEADER:
             return False
@@ -404,27 +412,27 @@ class QuorumState:
                 f"epoch {epoch} is led by {leader_id}, but {self.leader_id} leads it, too"
             )
         if self.leader_id == NO_LEADER or moved or len(endpoints) > len(known):
-            self.follow(epoch, leader_id, endpoints, now_ms)
+            self.transition_to_follower(epoch, leader_id, endpoints, now_ms)
             return True
         return False
 
     # What it has
 
-    def commit(self, high_watermark: int) -> None:
+    def update_high_watermark(self, high_watermark: int) -> None:
         """Advance the high watermark."""
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             self.out.append(Committed(high_watermark))
 
-    def ask(self, to: int, request: Request, endpoints: Endpoints, now_ms: int) -> int:
+    def send_request(self, to: int, request: Request, endpoints: Endpoints, now_ms: int) -> int:
         """Send a request; returns its number."""
-        number = self.requests.asked(to, request, now_ms)
+        number = self.requests.on_request_sent(to, request, now_ms)
         self.out.append(Send(number, to, endpoints, request))
         return number
 
     # Voter changes under way
 
-    def finish_change(
+    def complete_voter_change(
         self,
         change: PendingVoterChange,
         error: ErrorCode = ErrorCode.none,
@@ -440,6 +448,6 @@ class QuorumState:
             )
             self.out.append(Reply(change.request, kind(error=error, message=message)))
 
-    def _abandon_change(self, leadership: LeaderState) -> None:
+    def _abort_voter_change(self, leadership: LeaderState) -> None:
         if leadership.pending is not None:
-            self.finish_change(leadership.pending, ErrorCode.not_leader_or_follower)
+            self.complete_voter_change(leadership.pending, ErrorCode.not_leader_or_follower)

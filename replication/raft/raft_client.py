@@ -50,7 +50,7 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.outbound_requests import OutboundRequests
 from odradek.replication.raft.quorum_state import (
-    NomineeState,
+    ElectionInProgressState,
     ProspectiveState,
     QuorumSettings,
     QuorumState,
@@ -92,9 +92,9 @@ class RaftClient:
     ) -> None:
         settings = settings or QuorumSettings()
         self._quorum = QuorumState(me, log, history, election, settings, jitter)
-        self._reconfiguration = VoterChangeHandler(self._quorum)
-        self._responding = InboundRequests(self._quorum, self._reconfiguration)
-        self._asking = OutboundRequests(self._quorum, self._reconfiguration)
+        self._voter_change_handler = VoterChangeHandler(self._quorum)
+        self._inbound_requests = InboundRequests(self._quorum, self._voter_change_handler)
+        self._outbound_requests = OutboundRequests(self._quorum, self._voter_change_handler)
 
     # What it is
 
@@ -126,9 +126,9 @@ class RaftClient:
         return self._quorum.high_watermark
 
     @property
-    def known_to_be_committed(self) -> int:
+    def max_reported_high_watermark(self) -> int:
         """The highest high watermark that any node has reported, even above this node's log end."""
-        return max(self._quorum.high_watermark, self._quorum.committed_elsewhere)
+        return max(self._quorum.high_watermark, self._quorum.max_reported_high_watermark)
 
     @property
     def voters(self) -> VoterSet:
@@ -165,16 +165,16 @@ class RaftClient:
 
     def start(self, now_ms: int) -> Sequence[Action]:
         """Enter the first role; called once, before all other events."""
-        self._quorum.begin(now_ms)
+        self._quorum.initialize(now_ms)
         return self._actions(now_ms)
 
     @property
     def deadline_ms(self) -> int | None:
         """Time at which `tick` is due; None if no timeout is running."""
-        respond, role = self._quorum.requests.deadline_ms, self._role_deadline_ms()
-        if respond is None or role is None:
-            return role if respond is None else respond
-        return min(respond, role)
+        response, role = self._quorum.requests.deadline_ms, self._role_deadline_ms()
+        if response is None or role is None:
+            return role if response is None else response
+        return min(response, role)
 
     def _role_deadline_ms(self) -> int | None:
         quorum = self._quorum
@@ -184,12 +184,12 @@ class RaftClient:
             case _ if quorum.closing:
                 return None
             case UnattachedState(until_ms):
-                return until_ms if quorum.may_lead else None
-            case NomineeState(until_ms=until_ms) | ResignedState(until_ms):
+                return until_ms if quorum.can_start_election else None
+            case ElectionInProgressState(until_ms=until_ms) | ResignedState(until_ms):
                 return until_ms
             case FollowerState() as following:
-                due = following.fetch_until_ms if quorum.may_lead else None
-                if following.changing_log or not quorum.requests.may_ask(following.leader_id):
+                due = following.fetch_until_ms if quorum.can_start_election else None
+                if following.changing_log or not quorum.requests.is_ready(following.leader_id):
                     return due
                 told = following.update_voter_at_ms
                 return told if due is None else min(due, told)
@@ -200,10 +200,10 @@ class RaftClient:
         quorum.requests.expire(now_ms)
         match quorum.state:
             case LeaderState() as leadership:
-                self._reconfiguration.expire(leadership, now_ms)
+                self._voter_change_handler.expire(leadership, now_ms)
                 due = leadership.resign_at_ms
                 if due is not None and now_ms >= due:
-                    quorum.resign(now_ms)
+                    quorum.transition_to_resigned(now_ms)
             case _ if not quorum.closing:
                 self._time_out(now_ms)
         return self._actions(now_ms)
@@ -214,22 +214,24 @@ class RaftClient:
         quorum = self._quorum
         match quorum.state:
             case ProspectiveState(until_ms=until_ms) if now_ms >= until_ms:
-                quorum.lose(now_ms)
-            case NomineeState(until_ms=until_ms) if now_ms >= until_ms:
-                quorum.nominate(now_ms)
+                quorum.handle_lost_election(now_ms)
+            case ElectionInProgressState(until_ms=until_ms) if now_ms >= until_ms:
+                quorum.transition_to_prospective(now_ms)
             case FollowerState() as following if (
-                quorum.may_lead and now_ms >= following.fetch_until_ms
+                quorum.can_start_election and now_ms >= following.fetch_until_ms
             ):
-                quorum.nominate(now_ms)
+                quorum.transition_to_prospective(now_ms)
             case ResignedState(until_ms) if now_ms >= until_ms:
-                quorum.detach(quorum.epoch + 1, now_ms)
+                quorum.transition_to_unattached(quorum.epoch + 1, now_ms)
         match quorum.state:
-            case UnattachedState(until_ms) if quorum.may_lead and now_ms >= until_ms:
-                quorum.nominate(now_ms)
+            case UnattachedState(until_ms) if quorum.can_start_election and now_ms >= until_ms:
+                quorum.transition_to_prospective(now_ms)
 
     # What others say
 
-    def receive(self, request: Request, now_ms: int, *, again: bool = False) -> Sequence[Action]:
+    def handle_request(
+        self, request: Request, now_ms: int, *, again: bool = False
+    ) -> Sequence[Action]:
         """Handle a request. Its `Reply` is among the actions, or follows later (voter changes).
 
         `again`: a Fetch that found no new records has waited, and must be completed now.
@@ -241,49 +243,51 @@ class RaftClient:
             return self._actions(now_ms)
         match request:
             case VoteRequest():
-                respond: Response = self._responding.vote(request, now_ms)
+                response: Response = self._inbound_requests.handle_vote(request, now_ms)
             case BeginEpochRequest():
-                respond = self._responding.begin_epoch(request, now_ms)
+                response = self._inbound_requests.handle_begin_epoch(request, now_ms)
             case EndEpochRequest():
-                respond = self._responding.end_epoch(request, now_ms)
+                response = self._inbound_requests.handle_end_epoch(request, now_ms)
             case FetchRequest():
-                respond = self._responding.fetch(request, now_ms, again=again)
+                response = self._inbound_requests.handle_fetch(request, now_ms, again=again)
             case FetchSnapshotRequest():
-                respond = self._responding.fetch_snapshot(request, now_ms)
+                response = self._inbound_requests.handle_fetch_snapshot(request, now_ms)
             case _:
                 self._change_voters(request, now_ms)
                 return self._actions(now_ms)
-        quorum.out.append(Reply(request, respond))
+        quorum.out.append(Reply(request, response))
         return self._actions(now_ms)
 
     def _change_voters(self, request: Request, now_ms: int) -> None:
         match request:
             case AddVoterRequest():
-                self._reconfiguration.add(request, now_ms)
+                self._voter_change_handler.handle_add(request, now_ms)
             case RemoveVoterRequest():
-                self._reconfiguration.remove(request, now_ms)
+                self._voter_change_handler.handle_remove(request, now_ms)
             case UpdateVoterRequest():
-                self._reconfiguration.update(request, now_ms)
+                self._voter_change_handler.handle_update(request, now_ms)
             case _:
                 raise WrongState(f"{request} is not a request of the Raft protocol")
 
-    def responded(self, number: int, respond: Response, now_ms: int) -> Sequence[Action]:
+    def handle_response(self, number: int, response: Response, now_ms: int) -> Sequence[Action]:
         """Handle the response to request `number`; ignored if that request is no longer in
         flight."""
-        asked = self._quorum.requests.take(number)
-        if asked is None:
+        sent = self._quorum.requests.take(number)
+        if sent is None:
             return []
-        if not self._asking.responded(asked, respond, now_ms):
-            self._quorum.requests.back_off(asked.to, now_ms)
+        if not self._outbound_requests.handle_response(sent, response, now_ms):
+            self._quorum.requests.back_off(sent.to, now_ms)
         return self._actions(now_ms)
 
-    def failed(self, number: int, now_ms: int, *, refused: bool = False) -> Sequence[Action]:
+    def handle_request_failure(
+        self, number: int, now_ms: int, *, refused: bool = False
+    ) -> Sequence[Action]:
         """Request `number` failed without a response; `refused`: the connection was refused."""
-        asked = self._quorum.requests.take(number)
-        if asked is None:
+        sent = self._quorum.requests.take(number)
+        if sent is None:
             return []
-        self._asking.failed(asked, now_ms, refused=refused)
-        self._quorum.requests.back_off(asked.to, now_ms)
+        self._outbound_requests.handle_request_failure(sent, now_ms, refused=refused)
+        self._quorum.requests.back_off(sent.to, now_ms)
         return self._actions(now_ms)
 
     # What became of the log
@@ -298,16 +302,16 @@ class RaftClient:
         quorum.history.append(changes)
         match quorum.state:
             case LeaderState():
-                self._reconfiguration.appended(changes, now_ms)
+                self._voter_change_handler.appended(changes, now_ms)
             case FollowerState() as following:
                 following.changing_log = False
-                self._asking.follow_high_watermark(following)
+                self._outbound_requests.follow_high_watermark(following)
         return self._actions(now_ms)
 
     def not_appended(self, error: KafkaError, now_ms: int) -> Sequence[Action]:
         """`AppendVoters` failed because the disk is full; the log is unchanged."""
         if isinstance(self._quorum.state, LeaderState):
-            self._reconfiguration.not_appended(error)
+            self._voter_change_handler.not_appended(error)
         return self._actions(now_ms)
 
     def truncated(self, now_ms: int) -> Sequence[Action]:
@@ -316,7 +320,7 @@ class RaftClient:
             self._quorum.state.changing_log = False
         return self._actions(now_ms)
 
-    def snapshot_given_up(self, now_ms: int) -> Sequence[Action]:
+    def snapshot_abandoned(self, now_ms: int) -> Sequence[Action]:
         """The disk is full: the snapshot being fetched was removed, and the next Fetch decides
         how to continue. A pending `InstallSnapshot` is not executed."""
         following = self._quorum.state
@@ -330,7 +334,7 @@ class RaftClient:
         `changes` are the snapshot's control records."""
         quorum = self._quorum
         quorum.history.reset(changes)
-        quorum.commit(quorum.log.end_offset)
+        quorum.update_high_watermark(quorum.log.end_offset)
         if isinstance(quorum.state, FollowerState):
             quorum.state.changing_log = False
         return self._actions(now_ms)
@@ -342,7 +346,7 @@ class RaftClient:
         """
         leads = self.leadership
         if leads is not None and epoch == self.epoch and leads.flushed(end_offset):
-            self._reconfiguration.high_watermark_moved(leads, now_ms)
+            self._voter_change_handler.high_watermark_advanced(leads, now_ms)
         return self._actions(now_ms)
 
     # What the node wants
@@ -351,27 +355,29 @@ class RaftClient:
         self, kraft_version: int, now_ms: int, *, validate_only: bool = False
     ) -> tuple[VoterChangeError | None, Sequence[Action]]:
         """Raise kraft.version (KIP-853). Returns the error, if any, and the actions."""
-        refusal = self._reconfiguration.upgrade(kraft_version, validate_only=validate_only)
+        refusal = self._voter_change_handler.handle_upgrade(
+            kraft_version, validate_only=validate_only
+        )
         return refusal, self._actions(now_ms)
 
     def resign(self, now_ms: int) -> Sequence[Action]:
         """Give up the leadership of this epoch."""
         if isinstance(self._quorum.state, LeaderState):
-            self._quorum.resign(now_ms)
+            self._quorum.transition_to_resigned(now_ms)
         return self._actions(now_ms)
 
     def shut_down(self, now_ms: int) -> Sequence[Action]:
         """Resign, and start no election any more: a leader that is shutting down could not serve
         requests."""
         self._quorum.closing = True
-        if isinstance(self._quorum.state, NomineeState):
-            self._quorum.lose(now_ms)
+        if isinstance(self._quorum.state, ElectionInProgressState):
+            self._quorum.handle_lost_election(now_ms)
         return self.resign(now_ms)
 
     def _actions(self, now_ms: int) -> Sequence[Action]:
         """Collected actions; a changed election state is persisted first."""
         quorum = self._quorum
-        self._asking.pursue(now_ms)
+        self._outbound_requests.send_due_requests(now_ms)
         actions, quorum.out = quorum.out, []
         if quorum.election != quorum.persisted:
             quorum.persisted = quorum.election

@@ -61,7 +61,7 @@ _AT_ONCE = (Send, Reply, Committed, StartEpoch, AppendVoters)
 
 
 class RaftListener(Protocol):
-    """Callbacks of the owner of the metadata state."""
+    """Callbacks of the listener of the metadata state."""
 
     def committed(self, high_watermark: int) -> None:
         """The high watermark has advanced."""
@@ -81,24 +81,24 @@ class RaftListener(Protocol):
 
 
 @state_class
-class _Waiting:
+class _PendingResponse:
     """An inbound request without a response; the request's identity is the key."""
 
     request: Request
-    respond: Response | None = None
+    response: Response | None = None
     responded: trio.Event | None = None
     """If it waits for the answer still."""
 
 
 @state_class
-class _Line:
+class _NodeQueue:
     """Outbound requests to one node: only the newest is sent, the previous one is cancelled."""
 
     next: Send | None = None
-    posted: ParkingLot = field(default_factory=ParkingLot)
-    asking: trio.CancelScope = field(default_factory=trio.CancelScope)
+    wake_up: ParkingLot = field(default_factory=ParkingLot)
+    sending: trio.CancelScope = field(default_factory=trio.CancelScope)
     """From the question to the turn of what happened: an event that has begun is shielded."""
-    is_foreign: bool = False
+    is_other_cluster: bool = False
     """It has said that it belongs to another cluster, and that was complained of."""
 
 
@@ -113,8 +113,8 @@ class RaftClientDriver:
         changes: MetadataLogWriter,
         *,
         node_id: int,
-        transport: NetworkChannel | None,
-        owner: RaftListener,
+        channel: NetworkChannel | None,
+        listener: RaftListener,
     ) -> None:
         self.quorum = quorum
         self.failure: Exception | None = None
@@ -124,22 +124,22 @@ class RaftClientDriver:
         self._log = metadata_log
         self._changes = changes
         self._node_id = node_id
-        self._transport = transport
-        self._owner = owner
-        self._turn = PromptLock()
-        self._counting = PromptLock()  # from a flush to the event that it is
+        self._channel = channel
+        self._listener = listener
+        self._event_lock = PromptLock()
+        self._flush_lock = PromptLock()  # from a flush to the event that it is
         self._flushes = 0
         """Asked for, and not over."""
         self._news = ParkingLot()
         self._moved = ParkingLot()
-        self._unattended = ParkingLot()
+        self._unflushed = ParkingLot()
         self._progress: tuple[int, int, int, int, bool] | None = None
-        self._alarm = trio.CancelScope()
-        self._alarm_ms = math.inf
+        self._timer = trio.CancelScope()
+        self._timer_ms = math.inf
         """When it rings: no later than the state machine wants to hear of the time."""
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingResponse] = {}
         self._unsent: list[Send] = []
-        self._lines: dict[int, _Line] = {}
+        self._queues: dict[int, _NodeQueue] = {}
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -159,7 +159,7 @@ class RaftClientDriver:
 
     async def _event(self, happen: Callable[[int], Events]) -> None:
         """Run one event and its actions. Raises LogFailed if the node has failed."""
-        async with self._turn:
+        async with self._event_lock:
             if self.failure is not None:
                 raise LogFailed(f"the metadata log is offline: {self.failure}")
             try:
@@ -172,20 +172,20 @@ class RaftClientDriver:
                         with trio.CancelScope(shield=True):
                             caused = await self._change(action)
                     actions.extendleft(reversed(caused))
-                self._owner.quorum_changed()
+                self._listener.quorum_changed()
             except Exception as error:
                 self.fail(error)
                 raise
-            self.tell()
+            self.wake_waiters()
 
     def fail(self, error: Exception) -> None:
         """Stop handling events, and report the failure to the listener."""
         if self.failure is None:
             self.failure = error
-            self._owner.quorum_failed(error)
-            self.tell()
+            self._listener.quorum_failed(error)
+            self.wake_waiters()
 
-    def tell(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake up tasks that wait for progress of the log or the quorum."""
         if self._news:
             self._news.unpark_all()
@@ -196,17 +196,17 @@ class RaftClientDriver:
         if progress != self._progress:
             self._progress = progress
             self._moved.unpark_all()
-        if self._unattended and self._is_unattended:
-            self._unattended.unpark_all()
+        if self._unflushed and self._has_unflushed:
+            self._unflushed.unpark_all()
         due_ms = self._due_ms
-        if due_ms < self._alarm_ms:
-            self._set_alarm(due_ms)
+        if due_ms < self._timer_ms:
+            self._set_timer(due_ms)
 
-    async def news(self) -> None:
+    async def wait_for_event(self) -> None:
         """Wait for the next event."""
         await self._news.park()
 
-    async def progress(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Wait until log end, high watermark, epoch or leadership changes."""
         await self._moved.park()
 
@@ -220,11 +220,11 @@ class RaftClientDriver:
             case Committed(high_watermark):
                 self.high_watermark = high_watermark
                 self._log.committed(high_watermark)
-                self._owner.committed(high_watermark)
+                self._listener.committed(high_watermark)
             case Send():
                 return self._send(action)
-            case Reply(request, respond):
-                self._reply(request, respond)
+            case Reply(request, response):
+                self._reply(request, response)
         return ()
 
     async def _change(self, action: Action) -> Events:
@@ -237,7 +237,7 @@ class RaftClientDriver:
                     kraft_version=quorum.kraft_version,
                     voters=quorum.voters.ids,
                 )
-                await changes.patiently(write, election)
+                await changes.retry_until_written(write, election)
             case AppendFetched():
                 return quorum.appended(await changes.append_fetched(action), self.now_ms)
             case Truncate(end_offset):
@@ -245,10 +245,10 @@ class RaftClientDriver:
                 return quorum.truncated(self.now_ms)
             case BeginSnapshot(snapshot_id):
                 if not await changes.begin_snapshot(snapshot_id):
-                    return quorum.snapshot_given_up(self.now_ms)
+                    return quorum.snapshot_abandoned(self.now_ms)
             case AppendSnapshot(position, data):
                 if not await changes.append_snapshot(position, data):
-                    return quorum.snapshot_given_up(self.now_ms)
+                    return quorum.snapshot_abandoned(self.now_ms)
             case InstallSnapshot():
                 installed = await changes.install_snapshot()
                 if installed is not None:
@@ -259,7 +259,7 @@ class RaftClientDriver:
         try:
             changes = self._changes.start_epoch(action, self._node_id)
         except (DiskFull, NoDescriptors) as error:
-            if not self.hand_over(error):
+            if not self.resign_after_write_error(error):
                 raise
             return ()
         return self._leader_appended(changes)
@@ -273,7 +273,7 @@ class RaftClientDriver:
         return self._leader_appended(changes)
 
     def _leader_appended(self, changes: Sequence[ControlChange]) -> Events:
-        self._owner.control_appended()
+        self._listener.control_appended()
         return self.quorum.appended(changes, self.now_ms)
 
     # The log's end, while this node leads
@@ -285,14 +285,14 @@ class RaftClientDriver:
             raise LogFailed(f"the metadata log is offline: {self.failure}")
         self._flushes += 1
         try:
-            self.tell()  # others may have it on their disks sooner
+            self.wake_waiters()  # others may have it on their disks sooner
             with trio.CancelScope(shield=True):  # others rely on it once it has begun
-                async with self._counting:
+                async with self._flush_lock:
                     await self._flush(up_to)
         finally:
             self._flushes -= 1
-            if self._is_unattended:
-                self._unattended.unpark_all()
+            if self._has_unflushed:
+                self._unflushed.unpark_all()
 
     async def _flush(self, up_to: int) -> None:
         try:
@@ -314,16 +314,16 @@ class RaftClientDriver:
         """Give up the leadership of this epoch."""
         await self._event(self.quorum.resign)
 
-    async def give_way(self) -> None:
+    async def resign_in_background(self) -> None:
         """Like `resign`, but does not raise if the node has failed."""
         await self._background_event(self.quorum.resign)
 
-    def hand_over(self, error: DiskFull | NoDescriptors) -> bool:
+    def resign_after_write_error(self, error: DiskFull | NoDescriptors) -> bool:
         """Resign because this leader cannot write. Returns False if there is no other voter."""
         if self._nursery is None or self.quorum.is_alone:
             return False
         log.error("this node leads, and can write nothing: %s", error)
-        self._nursery.start_soon(self.give_way)
+        self._nursery.start_soon(self.resign_in_background)
         return True
 
     async def upgrade(self, kraft_version: int, *, validate_only: bool) -> VoterChangeError | None:
@@ -351,73 +351,73 @@ class RaftClientDriver:
             return
         await self._event(self.quorum.shut_down)
         while not (self.quorum.may_stop or self.failure is not None):
-            await self.news()
+            await self.wait_for_event()
 
     # What others ask
 
-    async def ask(self, request: Request, *, again: bool = False) -> Response:
+    async def handle_request(self, request: Request, *, again: bool = False) -> Response:
         """Handle an inbound request; see `RaftClient.receive`."""
-        waiting = self._waiting[id(request)] = _Waiting(request)
+        waiting = self._waiting[id(request)] = _PendingResponse(request)
         try:
             await self._event(partial(self._receive, request, again))
-            if waiting.respond is None:
+            if waiting.response is None:
                 waiting.responded = trio.Event()
                 await waiting.responded.wait()
         finally:
             if self._waiting.get(id(request)) is waiting:
                 del self._waiting[id(request)]
-        assert waiting.respond is not None
-        return waiting.respond
+        assert waiting.response is not None
+        return waiting.response
 
     def _receive(self, request: Request, again: bool, now_ms: int) -> Events:
-        return self.quorum.receive(request, now_ms, again=again)
+        return self.quorum.handle_request(request, now_ms, again=again)
 
-    def _reply(self, request: Request, respond: Response) -> None:
+    def _reply(self, request: Request, response: Response) -> None:
         waiting = self._waiting.get(id(request))
         if waiting is not None:  # else whoever asked has gone
-            waiting.respond = respond
+            waiting.response = response
             if waiting.responded is not None:
                 waiting.responded.set()
 
     # What others are asked
 
     def _send(self, send: Send) -> Events:
-        if self._transport is None:  # there is nobody
-            return self.quorum.failed(send.number, self.now_ms)
+        if self._channel is None:  # there is nobody
+            return self.quorum.handle_request_failure(send.number, self.now_ms)
         if self._nursery is None:
             self._unsent.append(send)
             return ()
-        line = self._lines.get(send.to)
-        if line is None:
-            line = self._lines[send.to] = _Line()
-            self._nursery.start_soon(self._keep_asking, self._transport, line)
-        line.next = send
-        line.posted.unpark_all()
-        line.asking.cancel()
+        queue = self._queues.get(send.to)
+        if queue is None:
+            queue = self._queues[send.to] = _NodeQueue()
+            self._nursery.start_soon(self._send_requests_to, self._channel, queue)
+        queue.next = send
+        queue.wake_up.unpark_all()
+        queue.sending.cancel()
         return ()
 
-    async def _keep_asking(self, transport: NetworkChannel, line: _Line) -> None:
+    async def _send_requests_to(self, channel: NetworkChannel, queue: _NodeQueue) -> None:
         """Send the requests to one node, one after the other."""
         while True:
-            send, line.next = line.next, None
+            send, queue.next = queue.next, None
             if send is None:
-                await line.posted.park()
+                await queue.wake_up.park()
                 continue
-            with trio.CancelScope() as line.asking:
-                await self._background_event(await self._ask_other(transport, line, send))
+            with trio.CancelScope() as queue.sending:
+                await self._background_event(await self._send_request(channel, queue, send))
 
-    async def _ask_other(
-        self, transport: NetworkChannel, line: _Line, send: Send
+    async def _send_request(
+        self, channel: NetworkChannel, queue: _NodeQueue, send: Send
     ) -> Callable[[int], Events]:
         """Send a request; returns the event of its response or failure."""
         try:
-            respond = await transport.ask(send.to, send.endpoints, send.request)
+            response = await channel.send_request(send.to, send.endpoints, send.request)
         except RequestFailed as error:
             log.debug("node %d did not answer: %s", send.to, error)
             refused = isinstance(error, NodeNotRunning)
-            return partial(self.quorum.failed, send.number, refused=refused)
-        _complain(send, line, respond)
-        return partial(self.quorum.responded, send.number, respond)
+            return partial(self.quorum.handle_request_failure, send.number, refused=refused)
+        _log_cluster_mismatch(send, queue, response)
+        return partial(self.quorum.handle_response, send.number, response)
 
     # In the background
 
@@ -427,16 +427,16 @@ class RaftClientDriver:
             for send in self._unsent:
                 self._send(send)
             self._unsent.clear()
-            self._changes.is_patient = True
-            self._nursery.start_soon(self._keep_time)
-            self._nursery.start_soon(self._keep_flushed)
+            self._changes.retries = True
+            self._nursery.start_soon(self._run_timer)
+            self._nursery.start_soon(self._flush_without_commit)
             task_status.started()
             try:
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
-                self._lines.clear()
-                self._changes.is_patient = False
+                self._queues.clear()
+                self._changes.retries = False
 
     async def _background_event(self, happen: Callable[[int], Events]) -> None:
         """Run an event that has no caller; a failure is reported by `fail`."""
@@ -446,10 +446,10 @@ class RaftClientDriver:
             if self.failure is None:
                 raise
 
-    async def _keep_time(self) -> None:
+    async def _run_timer(self) -> None:
         while self.failure is None:
-            with trio.CancelScope() as self._alarm:
-                self._set_alarm(self._due_ms)
+            with trio.CancelScope() as self._timer:
+                self._set_timer(self._due_ms)
                 await trio.sleep_forever()
             if self._due_ms <= self.now_ms:  # it mostly is later by now than when the alarm was set
                 await self._background_event(self._tick)
@@ -460,24 +460,24 @@ class RaftClientDriver:
         due_ms = self.quorum.deadline_ms
         return math.inf if due_ms is None else due_ms
 
-    def _set_alarm(self, due_ms: float) -> None:
-        self._alarm_ms = due_ms
+    def _set_timer(self, due_ms: float) -> None:
+        self._timer_ms = due_ms
         left = due_ms / 1000 - self._seams.clock.monotonic()
-        self._alarm.deadline = trio.current_time() + left + 0.0001
+        self._timer.deadline = trio.current_time() + left + 0.0001
 
     def _tick(self, now_ms: int) -> Events:
         return self.quorum.tick(now_ms)
 
     @property
-    def _is_unattended(self) -> bool:
+    def _has_unflushed(self) -> bool:
         """Whether the leader's log has unflushed records and no flush is running."""
         is_asked = self._flushes > 0
         return self.leads and not is_asked and self._changes.durable_end < self._log.end_offset
 
-    async def _keep_flushed(self) -> None:
+    async def _flush_without_commit(self) -> None:
         """Flush records without a waiting commit: the epoch's first batch, and voter changes."""
         while self.failure is None:
-            if self._is_unattended:
+            if self._has_unflushed:
                 try:
                     await self.flush(self._log.end_offset)
                 except DiskFull as error:
@@ -487,18 +487,18 @@ class RaftClientDriver:
                     if self.failure is None:
                         raise
             else:
-                await self._unattended.park()
+                await self._unflushed.park()
 
 
-def _complain(send: Send, line: _Line, respond: Response) -> None:
+def _log_cluster_mismatch(send: Send, queue: _NodeQueue, response: Response) -> None:
     """Log INCONSISTENT_CLUSTER_ID once per node."""
-    foreign = respond.error is ErrorCode.inconsistent_cluster_id
-    if foreign and not line.is_foreign:
-        who = "a controller" if send.to == BOOTSTRAP_SERVER else f"controller {send.to}"
+    mismatch = response.error is ErrorCode.inconsistent_cluster_id
+    if mismatch and not queue.is_other_cluster:
+        node = "a controller" if send.to == BOOTSTRAP_SERVER else f"controller {send.to}"
         log.error(
             "%s belongs to another cluster than %s: this node was formatted for that one, or its"
             " controller.quorum.* configs name the wrong controllers",
-            who,
+            node,
             send.request.cluster_id,
         )
-    line.is_foreign = foreign
+    queue.is_other_cluster = mismatch

@@ -22,11 +22,11 @@ class PendingRequest:
 
 
 @state_class
-class _Line:
+class ConnectionState:
     """The connection state of one node. `until_ms`: end of the request timeout or of the
     backoff."""
 
-    asked: PendingRequest | None
+    in_flight: PendingRequest | None
     until_ms: int
 
 
@@ -34,50 +34,52 @@ class RequestManager:
     def __init__(self, *, timeout_ms: int, backoff_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._backoff_ms = backoff_ms
-        self._lines: dict[int, _Line] = {}
+        self._connections: dict[int, ConnectionState] = {}
         self._next = 1
 
-    def may_ask(self, to: int) -> bool:
-        return to not in self._lines
+    def is_ready(self, to: int) -> bool:
+        return to not in self._connections
 
-    def backs_off(self, to: int) -> bool:
-        line = self._lines.get(to)
-        return line is not None and line.asked is None
+    def is_backing_off(self, to: int) -> bool:
+        connection = self._connections.get(to)
+        return connection is not None and connection.in_flight is None
 
     @property
-    def any_waiting(self) -> bool:
-        return any(line.asked is not None for line in self._lines.values())
+    def has_any_inflight_request(self) -> bool:
+        return any(connection.in_flight is not None for connection in self._connections.values())
 
-    def asked(self, to: int, request: Request, now_ms: int) -> int:
+    def on_request_sent(self, to: int, request: Request, now_ms: int) -> int:
         """Register a request that is sent now; returns its number."""
         number, self._next = self._next, self._next + 1
-        self._lines[to] = _Line(PendingRequest(number, to, request), now_ms + self._timeout_ms)
+        self._connections[to] = ConnectionState(
+            PendingRequest(number, to, request), now_ms + self._timeout_ms
+        )
         return number
 
     def take(self, number: int) -> PendingRequest | None:
         """Remove and return the in-flight request with this number, if any."""
-        for to, line in self._lines.items():
-            if line.asked is not None and line.asked.number == number:
-                del self._lines[to]
-                return line.asked
+        for to, connection in self._connections.items():
+            if connection.in_flight is not None and connection.in_flight.number == number:
+                del self._connections[to]
+                return connection.in_flight
         return None
 
     def back_off(self, to: int, now_ms: int) -> None:
         """Send no request to this node during the retry backoff."""
-        if to not in self._lines:
-            self._lines[to] = _Line(None, now_ms + self._backoff_ms)
+        if to not in self._connections:
+            self._connections[to] = ConnectionState(None, now_ms + self._backoff_ms)
 
     def expire(self, now_ms: int) -> None:
         """End expired backoffs; a request that timed out starts a backoff."""
-        for to, line in list(self._lines.items()):
-            if now_ms >= line.until_ms:
-                del self._lines[to]
-                if line.asked is not None:
+        for to, connection in list(self._connections.items()):
+            if now_ms >= connection.until_ms:
+                del self._connections[to]
+                if connection.in_flight is not None:
                     self.back_off(to, now_ms)
 
-    def forget_all(self) -> None:
-        self._lines.clear()
+    def reset_all(self) -> None:
+        self._connections.clear()
 
     @property
     def deadline_ms(self) -> int | None:
-        return min((line.until_ms for line in self._lines.values()), default=None)
+        return min((connection.until_ms for connection in self._connections.values()), default=None)

@@ -64,7 +64,7 @@ def partition_of(topics: Sequence[Any], *, index: str = "partition_index") -> An
     return partition if known else None
 
 
-def asked_about(topics: Sequence[Any]) -> Any:
+def requested_partition(topics: Sequence[Any]) -> Any:
     """Raises KafkaError (INVALID_REQUEST) for any other log."""
     partition = partition_of(topics)
     if partition is None:
@@ -72,7 +72,7 @@ def asked_about(topics: Sequence[Any]) -> Any:
     return partition
 
 
-def responded_about(topics: Sequence[Any]) -> Any:
+def response_partition(topics: Sequence[Any]) -> Any:
     """Raises RequestFailed for any other log."""
     return about(partition_of(topics))
 
@@ -125,9 +125,9 @@ def endpoint_on(endpoints: Endpoints, listener: str) -> VoterEndpoint | None:
     return next((each for each in endpoints if each.listener == listener), None)
 
 
-def write_leader(respond: Response, listener: str) -> list[Values]:
+def write_leader(response: Response, listener: str) -> list[Values]:
     """An answer's node endpoints: the leader's, on the listener that was asked."""
-    there = endpoint_on(respond.leader_endpoints, listener)
-    if there is None or respond.leader_id < 0:
+    there = endpoint_on(response.leader_endpoints, listener)
+    if there is None or response.leader_id < 0:
         return []
-    return [{"node_id": respond.leader_id, "host": there.host, "port": there.port}]
+    return [{"node_id": response.leader_id, "host": there.host, "port": there.port}]

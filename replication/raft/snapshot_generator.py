@@ -106,11 +106,11 @@ class SnapshotGenerator:
             await _write_image(writer, image)
             async with self._changes.publishing:
                 if self._is_superseded(snapshot):  # one came from the leader meanwhile
-                    self._log.snapshots.give_up(writer)
+                    self._log.snapshots.discard(writer)
                     return None
                 await self._blocking(self._log.snapshots.publish, snapshot, writer)
         except BaseException:
-            self._log.snapshots.give_up(writer)
+            self._log.snapshots.discard(writer)
             raise
         self._covered_bytes = covered
         self._last_at = self._clock.monotonic()
@@ -126,7 +126,7 @@ class SnapshotGenerator:
         now_ms = self._clock.wall_ms()
         with trio.CancelScope(shield=True):
             async with self._changes.flushing:
-                dropped = await self._blocking(self._log.superseded, now_ms)
+                dropped = await self._blocking(self._log.snapshots_to_remove, now_ms)
                 self._log.forget(dropped, now_ms)
                 self._history.compact(self._log.start_offset)
                 await self._blocking(self._log.remove, dropped, now_ms)

@@ -121,7 +121,7 @@ class SnapshotStore:
         try:
             writer.begin(now_ms, timestamp_ms, control)
         except OSError:
-            self.give_up(writer)
+            self.discard(writer)
             raise
         return writer
 
@@ -138,12 +138,12 @@ class SnapshotStore:
         path = download.file.path
         return SnapshotContents(path, self._files.read(path))
 
-    def read_piece(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
+    def read_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
         """Bytes of its file. Raises FileNotFoundError if it is gone."""
         with closing(self._files.open(self.path(snapshot))) as file:
             return file.read_at(position, max_bytes)
 
-    def give_up(self, writer: SnapshotWriter | SnapshotDownload) -> None:
+    def discard(self, writer: SnapshotWriter | SnapshotDownload) -> None:
         """Leave nothing of a snapshot that could not be written."""
         writer.file.close()
         self._files.remove(writer.file.path, missing_ok=True)

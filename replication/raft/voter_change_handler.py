@@ -54,10 +54,10 @@ class VoterChangeHandler:
 
     # Requests
 
-    def add(self, request: AddVoterRequest, now_ms: int) -> None:
-        """First the new voter is asked what it supports; `versions_told` goes on."""
+    def handle_add(self, request: AddVoterRequest, now_ms: int) -> None:
+        """First the new voter is asked what it supports; `handle_api_versions_response` goes on."""
         quorum, voter = self._quorum, request.voter
-        refusal = self._unfit(voter.id, named=voter.directory_id != NO_DIRECTORY)
+        refusal = self._validate_voter(voter.id, named=voter.directory_id != NO_DIRECTORY)
         if refusal is None and not self._is_reachable(voter):
             refusal = VoterChangeError(
                 ErrorCode.invalid_request,
@@ -67,22 +67,22 @@ class VoterChangeHandler:
         leadership = quorum.state
         if refusal is None and isinstance(leadership, LeaderState):
             refusal = decide_addition(request, leadership, quorum.history)
-            if refusal is None and not quorum.requests.may_ask(voter.id):
+            if refusal is None and not quorum.requests.is_ready(voter.id):
                 refusal = VoterChangeError(
                     ErrorCode.request_timed_out, f"{voter.id} cannot be asked now"
                 )
             if refusal is None:
                 until_ms = now_ms + quorum.settings.request_timeout_ms
                 question = ApiVersionsRequest(cluster_id=quorum.settings.cluster_id)
-                asked = quorum.ask(voter.id, question, voter.endpoints, now_ms)
-                leadership.pending = PendingVoterChange(request, until_ms, asked)
+                number = quorum.send_request(voter.id, question, voter.endpoints, now_ms)
+                leadership.pending = PendingVoterChange(request, until_ms, number)
         if refusal is not None:
-            respond = AddVoterResponse(error=refusal.error, message=refusal.message)
-            quorum.out.append(Reply(request, respond))
+            response = AddVoterResponse(error=refusal.error, message=refusal.message)
+            quorum.out.append(Reply(request, response))
 
-    def remove(self, request: RemoveVoterRequest, now_ms: int) -> None:
+    def handle_remove(self, request: RemoveVoterRequest, now_ms: int) -> None:
         quorum, key = self._quorum, request.voter
-        decided: VoterChangeError | VoterSet | None = self._unfit(
+        decided: VoterChangeError | VoterSet | None = self._validate_voter(
             key.id, named=key.directory_id != NO_DIRECTORY
         )
         leadership = quorum.state
@@ -93,10 +93,10 @@ class VoterChangeHandler:
                 leadership.pending = PendingVoterChange(request, until_ms)
                 self._append(leadership, decided)
         if isinstance(decided, VoterChangeError):
-            respond = RemoveVoterResponse(error=decided.error, message=decided.message)
-            quorum.out.append(Reply(request, respond))
+            response = RemoveVoterResponse(error=decided.error, message=decided.message)
+            quorum.out.append(Reply(request, response))
 
-    def update(self, request: UpdateVoterRequest, now_ms: int) -> None:
+    def handle_update(self, request: UpdateVoterRequest, now_ms: int) -> None:
         """Answered at once: it is the voter itself that asks, and it asks again if it must."""
         quorum, voter = self._quorum, request.voter
         error = self.leader_only(request.epoch)
@@ -117,16 +117,18 @@ class VoterChangeHandler:
                     self._append(leadership, decided)
                 else:
                     quorum.in_memory_voters = decided
-                leadership.heard_from(voter.key, now_ms)
-        respond = UpdateVoterResponse(
+                leadership.update_check_quorum(voter.key, now_ms)
+        response = UpdateVoterResponse(
             error=error or ErrorCode.none,
             epoch=quorum.epoch,
             leader_id=quorum.leader_id,
             leader_endpoints=quorum.leader_endpoints,
         )
-        quorum.out.append(Reply(request, respond))
+        quorum.out.append(Reply(request, response))
 
-    def upgrade(self, version: int, *, validate_only: bool = False) -> VoterChangeError | None:
+    def handle_upgrade(
+        self, version: int, *, validate_only: bool = False
+    ) -> VoterChangeError | None:
         """Raise kraft.version, and write the voters of a static quorum to the log with it."""
         quorum = self._quorum
         if error := self.leader_only(quorum.epoch):
@@ -139,7 +141,7 @@ class VoterChangeHandler:
             self._append(leadership, quorum.in_memory_voters, kraft_version=version)
         return refusal
 
-    def _unfit(self, voter_id: int, *, named: bool) -> VoterChangeError | None:
+    def _validate_voter(self, voter_id: int, *, named: bool) -> VoterChangeError | None:
         if error := self.leader_only(self._quorum.epoch):
             return VoterChangeError(error, "only the leader changes voters")
         if voter_id < 0 or not named:
@@ -161,20 +163,22 @@ class VoterChangeHandler:
 
     # What comes of them
 
-    def versions_told(self, number: int, respond: ApiVersionsResponse, now_ms: int) -> bool:
+    def handle_api_versions_response(
+        self, number: int, response: ApiVersionsResponse, now_ms: int
+    ) -> bool:
         """The new voter has answered, or could not be reached. False if that was no good."""
         quorum, leadership = self._quorum, self._quorum.state
         if not isinstance(leadership, LeaderState) or leadership.pending is None:
             return True
         change = leadership.pending
-        if change.asked != number or not isinstance(change.request, AddVoterRequest):
+        if change.api_versions_number != number or not isinstance(change.request, AddVoterRequest):
             return True
-        decided = complete_addition(change.request, respond, leadership, quorum.history, now_ms)
+        decided = complete_addition(change.request, response, leadership, quorum.history, now_ms)
         if isinstance(decided, VoterChangeError):
-            quorum.finish_change(change, decided.error, decided.message)
+            quorum.complete_voter_change(change, decided.error, decided.message)
             leadership.pending = None
-            return respond.error is ErrorCode.none
-        change.asked = None
+            return response.error is ErrorCode.none
+        change.api_versions_number = None
         self._append(leadership, decided)
         return True
 
@@ -188,13 +192,17 @@ class VoterChangeHandler:
             return
         leadership.change_voters(self._quorum.voters)
         pending = leadership.pending
-        if pending is not None and pending.asked is None and pending.last_offset is None:
+        if (
+            pending is not None
+            and pending.api_versions_number is None
+            and pending.last_offset is None
+        ):
             pending.last_offset = offsets[-1]
             asked_for = pending.request
             if isinstance(asked_for, AddVoterRequest) and not asked_for.ack_when_committed:
-                self._quorum.finish_change(pending)
+                self._quorum.complete_voter_change(pending)
         if leadership.recount():
-            self.high_watermark_moved(leadership, now_ms)
+            self.high_watermark_advanced(leadership, now_ms)
 
     def not_appended(self, error: KafkaError) -> None:
         """The change came to nothing: whoever asked for it may do so again."""
@@ -204,24 +212,24 @@ class VoterChangeHandler:
         pending = leadership.pending
         if pending is not None:
             leadership.pending = None
-            self._quorum.finish_change(pending, error.code, error.message)
+            self._quorum.complete_voter_change(pending, error.code, error.message)
 
-    def high_watermark_moved(self, leadership: LeaderState, now_ms: int) -> None:
+    def high_watermark_advanced(self, leadership: LeaderState, now_ms: int) -> None:
         """More is committed: a change may be, and with it the end of this leader."""
         quorum, high_watermark = self._quorum, leadership.high_watermark
-        quorum.commit(high_watermark)
+        quorum.update_high_watermark(high_watermark)
         pending = leadership.pending
         written = None if pending is None else pending.last_offset
         if pending is not None and written is not None and written < high_watermark:
             leadership.pending = None
-            quorum.finish_change(pending)
+            quorum.complete_voter_change(pending)
         changed_at = quorum.history.voters_offset
         if not quorum.is_voter and changed_at is not None and changed_at < high_watermark:
-            leadership.leave(now_ms)
+            leadership.schedule_resignation(now_ms)
 
     def expire(self, leadership: LeaderState, now_ms: int) -> None:
         """A change that takes too long is given up, though its record may yet be committed."""
         pending = leadership.pending
         if pending is not None and now_ms >= pending.until_ms:
             leadership.pending = None
-            self._quorum.finish_change(pending, ErrorCode.request_timed_out)
+            self._quorum.complete_voter_change(pending, ErrorCode.request_timed_out)

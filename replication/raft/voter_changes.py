@@ -34,7 +34,7 @@ class PendingVoterChange:
 
     request: AddVoterRequest | RemoveVoterRequest
     until_ms: int
-    asked: int | None = None
+    api_versions_number: int | None = None
     last_offset: int | None = None
     responded: bool = False
 

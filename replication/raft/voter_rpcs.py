@@ -94,9 +94,9 @@ def _read_remove_response(entity: Any, request: Request, listener: str) -> Remov
 
 
 def _write_changed(
-    respond: AddVoterResponse | RemoveVoterResponse, request: Request, listener: str
+    response: AddVoterResponse | RemoveVoterResponse, request: Request, listener: str
 ) -> Values:
-    return {"error_code": respond.error, "error_message": respond.message}
+    return {"error_code": response.error, "error_message": response.message}
 
 
 def _refuse_change(entity: Any, error: KafkaError) -> Values:
@@ -136,12 +136,12 @@ def _read_update(entity: Any) -> UpdateVoterRequest:
     )
 
 
-def _write_updated(respond: UpdateVoterResponse, request: Request, listener: str) -> Values:
-    leader: Values = {"leader_id": respond.leader_id, "leader_epoch": respond.epoch}
-    there = endpoint_on(respond.leader_endpoints, listener)
+def _write_updated(response: UpdateVoterResponse, request: Request, listener: str) -> Values:
+    leader: Values = {"leader_id": response.leader_id, "leader_epoch": response.epoch}
+    there = endpoint_on(response.leader_endpoints, listener)
     if there is not None:
         leader |= {"host": there.host, "port": there.port}
-    return {"error_code": respond.error, "current_leader": leader}
+    return {"error_code": response.error, "current_leader": leader}
 
 
 def _refuse_update(entity: Any, error: KafkaError) -> Values:

@@ -47,7 +47,7 @@ class Voter:
     def key(self) -> ReplicaKey:
         return ReplicaKey(self.id, self.directory_id)
 
-    def says_as_much_as(self, other: Voter) -> bool:
+    def describes_same_voter(self, other: Voter) -> bool:
         """Whether a record of the one tells all of the other: the order of endpoints is a leader's own."""
         unordered = replace(other, endpoints=self.endpoints)
         return self == unordered and {*self.endpoints} == {*other.endpoints}

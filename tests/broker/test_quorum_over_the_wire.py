@@ -53,7 +53,7 @@ class Observer:
         self._there = (VoterEndpoint("CONTROLLER", address.host, address.port),)
 
     async def ask(self, request: Request) -> Response:
-        return await self._way.ask(1, self._there, request)
+        return await self._way.send_request(1, self._there, request)
 
     async def fetch(self, offset: int, last_epoch: int, max_wait_ms: int = 0) -> FetchResponse:
         quorum = self.node.metadata.quorum
@@ -66,9 +66,9 @@ class Observer:
             max_wait_ms=max_wait_ms,
             max_bytes=1 << 20,
         )
-        respond = await self.ask(request)
-        assert isinstance(respond, FetchResponse)
-        return respond
+        response = await self.ask(request)
+        assert isinstance(response, FetchResponse)
+        return response
 
 
 @asynccontextmanager
@@ -85,12 +85,12 @@ async def test_the_log_can_be_fetched_to_its_end() -> None:
     async with observed() as observer:
         offset = epoch = 0
         while offset < observer.node.metadata.quorum.high_watermark:
-            respond = await observer.fetch(offset, epoch)
-            assert respond.error is ErrorCode.none
-            assert respond.leader_endpoints == (
+            response = await observer.fetch(offset, epoch)
+            assert response.error is ErrorCode.none
+            assert response.leader_endpoints == (
                 VoterEndpoint("CONTROLLER", observer.address.host, observer.address.port),
             )
-            for batch in batches(respond.records):
+            for batch in batches(response.records):
                 assert batch.base_offset == offset
                 offset, epoch = batch.last_offset + 1, batch.leader_epoch
         assert (await observer.fetch(offset, epoch)).high_watermark == offset
@@ -126,8 +126,8 @@ async def test_a_fetch_waits_for_what_is_committed_next() -> None:
         assert (known.replica_id, known.replica_directory_id) == OBSERVER
         assert known.log_end_offset == offset
         assert known.last_fetch_timestamp > 0
-        (respond,) = fetched
-        assert next(iter(batches(respond.records))).base_offset == offset
+        (response,) = fetched
+        assert next(iter(batches(response.records))).base_offset == offset
 
 
 async def test_a_snapshot_can_be_fetched_in_pieces() -> None:

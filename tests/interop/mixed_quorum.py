@@ -199,9 +199,9 @@ async def _describe(address: Address) -> Any:
     async with trio.open_nursery() as nursery:
         try:
             connection = await open_connection(TcpNetwork(), address, nursery, timeout_s=2)
-            respond = await connection.request(apis.DESCRIBE_QUORUM, asked, timeout_s=2)
+            response = await connection.request(apis.DESCRIBE_QUORUM, asked, timeout_s=2)
         except ClientError:
             return None
         finally:
             nursery.cancel_scope.cancel()
-    return respond.topics[0].partitions[0]
+    return response.topics[0].partitions[0]

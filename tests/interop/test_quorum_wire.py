@@ -104,17 +104,17 @@ async def test_the_log_is_fetched_to_its_high_watermark(kafka: BrokerProcess) ->
     known = await leader_of(kafka)
     offset, epoch, kinds = 0, 0, set()
     while True:
-        (respond,) = await ask(kafka, fetch(known.epoch, offset, epoch))
-        assert isinstance(respond, FetchResponse)
-        assert respond.error is ErrorCode.none
-        if respond.records is None:
+        (response,) = await ask(kafka, fetch(known.epoch, offset, epoch))
+        assert isinstance(response, FetchResponse)
+        assert response.error is ErrorCode.none
+        if response.records is None:
             break
-        for batch in batches(respond.records):
+        for batch in batches(response.records):
             assert batch.base_offset == offset
             offset, epoch = batch.last_offset + 1, batch.leader_epoch
             if batch.is_control:
                 kinds |= {control_type(record.key) for record in decode(batch)}
-        if offset >= respond.high_watermark > 0:
+        if offset >= response.high_watermark > 0:
             break
     assert ControlType.LEADER_CHANGE in kinds
     (parted,) = await ask(kafka, fetch(known.epoch, offset + 1000, known.epoch))
@@ -162,10 +162,10 @@ async def test_epochs_that_are_over_begin_and_end_no_more(kafka: BrokerProcess) 
         BeginEpochRequest(voter=ReplicaKey(1), leader_id=9, epoch=0, leader_endpoints=HERE),
         EndEpochRequest(leader_id=9, epoch=0, successors=(ME,), leader_endpoints=HERE),
     )
-    for respond in responses:
-        assert respond.error is ErrorCode.fenced_leader_epoch
-        assert (respond.epoch, respond.leader_id) == (known.epoch, 1)
-        assert respond.leader_endpoints == known.leader_endpoints
+    for response in responses:
+        assert response.error is ErrorCode.fenced_leader_epoch
+        assert (response.epoch, response.leader_id) == (known.epoch, 1)
+        assert response.leader_endpoints == known.leader_endpoints
 
 
 async def test_snapshots_that_there_are_not(kafka: BrokerProcess) -> None:
@@ -181,8 +181,8 @@ async def test_snapshots_that_there_are_not(kafka: BrokerProcess) -> None:
         )
         for epoch in (known.epoch, known.epoch + 1)
     ]
-    for request, respond in zip(requests, await ask(kafka, *requests), strict=True):
-        assert respond == FetchSnapshotResponse(
+    for request, response in zip(requests, await ask(kafka, *requests), strict=True):
+        assert response == FetchSnapshotResponse(
             error=ErrorCode.snapshot_not_found, epoch=request.epoch
         ), "Kafka cannot say what is wrong; ours goes back to fetching"
 

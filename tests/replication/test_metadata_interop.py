@@ -78,7 +78,7 @@ async def create(metadata: MetadataManager, *topics: NewTopic) -> None:
             validate_config=any_config,
         )
     )
-    assert {respond.error_code for respond in responses} == {0}
+    assert {response.error_code for response in responses} == {0}
 
 
 async def change(metadata: MetadataManager) -> None:

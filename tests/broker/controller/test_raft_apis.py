@@ -74,8 +74,8 @@ CONVERSATIONS: list[tuple[Request, Response]] = [
 class Quorum:
     """Says what it is told to, and keeps what it was asked."""
 
-    def __init__(self, respond: Response | KafkaError) -> None:
-        self._respond = respond
+    def __init__(self, response: Response | KafkaError) -> None:
+        self._respond = response
         self.asked: list[Request] = []
 
     async def respond(self, request: Request) -> Response:
@@ -130,34 +130,34 @@ async def flush() -> None:
     pass
 
 
-def as_told(respond: Response) -> Response:
+def as_told(response: Response) -> Response:
     """Of the leader's endpoints, who asks is told the one of the listener it asks."""
-    if not respond.leader_endpoints:
-        return respond
-    return type(respond)(
-        **{name: getattr(respond, name) for name in type(respond).__dataclass_fields__} | TOLD
+    if not response.leader_endpoints:
+        return response
+    return type(response)(
+        **{name: getattr(response, name) for name in type(response).__dataclass_fields__} | TOLD
     )
 
 
-@pytest.mark.parametrize(("request_", "respond"), CONVERSATIONS)
-async def test_the_quorum_answers(request_: Request, respond: Response) -> None:
-    quorum = Quorum(respond)
-    assert await ask(quorum, request_) == as_told(respond)
+@pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
+async def test_the_quorum_answers(request_: Request, response: Response) -> None:
+    quorum = Quorum(response)
+    assert await ask(quorum, request_) == as_told(response)
     assert [type(asked) for asked in quorum.asked] == [type(request_)]
 
 
-@pytest.mark.parametrize(("request_", "respond"), CONVERSATIONS)
+@pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
 async def test_what_keeps_the_quorum_from_answering_is_told(
-    request_: Request, respond: Response
+    request_: Request, response: Response
 ) -> None:
     got = await ask(Quorum(KafkaError(ErrorCode.kafka_storage_error, "offline")), request_)
     assert got.error is ErrorCode.kafka_storage_error
 
 
-@pytest.mark.parametrize(("request_", "respond"), CONVERSATIONS)
-async def test_who_may_ask(request_: Request, respond: Response) -> None:
+@pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
+async def test_who_may_ask(request_: Request, response: Response) -> None:
     """Nodes ask each other, and administrators change voters: nobody else."""
-    quorum, api = Quorum(respond), codec_of(request_).api
+    quorum, api = Quorum(response), codec_of(request_).api
     changes_voters = api in (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER)
     needed = AclOperation.ALTER if changes_voters else AclOperation.CLUSTER_ACTION
     if api is not apis.FETCH:  # whose rule is that of brokers' listeners
@@ -165,7 +165,7 @@ async def test_who_may_ask(request_: Request, respond: Response) -> None:
     refused = await ask(quorum, request_, authorizer=OnlyTo(None))
     assert refused.error is ErrorCode.cluster_authorization_failed
     assert quorum.asked == []
-    assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_told(respond)
+    assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_told(response)
 
 
 def test_all_is_served_that_nodes_ask() -> None:

@@ -55,5 +55,5 @@ def sent(actions: Sequence[Action]) -> list[Send]:
 
 
 def reply(actions: Sequence[Action]) -> Response:
-    (found,) = [each.respond for each in actions if isinstance(each, Reply)]
+    (found,) = [each.response for each in actions if isinstance(each, Reply)]
     return found

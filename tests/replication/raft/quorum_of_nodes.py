@@ -167,7 +167,7 @@ class Nodes:
             voters=static if self.static else None,
             bootstrap_servers=[(f"host-{each}", 9093) for each in self.voters if each != node_id],
             may_vote=may_vote,
-            transport=Wire(self, node_id),
+            channel=Wire(self, node_id),
             settings=self.settings,
             quorum_settings=self.quorum_settings,
             max_idle_ms=self.max_idle_ms,
@@ -305,15 +305,15 @@ class Wire:
     def __init__(self, nodes: Nodes, node_id: int) -> None:
         self._nodes = nodes
         self._me = node_id
-        self._turn = 0
+        self._event_lock = 0
         self._chance = random.Random(f"{nodes.world.seed} {node_id}")
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         nodes = self._nodes
         if to == BOOTSTRAP_SERVER:
             others = [each for each in nodes.voters if each != self._me]
-            self._turn += 1
-            to = others[self._turn % len(others)]
+            self._event_lock += 1
+            to = others[self._event_lock % len(others)]
         nodes.questions += 1
         await trio.sleep(DELAY_SECONDS)
         self._may_be_lost()

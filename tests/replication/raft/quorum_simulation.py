@@ -221,8 +221,8 @@ class Simulation:
                 self.ledger.committed_by(node, high_watermark)
             case Send():
                 self._send(node, action)
-            case Reply(request, respond):
-                self._reply(node, request, respond)
+            case Reply(request, response):
+                self._reply(node, request, response)
         return []
 
     def _append(
@@ -329,58 +329,58 @@ class Simulation:
             self._travels(lambda: self._deliver_response(caller, told))
             return
         to.pending[id(request)] = caller
-        self._act(to, to.quorum.receive(request, self._clock(to)))
+        self._act(to, to.quorum.handle_request(request, self._clock(to)))
 
-    def _reply(self, node: Node, request: Request, respond: Response) -> None:
+    def _reply(self, node: Node, request: Request, response: Response) -> None:
         caller = node.pending.pop(id(request), None)
-        granted = isinstance(respond, VoteResponse) and respond.granted
+        granted = isinstance(response, VoteResponse) and response.granted
         if granted and isinstance(request, VoteRequest) and not request.pre_vote:
             self.ledger.vote(node.id, request.epoch, request.candidate)
         if caller is None:  # a client
-            self.acknowledged += respond.error == 0
+            self.acknowledged += response.error == 0
             return
-        if isinstance(respond, FetchResponse) and isinstance(request, FetchRequest):
-            found = self._read(node, request, respond)
+        if isinstance(response, FetchResponse) and isinstance(request, FetchRequest):
+            found = self._read(node, request, response)
             if found is None and request.max_wait_ms > 0:
                 until = self.now + request.max_wait_ms
                 node.held.append((request, caller, until))
                 life = node.life
                 self.at(request.max_wait_ms, lambda: node.life == life and self._after(node))
                 return
-            respond = found or respond
-        if isinstance(respond, FetchSnapshotResponse) and respond.error == 0:
-            respond = self._piece(respond)
-        self._travels(lambda: self._deliver_response(caller, respond))
+            response = found or response
+        if isinstance(response, FetchSnapshotResponse) and response.error == 0:
+            response = self._read_snapshot_bytes(response)
+        self._travels(lambda: self._deliver_response(caller, response))
 
     def _read(
-        self, node: Node, request: FetchRequest, respond: FetchResponse
+        self, node: Node, request: FetchRequest, response: FetchResponse
     ) -> FetchResponse | None:
         """The answer with its records; None if there is nothing to tell yet."""
-        if respond.error != 0 or respond.diverging or respond.snapshot_id:
-            return respond
+        if response.error != 0 or response.diverging or response.snapshot_id:
+            return response
         start = request.fetch_offset
         entries = node.log.entries[start : start + self.weather.batch]
         if not entries:
-            return respond if respond.high_watermark > request.high_watermark else None
+            return response if response.high_watermark > request.high_watermark else None
         return FetchResponse(
-            epoch=respond.epoch,
-            leader_id=respond.leader_id,
-            leader_endpoints=respond.leader_endpoints,
-            high_watermark=respond.high_watermark,
-            log_start_offset=respond.log_start_offset,
+            epoch=response.epoch,
+            leader_id=response.leader_id,
+            leader_endpoints=response.leader_endpoints,
+            high_watermark=response.high_watermark,
+            log_start_offset=response.log_start_offset,
             records=Records(start, entries),
         )
 
     @staticmethod
-    def _piece(respond: FetchSnapshotResponse) -> FetchSnapshotResponse:
-        length = min(SETTINGS.fetch_snapshot_max_bytes, respond.size - respond.position)
+    def _read_snapshot_bytes(response: FetchSnapshotResponse) -> FetchSnapshotResponse:
+        length = min(SETTINGS.fetch_snapshot_max_bytes, response.size - response.position)
         return FetchSnapshotResponse(
-            epoch=respond.epoch,
-            leader_id=respond.leader_id,
-            leader_endpoints=respond.leader_endpoints,
-            snapshot_id=respond.snapshot_id,
-            size=respond.size,
-            position=respond.position,
+            epoch=response.epoch,
+            leader_id=response.leader_id,
+            leader_endpoints=response.leader_endpoints,
+            snapshot_id=response.snapshot_id,
+            size=response.size,
+            position=response.position,
             data=bytes(length),
         )
 
@@ -393,28 +393,28 @@ class Simulation:
             news = leads is None or leads.high_watermark > request.high_watermark
             if news or node.log.end_offset > request.fetch_offset or self.now >= until:
                 node.held.remove(held)
-                for action in node.quorum.receive(request, self._clock(node), again=True):
-                    if isinstance(action, Reply) and isinstance(action.respond, FetchResponse):
-                        respond = self._read(node, request, action.respond) or action.respond
+                for action in node.quorum.handle_request(request, self._clock(node), again=True):
+                    if isinstance(action, Reply) and isinstance(action.response, FetchResponse):
+                        response = self._read(node, request, action.response) or action.response
                         self._travels(
-                            lambda caller=caller, respond=respond: self._deliver_response(
-                                caller, respond
+                            lambda caller=caller, response=response: self._deliver_response(
+                                caller, response
                             )
                         )
                     else:
                         self._do(node, action)
 
-    def _deliver_response(self, caller: Caller, respond: Response) -> None:
+    def _deliver_response(self, caller: Caller, response: Response) -> None:
         """Numbers begin anew with each life: what a former one asked, the node does not hear of."""
         node = self.nodes[caller.id]
         if node.quorum is not None and node.life == caller.life:
-            self._act(node, node.quorum.responded(caller.number, respond, self._clock(node)))
+            self._act(node, node.quorum.handle_response(caller.number, response, self._clock(node)))
 
     def _refuse(self, caller: Caller) -> None:
         node = self.nodes[caller.id]
         if node.quorum is not None and node.life == caller.life:
             now = self._clock(node)
-            self._act(node, node.quorum.failed(caller.number, now, refused=True))
+            self._act(node, node.quorum.handle_request_failure(caller.number, now, refused=True))
 
     # What befalls them
 
@@ -455,7 +455,7 @@ class Simulation:
             request: Request = AddVoterRequest(voter=about.me)
             if node.quorum.voters.includes(about.me.key):
                 request = RemoveVoterRequest(voter=about.me.key)
-            self._act(node, node.quorum.receive(request, self._clock(node)))
+            self._act(node, node.quorum.handle_request(request, self._clock(node)))
 
     # In the end
 

@@ -85,7 +85,7 @@ class Stage:
         self.lose_power(node)
         self._refusing.add(node)
         for sender, number in asking:
-            self._act(sender, self.machines[sender].failed(number, self.now))
+            self._act(sender, self.machines[sender].handle_request_failure(number, self.now))
 
     def cut_off(self, node: int) -> None:
         """Nothing from or to it arrives; what was on its way is lost."""
@@ -122,19 +122,21 @@ class Stage:
                     refused = to in self._refusing
                     if refused:
                         self.story.append(f"{sender} is refused by the host of {to}")
-                    failed = self.machines[sender].failed(number, self.now, refused=refused)
+                    failed = self.machines[sender].handle_request_failure(
+                        number, self.now, refused=refused
+                    )
                     self._act(sender, failed)
                 continue
             told = _tell(message, about)
             if told:
                 self.story.append(f"{sender} -> {to} {told}")
             if isinstance(message, ApiVersionsRequest):
-                respond = ApiVersionsResponse(kraft_versions=(0, 1))
-                self._wire.append((to, sender, respond, number, message))
+                response = ApiVersionsResponse(kraft_versions=(0, 1))
+                self._wire.append((to, sender, response, number, message))
             elif isinstance(message, Request):
                 self._receive(to, message, sender, number)
             else:
-                self._act(to, self.machines[to].responded(number, message, self.now))
+                self._act(to, self.machines[to].handle_response(number, message, self.now))
             self._serve_held()
 
     def lose(self) -> None:
@@ -157,7 +159,7 @@ class Stage:
 
     def _receive(self, node: int, request: Request, sender: int, number: int) -> None:
         self._asked.append((request, sender, number))
-        self._act(node, self.machines[node].receive(request, self.now))
+        self._act(node, self.machines[node].handle_request(request, self.now))
 
     def _act(self, node: int, actions: Sequence[Action]) -> None:
         queue = list(actions)
@@ -200,8 +202,8 @@ class Stage:
                 others = set(self._logs) - {node} - self.down
                 to = min(others, default=node) if to == BOOTSTRAP_SERVER else to
                 self._wire.append((node, to, request, number, None))
-            case Reply(request, respond):
-                self._reply(node, request, respond)
+            case Reply(request, response):
+                self._reply(node, request, response)
         return []
 
     def _append(self, node: int, quorum: tuple[int, tuple[Voter, ...]] | None) -> Sequence[Action]:
@@ -213,35 +215,35 @@ class Stage:
             log.append([Entry(machine.epoch, None, change)])
         return machine.appended(log.changes(start), self.now)
 
-    def _reply(self, node: int, request: Request, respond: Response) -> None:
+    def _reply(self, node: int, request: Request, response: Response) -> None:
         slot = next(at for at, each in enumerate(self._asked) if each[0] is request)
         _, sender, number = self._asked.pop(slot)
         if sender == CLIENT:
-            self.story.append(f"{node} answers {respond.error.name.upper()}")
+            self.story.append(f"{node} answers {response.error.name.upper()}")
             return
-        if isinstance(request, FetchRequest) and isinstance(respond, FetchResponse):
-            found = self._read(node, request, respond)
+        if isinstance(request, FetchRequest) and isinstance(response, FetchResponse):
+            found = self._read(node, request, response)
             if found is None:
                 self._held.append((sender, node, request, number))
                 return
-            respond = found
-        self._wire.append((node, sender, respond, number, request))
+            response = found
+        self._wire.append((node, sender, response, number, request))
 
     def _read(
-        self, node: int, request: FetchRequest, respond: FetchResponse
+        self, node: int, request: FetchRequest, response: FetchResponse
     ) -> FetchResponse | None:
-        if respond.error is not ErrorCode.none or respond.diverging or respond.snapshot_id:
-            return respond
+        if response.error is not ErrorCode.none or response.diverging or response.snapshot_id:
+            return response
         entries = self._logs[node].entries[request.fetch_offset :]
         if entries:
-            return replace(respond, records=(request.fetch_offset, entries))
-        return respond if respond.high_watermark > request.high_watermark else None
+            return replace(response, records=(request.fetch_offset, entries))
+        return response if response.high_watermark > request.high_watermark else None
 
     def _serve_held(self) -> None:
         held, self._held = self._held, []
         for sender, node, request, number in held:
             self._asked.append((request, sender, number))
-            self._act(node, self.machines[node].receive(request, self.now, again=True))
+            self._act(node, self.machines[node].handle_request(request, self.now, again=True))
         for node in set(self.machines) - self.down:
             due = self.machines[node].deadline_ms
             if self.machines[node].role is Role.LEADER and due is not None and due <= self.now:
@@ -300,5 +302,5 @@ def _tell(message: Request | Response, about: Request | None) -> str:
     return ""
 
 
-def _tell_error(respond: Response) -> str:
-    return "" if respond.error is ErrorCode.none else f", {respond.error.name.upper()}"
+def _tell_error(response: Response) -> str:
+    return "" if response.error is ErrorCode.none else f", {response.error.name.upper()}"

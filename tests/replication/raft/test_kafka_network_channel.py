@@ -56,7 +56,7 @@ def endpoints_of(broker: ScriptedBroker) -> tuple[VoterEndpoint, ...]:
 
 
 @asynccontextmanager
-async def transport(**more: Any) -> AsyncIterator[KafkaNetworkChannel]:
+async def channel(**more: Any) -> AsyncIterator[KafkaNetworkChannel]:
     made = KafkaNetworkChannel(TcpNetwork(), listener=LISTENER, **{"timeout_s": 5.0, **more})
     async with trio.open_nursery() as nursery:
         await nursery.start(made.run)
@@ -67,11 +67,11 @@ async def transport(**more: Any) -> AsyncIterator[KafkaNetworkChannel]:
 async def test_a_connection_is_kept_for_the_next_question() -> None:
     async with (
         scripted_broker(votes, versions=CONTROLLERS) as node,
-        transport(client_id="raft-client-1") as way,
+        channel(client_id="raft-client-1") as way,
     ):
         for _ in range(3):
-            respond = await way.ask(2, endpoints_of(node), VOTE_REQUEST)
-            assert respond == VoteResponse(granted=True, epoch=7)
+            response = await way.send_request(2, endpoints_of(node), VOTE_REQUEST)
+            assert response == VoteResponse(granted=True, epoch=7)
         assert node.connections == 1
         assert {asked.client_id for asked in node.requests} == {"raft-client-1"}
         assert [asked.version for asked in node.asked(VOTE)] == [2, 2, 2]
@@ -83,13 +83,13 @@ async def test_a_question_that_is_given_up_holds_up_nobody() -> None:
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is FETCH else votes(asked)
 
-    async with scripted_broker(script, versions=CONTROLLERS) as node, transport() as way:
+    async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(way.ask, 2, endpoints_of(node), FETCH_REQUEST)
             while not node.asked(FETCH):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
-        assert await way.ask(2, endpoints_of(node), VOTE_REQUEST) == VoteResponse(
+        assert await way.send_request(2, endpoints_of(node), VOTE_REQUEST) == VoteResponse(
             granted=True, epoch=7
         )
         assert node.connections == 2
@@ -99,12 +99,12 @@ async def test_two_questions_at_once_have_a_connection_each() -> None:
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is FETCH else votes(asked)
 
-    async with scripted_broker(script, versions=CONTROLLERS) as node, transport() as way:
+    async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(way.ask, 2, endpoints_of(node), FETCH_REQUEST)
             while not node.asked(FETCH):
                 await trio.lowlevel.checkpoint()
-            await way.ask(2, endpoints_of(node), VOTE_REQUEST)
+            await way.send_request(2, endpoints_of(node), VOTE_REQUEST)
             nursery.cancel_scope.cancel()
 
 
@@ -112,21 +112,21 @@ async def test_anyone_is_the_next_of_the_bootstrap_servers() -> None:
     async with (
         scripted_broker(votes, versions=CONTROLLERS) as one,
         scripted_broker(votes, versions=CONTROLLERS) as two,
-        transport(bootstrap=[one.address, two.address]) as way,
+        channel(bootstrap=[one.address, two.address]) as way,
     ):
         for _ in range(4):
-            await way.ask(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
+            await way.send_request(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
         assert (len(one.asked(VOTE)), len(two.asked(VOTE))) == (2, 2)
 
 
 async def test_who_cannot_be_asked() -> None:
-    async with transport() as way:
+    async with channel() as way:
         with pytest.raises(RequestFailed, match="no bootstrap servers"):
-            await way.ask(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
+            await way.send_request(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
         with pytest.raises(RequestFailed, match="where node 2 listens for CONTROLLER"):
-            await way.ask(2, (VoterEndpoint("OTHER", "localhost", 1),), VOTE_REQUEST)
+            await way.send_request(2, (VoterEndpoint("OTHER", "localhost", 1),), VOTE_REQUEST)
     with pytest.raises(RequestFailed, match="no connections"):
-        await way.ask(2, (VoterEndpoint(LISTENER, "localhost", 1),), VOTE_REQUEST)
+        await way.send_request(2, (VoterEndpoint(LISTENER, "localhost", 1),), VOTE_REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -141,23 +141,23 @@ async def test_who_cannot_be_asked() -> None:
 )
 async def test_what_is_no_answer(script: Any, why: str) -> None:
     async with scripted_broker(script, versions=CONTROLLERS) as node:
-        async with transport(timeout_s=0.2) as way:
+        async with channel(timeout_s=0.2) as way:
             with pytest.raises(RequestFailed, match=why) as silence:
-                await way.ask(2, endpoints_of(node), VOTE_REQUEST)
+                await way.send_request(2, endpoints_of(node), VOTE_REQUEST)
             assert not isinstance(silence.value, NodeNotRunning), "somebody listens"
 
 
 async def test_a_node_that_is_gone_and_comes_back() -> None:
-    async with transport() as way:
+    async with channel() as way:
         async with scripted_broker(votes, versions=CONTROLLERS) as node:
             there = endpoints_of(node)
-            await way.ask(2, there, VOTE_REQUEST)
+            await way.send_request(2, there, VOTE_REQUEST)
         with pytest.raises(RequestFailed):
-            await way.ask(2, there, VOTE_REQUEST)
+            await way.send_request(2, there, VOTE_REQUEST)
         with pytest.raises(NodeNotRunning):
-            await way.ask(2, there, VOTE_REQUEST)
+            await way.send_request(2, there, VOTE_REQUEST)
         async with scripted_broker(votes, versions=CONTROLLERS) as again:
-            await way.ask(2, endpoints_of(again), VOTE_REQUEST)
+            await way.send_request(2, endpoints_of(again), VOTE_REQUEST)
 
 
 def test_a_host_that_refuses_is_told_from_one_that_is_cut_off() -> None:
@@ -168,7 +168,7 @@ def test_a_host_that_refuses_is_told_from_one_that_is_cut_off() -> None:
 
     async def ask() -> None:
         with pytest.raises(RequestFailed) as failure:
-            await made.ask(2, there, VOTE_REQUEST)
+            await made.send_request(2, there, VOTE_REQUEST)
         failures.append(failure.value)
 
     async def main() -> None:
@@ -190,18 +190,18 @@ async def test_what_a_node_does_not_speak() -> None:
     old = {VOTE: (0, 1), BEGIN_QUORUM_EPOCH: (0, 0)}
     async with (
         scripted_broker(lambda asked: begins.get(asked.api), versions=old) as node,
-        transport() as way,
+        channel() as way,
     ):
         there = endpoints_of(node)
-        assert await way.ask(2, there, PRE_VOTE) == VoteResponse(
+        assert await way.send_request(2, there, PRE_VOTE) == VoteResponse(
             error=ErrorCode.unsupported_version
         )
-        assert await way.ask(2, there, VOTE_REQUEST) == VoteResponse(granted=True, epoch=7)
-        assert await way.ask(2, there, BEGIN) == BeginEpochResponse(epoch=7, leader_id=1)
+        assert await way.send_request(2, there, VOTE_REQUEST) == VoteResponse(granted=True, epoch=7)
+        assert await way.send_request(2, there, BEGIN) == BeginEpochResponse(epoch=7, leader_id=1)
         assert node.connections == 1
     async with scripted_broker(votes, versions={BEGIN_QUORUM_EPOCH: (0, -1)}) as node:
-        async with transport() as way:
-            assert await way.ask(2, endpoints_of(node), BEGIN) == BeginEpochResponse(
+        async with channel() as way:
+            assert await way.send_request(2, endpoints_of(node), BEGIN) == BeginEpochResponse(
                 error=ErrorCode.unsupported_version
             )
 
@@ -232,8 +232,8 @@ async def test_records_arrive_as_they_are() -> None:
             "node_endpoints": [{"node_id": 2, "host": "two.example", "port": 9093}],
         }
 
-    async with scripted_broker(script) as node, transport() as way:
-        assert await way.ask(2, endpoints_of(node), FETCH_REQUEST) == fetched
+    async with scripted_broker(script) as node, channel() as way:
+        assert await way.send_request(2, endpoints_of(node), FETCH_REQUEST) == fetched
         (asked,) = node.asked(FETCH)
         assert FETCH_FORM.read_request is not None
         assert FETCH_FORM.read_request(asked.body) == FETCH_REQUEST

@@ -32,7 +32,7 @@ class Follower:
                 self._fetch = each.number
             elif each.to == BOOTSTRAP_SERVER:
                 told = FetchResponse(epoch=4, leader_id=1, error=ErrorCode.not_leader_or_follower)
-                self._see(self.machine.responded(each.number, told, now_ms), now_ms)
+                self._see(self.machine.handle_response(each.number, told, now_ms), now_ms)
 
     def pass_time(self, until_ms: int) -> None:
         while (due := self.machine.deadline_ms) is not None and due <= until_ms:
@@ -41,13 +41,13 @@ class Follower:
     def hear(self, now_ms: int) -> None:
         """The leader answers."""
         self.pass_time(now_ms)
-        respond = FetchResponse(epoch=4, leader_id=1)
-        self._see(self.machine.responded(self._fetch, respond, now_ms), now_ms)
+        response = FetchResponse(epoch=4, leader_id=1)
+        self._see(self.machine.handle_response(self._fetch, response, now_ms), now_ms)
 
     def miss(self, now_ms: int, *, refused: bool = True) -> None:
         """The leader's host refuses, or only nothing comes."""
         self.pass_time(now_ms)
-        self._see(self.machine.failed(self._fetch, now_ms, refused=refused), now_ms)
+        self._see(self.machine.handle_request_failure(self._fetch, now_ms, refused=refused), now_ms)
 
     def helps_another(self, now_ms: int) -> bool:
         self.pass_time(now_ms)
@@ -56,9 +56,9 @@ class Follower:
         asking = VoteRequest(
             voter=me.key, epoch=4, candidate=other, last_epoch=0, end_offset=0, pre_vote=True
         )
-        respond = reply(self.machine.receive(asking, now_ms))
-        assert isinstance(respond, VoteResponse)
-        return respond.granted
+        response = reply(self.machine.handle_request(asking, now_ms))
+        assert isinstance(response, VoteResponse)
+        return response.granted
 
     def campaigns_at(self) -> int:
         """If it hears nothing more of anybody."""
@@ -103,10 +103,10 @@ def test_who_has_not_heard_its_leader_yet_waits_until_it_runs() -> None:
 def test_it_is_nothing_to_a_follower_that_another_has_ended() -> None:
     one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     (fetch,) = sent(one.start(0))
-    (fetch,) = sent(one.responded(fetch.number, FetchResponse(epoch=4, leader_id=1), 0))
-    (anyone,) = sent(one.failed(fetch.number, 400))
+    (fetch,) = sent(one.handle_response(fetch.number, FetchResponse(epoch=4, leader_id=1), 0))
+    (anyone,) = sent(one.handle_request_failure(fetch.number, 400))
     assert anyone.to == BOOTSTRAP_SERVER
-    one.failed(anyone.number, 400, refused=True)
+    one.handle_request_failure(anyone.number, 400, refused=True)
     one.tick(1999)
     assert one.role is Role.FOLLOWER
 
@@ -121,9 +121,9 @@ def test_a_leader_that_is_heard_elsewhere_alone_has_not_ended_where_its_endpoint
         for number, (to, since) in list(under_way.items()):
             if to == 1:
                 refusals += 1
-                actions += one.failed(number, now, refused=True)
+                actions += one.handle_request_failure(number, now, refused=True)
             elif now >= since + 100:
-                actions += one.responded(number, FetchResponse(epoch=4, leader_id=1), now)
+                actions += one.handle_response(number, FetchResponse(epoch=4, leader_id=1), now)
             else:
                 continue
             del under_way[number]
@@ -152,7 +152,9 @@ def test_who_is_refused_by_a_leader_that_lives_follows_it_on_and_is_patient_agai
     one = Follower(2, 3)
     one.miss(400)
     for asked in sent(one.machine.tick(450)):
-        one._see(one.machine.responded(asked.number, VoteResponse(epoch=4, leader_id=1), 460), 460)
+        one._see(
+            one.machine.handle_response(asked.number, VoteResponse(epoch=4, leader_id=1), 460), 460
+        )
     assert (one.machine.role, one.machine.epoch) == (Role.FOLLOWER, 4)
     one.miss(480)
     assert one.campaigns_at() == 2460
@@ -176,14 +178,14 @@ def test_who_has_no_majority_without_the_leader_that_has_ended_comes_again_soon(
 ) -> None:
     one, asked = losing(3)
     if refused_first:
-        one.machine.failed(asked[1], 2001, refused=True)
-        one.machine.responded(asked[3], NO, 2002)
+        one.machine.handle_request_failure(asked[1], 2001, refused=True)
+        one.machine.handle_response(asked[3], NO, 2002)
         assert one.machine.role is Role.PROSPECTIVE
         (again,) = sent(one.machine.tick(2021))
         asked[1] = again.number
     else:
-        one.machine.responded(asked[3], NO, 2002)
-    one._see(one.machine.failed(asked[1], 2030, refused=True), 2030)
+        one.machine.handle_response(asked[3], NO, 2002)
+    one._see(one.machine.handle_request_failure(asked[1], 2030, refused=True), 2030)
     assert one.machine.role is Role.FOLLOWER
     assert one.campaigns_at() == 2031
 
@@ -192,7 +194,7 @@ def test_who_has_lost_before_the_leader_refuses_comes_again_soon() -> None:
     one, asked = losing(3, 4, 5)
     for voter_id in (3, 4, 5):
         assert one.machine.role is Role.PROSPECTIVE
-        one._see(one.machine.responded(asked[voter_id], NO, 2002), 2002)
+        one._see(one.machine.handle_response(asked[voter_id], NO, 2002), 2002)
     assert one.machine.role is Role.FOLLOWER
     assert one.campaigns_at() == 2003
 
@@ -200,17 +202,17 @@ def test_who_has_lost_before_the_leader_refuses_comes_again_soon() -> None:
 def test_a_leader_that_has_ended_may_start_again_and_help() -> None:
     """The third voter is silent, so that nothing is lost yet."""
     one, asked = losing(3)
-    one.machine.failed(asked[1], 2001, refused=True)
+    one.machine.handle_request_failure(asked[1], 2001, refused=True)
     (again,) = sent(one.machine.tick(2021))
-    one.machine.responded(again.number, YES, 2022)
+    one.machine.handle_response(again.number, YES, 2022)
     assert (one.machine.role, one.machine.epoch) == (Role.CANDIDATE, 5)
 
 
 def test_a_leader_that_was_not_heard_yet_is_waited_for_by_who_asks_for_votes() -> None:
     """All start together, say: it may be the next to start, and to help."""
     one, asked = losing(3, heard=False)
-    one.machine.responded(asked[3], NO, 2002)
-    one.machine.failed(asked[1], 2003, refused=True)
+    one.machine.handle_response(asked[3], NO, 2002)
+    one.machine.handle_request_failure(asked[1], 2003, refused=True)
     assert one.machine.role is Role.PROSPECTIVE
 
 

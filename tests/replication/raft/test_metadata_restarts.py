@@ -282,7 +282,10 @@ async def test_a_damaged_snapshot_is_not_believed() -> None:
     whole = node.files.read(path)
     for damaged in _damaged(whole):
         node.files.write_new(path, damaged)
-        with pytest.raises(InvalidMetadata, match=f"{snapshot.file_name}.*: bring it back"):
+        with pytest.raises(
+            InvalidMetadata,
+            match=f"{snapshot.file_name}.*: the log lacks what was in it: restore it",
+        ):
             await started(again(node))
     node.files.write_new(path, whole)
     assert configs((await started(again(node))).image) == {"a": "1", "b": "1"}
@@ -324,7 +327,10 @@ async def test_a_damaged_first_snapshot_goes_once_the_log_names_voters() -> None
     node = new_node()
     raw_log(node.disk, formatted=False).close()
     node.files.write_new(path, b"")
-    with pytest.raises(InvalidMetadata, match=f"{FIRST_SNAPSHOT.file_name}.*: bring it back"):
+    with pytest.raises(
+        InvalidMetadata,
+        match=f"{FIRST_SNAPSHOT.file_name}.*: the log lacks what was in it: restore it",
+    ):
         await started(again(node))
 
 
@@ -560,18 +566,18 @@ async def test_a_snapshot_that_fails_is_tried_again_later(
     world = VirtualWorld()
     node = new_node(world)
     metadata = await started(node, settings=MetadataLogSettings(snapshot_bytes=1))
-    prune = metadata._log.superseded
+    prune = metadata._log.snapshots_to_remove
 
     def failing(now_ms: int) -> list[SnapshotId]:
         raise CorruptRecords("a snapshot's header")
 
-    metadata._log.superseded = failing  # type: ignore[method-assign]
+    metadata._log.snapshots_to_remove = failing  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
         await nursery.start(metadata.run)
         await metadata.commit([set_config("a")])
         await trio.sleep(120)
         assert "could not write a metadata snapshot" in caplog.text
-        metadata._log.superseded = prune  # type: ignore[method-assign]
+        metadata._log.snapshots_to_remove = prune  # type: ignore[method-assign]
         await metadata.commit([set_config("b")])
         await trio.sleep(120)
         assert names(node.files, ".checkpoint")[-1].startswith(f"{metadata.image.offset + 1:020d}")

@@ -122,7 +122,7 @@ def candidate(*others: int, log: Sequence[int] = ()) -> tuple[RaftClient, list[S
     one, asked = prospective(*others, log=log)
     actions: Sequence[Action] = []
     for each in asked[: (len(others) + 1) // 2]:
-        actions = one.responded(each.number, VoteResponse(granted=True), 1010)
+        actions = one.handle_response(each.number, VoteResponse(granted=True), 1010)
     assert one.role is Role.CANDIDATE
     assert actions[0] == Persist(ElectionState(1, voted_id=1, voted_directory_id=HERE))
     return one, sent(actions)
@@ -131,7 +131,7 @@ def candidate(*others: int, log: Sequence[int] = ()) -> tuple[RaftClient, list[S
 def leader(*others: int, log: Sequence[int] = ()) -> RaftClient:
     one, asked = candidate(*others, log=log)
     for each in asked[: (len(others) + 1) // 2]:
-        one.responded(each.number, VoteResponse(epoch=1, granted=True), 1020)
+        one.handle_response(each.number, VoteResponse(epoch=1, granted=True), 1020)
     assert one.role is Role.LEADER
     one.appended([], 1020)
     return one
@@ -152,7 +152,7 @@ def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
         (2, 1, False),
         (3, 1, False),
     ]
-    actions = one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
+    actions = one.handle_response(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
     assert actions[:2] == [
         Persist(ElectionState(1, leader_id=1)),
         StartEpoch(1, voters=(1, 2, 3), granted=(1, 2)),
@@ -161,23 +161,23 @@ def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
         voter=key(2), leader_id=1, epoch=1, leader_endpoints=voter(1).endpoints
     )
     assert sent(actions)[0].request == begun
-    late = one.responded(asked[1].number, VoteResponse(epoch=1, granted=True), 1021)
+    late = one.handle_response(asked[1].number, VoteResponse(epoch=1, granted=True), 1021)
     assert list(late) == [], "a late vote changes nothing"
 
 
 def test_only_a_majority_elects() -> None:
     one, asked = candidate(2, 3, 4, 5)
-    one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
-    one.responded(asked[1].number, VoteResponse(epoch=1, granted=False), 1020)
+    one.handle_response(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
+    one.handle_response(asked[1].number, VoteResponse(epoch=1, granted=False), 1020)
     assert one.role is Role.CANDIDATE
-    one.responded(asked[2].number, VoteResponse(epoch=1, granted=True), 1020)
+    one.handle_response(asked[2].number, VoteResponse(epoch=1, granted=True), 1020)
     assert one.role is Role.LEADER
 
 
 def test_a_candidate_that_lost_waits_for_its_time_out_and_asks_anew() -> None:
     one, asked = candidate(2, 3)
     for each in asked:
-        assert list(one.responded(each.number, VoteResponse(epoch=1), 1020)) == []
+        assert list(one.handle_response(each.number, VoteResponse(epoch=1), 1020)) == []
     assert (one.role, one.deadline_ms) == (Role.CANDIDATE, 2010)
     assert [each.request.pre_vote for each in sent(one.tick(2010))] == [True, True]  # type: ignore[attr-defined]
     assert (one.role, one.epoch) == (Role.PROSPECTIVE, 1)
@@ -189,12 +189,12 @@ def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
     asked = sent(one.tick(2000))
     assert one.role is Role.PROSPECTIVE
     for each in asked:
-        one.responded(each.number, VoteResponse(epoch=3, leader_id=2), 2010)
+        one.handle_response(each.number, VoteResponse(epoch=3, leader_id=2), 2010)
     assert (one.role, one.leader_id) == (Role.FOLLOWER, 2)
 
     other, asked = prospective(2, 3)
     for each in asked:
-        other.responded(each.number, VoteResponse(), 1010)
+        other.handle_response(each.number, VoteResponse(), 1010)
     assert other.role is Role.UNATTACHED
     due = other.deadline_ms
     assert due is not None
@@ -203,32 +203,36 @@ def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
 
 def test_a_voter_that_knows_no_pre_vote_makes_it_campaign() -> None:
     one, asked = prospective(2, 3)
-    one.responded(asked[0].number, VoteResponse(error=ErrorCode.unsupported_version), 1010)
+    one.handle_response(asked[0].number, VoteResponse(error=ErrorCode.unsupported_version), 1010)
     assert (one.role, one.epoch) == (Role.CANDIDATE, 1)
 
 
 def test_who_cannot_be_reached_is_asked_again_after_a_pause() -> None:
     one, asked = prospective(2, 3)
-    assert list(one.failed(asked[0].number, 1010)) == []
+    assert list(one.handle_request_failure(asked[0].number, 1010)) == []
     assert one.deadline_ms == 1030
     assert [each.to for each in sent(one.tick(1030))] == [2]
-    assert list(one.failed(asked[0].number, 1031)) == [], "an old number"
+    assert list(one.handle_request_failure(asked[0].number, 1031)) == [], "an old number"
 
 
 def test_a_vote_for_a_log_that_power_has_cut_elects_nobody() -> None:
     """Others may have committed, by their own disks, what the candidate had yet to flush."""
     one, asked = prospective(2, 3, log=[1] * 5, epoch=1)
-    (vote, _) = sent(one.responded(asked[0].number, VoteResponse(epoch=1, granted=True), 1010))
+    (vote, _) = sent(
+        one.handle_response(asked[0].number, VoteResponse(epoch=1, granted=True), 1010)
+    )
     other = machine(2, 1, 3, log=[1] * 4, election=ElectionState(1))
     other.start(0)
-    granted = reply(other.receive(vote.request, 1020))
+    granted = reply(other.handle_request(vote.request, 1020))
     assert granted == VoteResponse(epoch=2, granted=True)
 
     again = machine(1, 2, 3, log=[1] * 3, election=one.election)
     assert {type(each.request) for each in sent(again.start(2000))} == {FetchRequest}
     asked = sent(again.tick(3000))
     assert (again.role, again.epoch) == (Role.PROSPECTIVE, 2)
-    assert reply(other.receive(asked[0].request, 3010)) == VoteResponse(epoch=2, granted=False)
+    assert reply(other.handle_request(asked[0].request, 3010)) == VoteResponse(
+        epoch=2, granted=False
+    )
 
 
 # Votes for others
@@ -248,9 +252,11 @@ def in_role(role: Role) -> RaftClient:
         one.start(0)
         asked = sent(one.tick(1000))
         if role is not Role.PROSPECTIVE:
-            asked = sent(one.responded(asked[0].number, VoteResponse(epoch=3, granted=True), 1000))
+            asked = sent(
+                one.handle_response(asked[0].number, VoteResponse(epoch=3, granted=True), 1000)
+            )
         if role is Role.LEADER:
-            one.responded(asked[0].number, VoteResponse(epoch=4, granted=True), 1000)
+            one.handle_response(asked[0].number, VoteResponse(epoch=4, granted=True), 1000)
     assert (one.role, one.epoch) == (role, 4)
     return one
 
@@ -287,34 +293,34 @@ def test_who_gets_a_vote_of_whom(role: Role, pre: bool, same: bool, later: bool)
         (vote(UP, epoch=5), later),
     ):
         one = in_role(role)
-        actions = one.receive(request, 1001)
-        respond = reply(actions)
-        assert isinstance(respond, VoteResponse)
-        assert (respond.error, respond.granted) == (ErrorCode.none, granted), request
+        actions = one.handle_request(request, 1001)
+        response = reply(actions)
+        assert isinstance(response, VoteResponse)
+        assert (response.error, response.granted) == (ErrorCode.none, granted), request
         voted = one.election.voted == key(3)
         assert voted == (granted and not request.pre_vote)
         if voted:
             assert actions[0] == Persist(one.election), "before it is said"
-            assert reply(one.receive(request, 1002)) == respond, "to the same one again"
+            assert reply(one.handle_request(request, 1002)) == response, "to the same one again"
     for request in (vote(BEHIND, pre=True), vote(BEHIND), vote(BEHIND, epoch=5)):
-        respond = reply(in_role(role).receive(request, 1001))
-        assert isinstance(respond, VoteResponse)
-        assert not respond.granted
+        response = reply(in_role(role).handle_request(request, 1001))
+        assert isinstance(response, VoteResponse)
+        assert not response.granted
 
 
 def test_nobody_votes_for_two_in_an_epoch() -> None:
     one = in_role(Role.UNATTACHED)
-    one.receive(vote(UP, epoch=5), 1)
+    one.handle_request(vote(UP, epoch=5), 1)
     other = VoteRequest(voter=key(1), epoch=5, candidate=key(2), last_epoch=4, end_offset=99)
-    respond = reply(one.receive(other, 2))
-    assert respond == VoteResponse(epoch=5, granted=False)
+    response = reply(one.handle_request(other, 2))
+    assert response == VoteResponse(epoch=5, granted=False)
 
 
 def test_a_follower_whose_leader_lives_helps_nobody_against_it() -> None:
     one = in_role(Role.FOLLOWER)
     fetch = next(each for each in sent(one.start(0)) if each.to == 2)
-    one.responded(fetch.number, FetchResponse(epoch=4, leader_id=2), 5)
-    assert reply(one.receive(vote((4, 99), pre=True), 6)) == VoteResponse(
+    one.handle_response(fetch.number, FetchResponse(epoch=4, leader_id=2), 5)
+    assert reply(one.handle_request(vote((4, 99), pre=True), 6)) == VoteResponse(
         epoch=4, leader_id=2, leader_endpoints=voter(2).endpoints, granted=False
     )
 
@@ -363,22 +369,22 @@ def test_a_follower_whose_leader_lives_helps_nobody_against_it() -> None:
 )
 def test_what_is_refused(request_: Request, error: ErrorCode) -> None:
     one = in_role(Role.UNATTACHED)
-    respond = reply(one.receive(request_, 1))
-    assert respond.error is error
+    response = reply(one.handle_request(request_, 1))
+    assert response.error is error
 
 
 def test_nodes_of_another_cluster_are_strangers() -> None:
     one = machine(1, 2, 3, settings=QuorumSettings(cluster_id="here"))
     one.start(0)
     stranger = BeginEpochRequest(cluster_id="there", leader_id=2, epoch=9)
-    assert reply(one.receive(stranger, 1)).error is ErrorCode.inconsistent_cluster_id
+    assert reply(one.handle_request(stranger, 1)).error is ErrorCode.inconsistent_cluster_id
     assert one.epoch == 0
-    change = reply(one.receive(RemoveVoterRequest(cluster_id="there", voter=key(2)), 1))
+    change = reply(one.handle_request(RemoveVoterRequest(cluster_id="there", voter=key(2)), 1))
     assert change == RemoveVoterResponse(
         error=ErrorCode.inconsistent_cluster_id,
         message='The given id "there" doesn\'t match the cluster id "here"',
     )
-    one.receive(BeginEpochRequest(leader_id=2, epoch=9), 1)
+    one.handle_request(BeginEpochRequest(leader_id=2, epoch=9), 1)
     assert one.epoch == 9, "who names no cluster is believed"
 
 
@@ -387,7 +393,7 @@ def test_nodes_of_another_cluster_are_strangers() -> None:
 
 def test_a_follower_is_told_by_begin_epoch_and_fetches() -> None:
     one = in_role(Role.CANDIDATE)
-    actions = one.receive(BeginEpochRequest(voter=key(1), leader_id=2, epoch=6), 1001)
+    actions = one.handle_request(BeginEpochRequest(voter=key(1), leader_id=2, epoch=6), 1001)
     assert actions[0] == Persist(ElectionState(6, leader_id=2))
     assert reply(actions) == BeginEpochResponse(
         epoch=6, leader_id=2, leader_endpoints=voter(2).endpoints
@@ -406,14 +412,16 @@ def test_a_follower_is_told_by_begin_epoch_and_fetches() -> None:
 def test_two_leaders_of_an_epoch_are_a_broken_invariant() -> None:
     one = in_role(Role.FOLLOWER)
     with pytest.raises(InconsistentQuorum):
-        one.receive(BeginEpochRequest(leader_id=3, epoch=4), 1)
+        one.handle_request(BeginEpochRequest(leader_id=3, epoch=4), 1)
 
 
 def test_a_leader_whose_endpoints_nobody_knows_is_looked_for() -> None:
     one = in_role(Role.UNATTACHED)
-    one.receive(BeginEpochRequest(leader_id=9, epoch=6), 1)
+    one.handle_request(BeginEpochRequest(leader_id=9, epoch=6), 1)
     assert (one.role, one.leader_id) == (Role.UNATTACHED, 9)
-    one.receive(BeginEpochRequest(leader_id=9, epoch=6, leader_endpoints=voter(9).endpoints), 2)
+    one.handle_request(
+        BeginEpochRequest(leader_id=9, epoch=6, leader_endpoints=voter(9).endpoints), 2
+    )
     assert (one.role, one.leader_id) == (Role.FOLLOWER, 9)
 
 
@@ -425,16 +433,16 @@ def test_where_the_leader_is_others_may_know_from_logs_that_are_behind_but_it_kn
     elsewhere = FetchResponse(
         epoch=4, leader_id=1, leader_endpoints=moved, error=ErrorCode.not_leader_or_follower
     )
-    (anyone,) = sent(one.failed(fetch.number, 1))
-    one.responded(anyone.number, elsewhere, 2)
+    (anyone,) = sent(one.handle_request_failure(fetch.number, 1))
+    one.handle_response(anyone.number, elsewhere, 2)
     (fetch,) = [each for each in sent(one.tick(22)) if each.to == 1]
     assert fetch.endpoints == voter(1).endpoints
     begin = BeginEpochRequest(voter=key(2), leader_id=1, epoch=4, leader_endpoints=moved)
-    (fetch,) = sent(one.receive(begin, 23))
+    (fetch,) = sent(one.handle_request(begin, 23))
     assert (fetch.to, fetch.endpoints) == (1, moved)
-    assert not sent(one.receive(begin, 24)), "nothing new"
+    assert not sent(one.handle_request(begin, 24)), "nothing new"
     old = BeginEpochRequest(leader_id=1, epoch=4)
-    assert not sent(one.receive(old, 25)), "an old version tells of no endpoints"
+    assert not sent(one.handle_request(old, 25)), "an old version tells of no endpoints"
 
 
 @pytest.mark.parametrize(
@@ -448,7 +456,7 @@ def test_a_leader_that_goes_names_who_campaigns_first(
     request = EndEpochRequest(
         leader_id=2, epoch=4, successors=tuple(key(each) for each in successors)
     )
-    one.receive(request, 100)
+    one.handle_request(request, 100)
     assert one.deadline_ms == 100 + due_ms
     one.tick(100 + due_ms)
     assert one.role is Role.PROSPECTIVE
@@ -457,7 +465,7 @@ def test_a_leader_that_goes_names_who_campaigns_first(
 def test_a_leader_tells_that_it_goes_until_all_know() -> None:
     one = leader(2, 3)
     fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
-    one.receive(fetch, 1030)
+    one.handle_request(fetch, 1030)
     actions = one.shut_down(1040)
     assert one.role is Role.RESIGNED
     assert [each.to for each in sent(actions)] == [2, 3]
@@ -468,9 +476,9 @@ def test_a_leader_tells_that_it_goes_until_all_know() -> None:
         leader_endpoints=voter(1).endpoints,
     )
     assert not one.may_stop
-    one.receive(BeginEpochRequest(leader_id=3, epoch=2), 1100)
+    one.handle_request(BeginEpochRequest(leader_id=3, epoch=2), 1100)
     assert one.may_stop
-    assert reply(one.receive(fetch, 1101)).error is ErrorCode.fenced_leader_epoch
+    assert reply(one.handle_request(fetch, 1101)).error is ErrorCode.fenced_leader_epoch
 
 
 @pytest.mark.parametrize("role", [Role.PROSPECTIVE, Role.CANDIDATE])
@@ -479,9 +487,12 @@ def test_who_stops_in_the_middle_of_an_election_is_not_elected(role: Role) -> No
     epoch = one.epoch
     assert sent(one.shut_down(1015)) == []
     for each in asked:
-        assert sent(one.responded(each.number, VoteResponse(epoch=epoch, granted=True), 1020)) == []
+        assert (
+            sent(one.handle_response(each.number, VoteResponse(epoch=epoch, granted=True), 1020))
+            == []
+        )
     assert (one.role, one.epoch) == (Role.UNATTACHED, epoch)
-    assert reply(one.receive(vote(UP, epoch=epoch + 9), 1030)) == VoteResponse(
+    assert reply(one.handle_request(vote(UP, epoch=epoch + 9), 1030)) == VoteResponse(
         epoch=epoch + 9, granted=True
     ), "others are helped still"
 
@@ -489,7 +500,7 @@ def test_who_stops_in_the_middle_of_an_election_is_not_elected(role: Role) -> No
 def test_a_leader_that_no_majority_fetches_from_resigns() -> None:
     one = leader(2, 3)
     fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
-    one.receive(fetch, 3000)
+    one.handle_request(fetch, 3000)
     assert one.leadership is not None
     assert one.leadership.check_quorum_at_ms == 6000
     one.tick(5999)
@@ -501,7 +512,9 @@ def test_a_leader_that_no_majority_fetches_from_resigns() -> None:
 
 def test_a_leader_reminds_who_does_not_fetch() -> None:
     one = leader(2, 3)
-    one.receive(FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0), 1500)
+    one.handle_request(
+        FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0), 1500
+    )
     assert sent(one.tick(2020)) == [], "2 has not answered yet, and 3 fetches"
     assert sent(one.tick(3020)) == [], "whoever did not answer in time is left alone for a moment"
     assert [each.to for each in sent(one.tick(4020))] == [2, 3]
@@ -513,7 +526,7 @@ def test_a_leader_reminds_who_does_not_fetch() -> None:
 def test_a_majority_commits() -> None:
     one = leader(2, 3, log=[0] * 4)
     fetched = FetchRequest(replica=key(2), epoch=1, fetch_offset=4, last_fetched_epoch=0)
-    assert [each for each in one.receive(fetched, 1030) if isinstance(each, Committed)] == []
+    assert [each for each in one.handle_request(fetched, 1030) if isinstance(each, Committed)] == []
     assert list(one.flushed(8, 1, 1040)) == []
     one.leadership.fetched(key(2), 5, 1050, 8)  # type: ignore[union-attr]
     assert list(one.flushed(8, 1, 1050)) == []
@@ -565,11 +578,11 @@ def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
     assert asked.to == BOOTSTRAP_SERVER
     nobody = Response(epoch=0, error=ErrorCode.not_leader_or_follower)
     found = FetchResponse(epoch=nobody.epoch, error=nobody.error)
-    assert list(one.responded(asked.number, found, 5)) == []
+    assert list(one.handle_response(asked.number, found, 5)) == []
     assert one.deadline_ms == 25
     (asked,) = sent(one.tick(25))
     led = FetchResponse(epoch=2, leader_id=3, error=ErrorCode.not_leader_or_follower)
-    actions = one.responded(asked.number, led, 30)
+    actions = one.handle_response(asked.number, led, 30)
     assert actions[0] == Persist(ElectionState(2, leader_id=3))
     assert [each.to for each in sent(actions)] == [3]
     assert one.role is Role.FOLLOWER
@@ -580,7 +593,7 @@ def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
 def test_who_cannot_reach_its_leader_asks_anyone() -> None:
     one = in_role(Role.FOLLOWER)
     (asked,) = sent(one.start(0))
-    actions = one.failed(asked.number, 10)
+    actions = one.handle_request_failure(asked.number, 10)
     assert [each.to for each in sent(actions)] == [BOOTSTRAP_SERVER]
 
 
@@ -588,5 +601,5 @@ def test_who_cannot_reach_its_leader_asks_anyone() -> None:
 
 
 def test_replies_come_after_what_they_rest_on() -> None:
-    actions = in_role(Role.UNATTACHED).receive(vote(UP, epoch=7), 1)
+    actions = in_role(Role.UNATTACHED).handle_request(vote(UP, epoch=7), 1)
     assert [type(each) for each in actions][:2] == [Persist, Reply]

@@ -115,9 +115,9 @@ class Follower:
         (asked,) = sent(self.actions)
         return asked.number
 
-    def is_told(self, **respond: object) -> Sequence[Action]:
-        told = FetchResponse(epoch=6, leader_id=2, **respond)  # type: ignore[arg-type]
-        self.actions = self.machine.responded(self.fetch, told, 100)
+    def is_told(self, **response: object) -> Sequence[Action]:
+        told = FetchResponse(epoch=6, leader_id=2, **response)  # type: ignore[arg-type]
+        self.actions = self.machine.handle_response(self.fetch, told, 100)
         return self.actions
 
 
@@ -163,12 +163,14 @@ def test_a_truncation_brings_the_voters_before_back() -> None:
     actions = one.start(0)
     log.append(MemoryLog([2]).entries)
     told = FetchResponse(epoch=6, leader_id=2, records=["voters"])
-    one.responded(sent(actions)[0].number, told, 1)
+    one.handle_response(sent(actions)[0].number, told, 1)
     actions = one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
     assert (one.voters.ids, one.is_voter) == ((2, 3), False)
-    assert one.deadline_ms == 2001, "its removal may never be committed: it may have to campaign"
+    assert one.deadline_ms == 2001, (
+        "its removal may never be committed: it may have to transition_to_candidate"
+    )
     told = FetchResponse(epoch=6, leader_id=2, diverging=EpochEndOffset(1, 1))
-    one.responded(sent(actions)[0].number, told, 2)
+    one.handle_response(sent(actions)[0].number, told, 2)
     assert (one.voters.ids, one.is_voter) == ((1, 2, 3), True)
 
 
@@ -178,7 +180,7 @@ def test_who_is_removed_for_certain_campaigns_no_more() -> None:
     actions = one.start(0)
     log.append(MemoryLog([2]).entries)
     told = FetchResponse(epoch=6, leader_id=2, records=["voters"], high_watermark=2)
-    one.responded(sent(actions)[0].number, told, 1)
+    one.handle_response(sent(actions)[0].number, told, 1)
     one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
     one.tick(10_000)
     assert (one.role.value, one.is_voter) == ("follower", False)
@@ -202,12 +204,12 @@ def test_a_snapshot_is_fetched_piece_by_piece_and_installed() -> None:
             epoch=6, leader_id=2, snapshot_id=wanted, size=5, position=position, data=data
         )
 
-    actions = one.machine.responded(asked.number, piece(0, b"abc"), 110)
+    actions = one.machine.handle_response(asked.number, piece(0, b"abc"), 110)
     assert actions[0] == AppendSnapshot(0, b"abc")
     asked = sent(actions)[0]
     assert isinstance(asked.request, FetchSnapshotRequest)
     assert asked.request.position == 3
-    actions = one.machine.responded(asked.number, piece(3, b"de"), 120)
+    actions = one.machine.handle_response(asked.number, piece(3, b"de"), 120)
     assert list(actions) == [AppendSnapshot(3, b"de"), InstallSnapshot(wanted)]
     one.log.install(MemoryLog([5] * 9).entries, wanted)
     actions = one.machine.installed([ControlChange(8, kraft_version=1)], 130)
@@ -219,17 +221,17 @@ def test_a_snapshot_is_fetched_piece_by_piece_and_installed() -> None:
 
 
 @pytest.mark.parametrize(
-    "respond",
+    "response",
     [
         FetchSnapshotResponse(epoch=6, leader_id=2, error=ErrorCode.snapshot_not_found),
         FetchSnapshotResponse(epoch=6, leader_id=2, snapshot_id=SnapshotId(9, 5), position=7),
         FetchSnapshotResponse(epoch=6, leader_id=2, snapshot_id=SnapshotId(8, 5)),
     ],
 )
-def test_a_snapshot_that_is_no_more_is_given_up(respond: FetchSnapshotResponse) -> None:
+def test_a_snapshot_that_is_no_more_is_given_up(response: FetchSnapshotResponse) -> None:
     one = Follower()
     (asked,) = sent(one.is_told(snapshot_id=SnapshotId(9, 5)))
-    (asked,) = sent(one.machine.responded(asked.number, respond, 110))
+    (asked,) = sent(one.machine.handle_response(asked.number, response, 110))
     assert isinstance(asked.request, FetchRequest)
 
 
@@ -252,11 +254,11 @@ def test_which_pieces_of_a_snapshot_a_leader_gives(
     one = machine(1, 2, log=log)
     one.start(0)
     for asked in sent(one.tick(1000)):
-        actions = one.responded(asked.number, VoteResponse(granted=True), 1001)
+        actions = one.handle_response(asked.number, VoteResponse(granted=True), 1001)
     for asked in sent(actions):
-        one.responded(asked.number, VoteResponse(epoch=1, granted=True), 1002)
+        one.handle_response(asked.number, VoteResponse(epoch=1, granted=True), 1002)
     request = FetchSnapshotRequest(replica=key(2), epoch=1, snapshot_id=wanted, position=position)
-    respond = reply(one.receive(request, 1003))
-    assert isinstance(respond, FetchSnapshotResponse)
+    response = reply(one.handle_request(request, 1003))
+    assert isinstance(response, FetchSnapshotResponse)
     size = 2 if error is ErrorCode.none else 0  # bytes: this log's snapshots have one a record
-    assert (respond.error, respond.size) == (error, size)
+    assert (response.error, response.size) == (error, size)

@@ -21,14 +21,14 @@ from tests.replication.raft.test_metadata_restarts import raw_log
 
 
 class Held:
-    """A transport, and a lane of the disk: what is asked of them waits until it is let go."""
+    """A channel, and a lane of the disk: what is asked of them waits until it is let go."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.responses: list[trio.Event] = []
         self.writes: list[trio.Event] = []
 
-    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(self, to: int, endpoints: Endpoints, request: Request) -> Response:
         self.requests.append(request)
         self.responses.append(trio.Event())
         await self.responses[-1].wait()
@@ -63,8 +63,8 @@ def driver_of(held: Held) -> RaftClientDriver:
         quorum,
         MetadataLogWriter(node.seams, log, held.blocking),
         node_id=1,
-        transport=held,
-        owner=Nobody(),
+        channel=held,
+        listener=Nobody(),
     )
 
 
@@ -107,7 +107,7 @@ async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
         Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2, 3)
     )
     actions = [newer, Persist(ElectionState()), newest]
-    monkeypatch.setattr(driver.quorum, "responded", lambda number, respond, now_ms: actions)
+    monkeypatch.setattr(driver.quorum, "handle_response", lambda number, response, now_ms: actions)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
         await driver._event(wanting(older))
@@ -128,15 +128,15 @@ async def test_the_state_machine_hears_whether_a_node_does_not_run(
     driver = driver_of(held)
     heard: list[tuple[int, bool]] = []
 
-    async def ask(to: int, endpoints: Endpoints, request: Request) -> Response:
+    async def send_request(to: int, endpoints: Endpoints, request: Request) -> Response:
         raise failure("no")
 
     def failed(number: int, now_ms: int, *, refused: bool) -> Events:
         heard.append((number, refused))
         return ()
 
-    monkeypatch.setattr(held, "ask", ask)
-    monkeypatch.setattr(driver.quorum, "failed", failed)
+    monkeypatch.setattr(held, "send_request", send_request)
+    monkeypatch.setattr(driver.quorum, "handle_request_failure", failed)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
         await driver._event(wanting(Send(7, 2, (), ApiVersionsRequest())))
@@ -151,7 +151,7 @@ async def test_a_flush_that_fails_before_it_begins_is_over(monkeypatch: pytest.M
     def tell() -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(driver, "tell", tell)
+    monkeypatch.setattr(driver, "wake_waiters", tell)
     with pytest.raises(ValueError, match="no"):
         await driver.flush(1)
     assert driver._flushes == 0

@@ -135,10 +135,10 @@ def through_request(request: Request, version: int) -> Any:
     return messages.read_request(form.api.key, version, memoryview(sent))
 
 
-def through_response(asked: type[Request], respond: Response, version: int) -> Response:
+def through_response(asked: type[Request], response: Response, version: int) -> Response:
     form = RPC_CODECS[asked]
     assert form.encode_response is not None
-    values = form.encode_response(respond, None, LISTENER)
+    values = form.encode_response(response, None, LISTENER)
     if form.api is FETCH:
         sent = b"".join(bytes(part) for part in write_fetch_response(version, **values))  # type: ignore[arg-type]
     else:
@@ -187,21 +187,21 @@ def test_a_request_arrives_as_it_was_sent(request_: Request, version: int) -> No
     assert read(through_request(request_, version)) == lost_in(request_, version)
 
 
-@pytest.mark.parametrize(("asked", "respond"), RESPONSES)
-def test_an_answer_arrives_as_it_was_sent(asked: type[Request], respond: Response) -> None:
-    got = through_response(asked, respond, RPC_CODECS[asked].api.max_version)
-    assert got == respond
+@pytest.mark.parametrize(("asked", "response"), RESPONSES)
+def test_an_answer_arrives_as_it_was_sent(asked: type[Request], response: Response) -> None:
+    got = through_response(asked, response, RPC_CODECS[asked].api.max_version)
+    assert got == response
 
 
-@pytest.mark.parametrize(("asked", "respond"), RESPONSES)
+@pytest.mark.parametrize(("asked", "response"), RESPONSES)
 def test_old_versions_tell_all_but_where_the_leader_is(
-    asked: type[Request], respond: Response
+    asked: type[Request], response: Response
 ) -> None:
     api = RPC_CODECS[asked].api
     oldest = 13 if api is FETCH else api.min_version
     told_where = asked is UpdateVoterRequest or oldest == api.max_version
-    expected = respond if told_where else replace(respond, leader_endpoints=())
-    assert through_response(asked, respond, oldest) == expected
+    expected = response if told_where else replace(response, leader_endpoints=())
+    assert through_response(asked, response, oldest) == expected
 
 
 def test_only_new_versions_can_say_some_things() -> None:
@@ -213,15 +213,15 @@ def test_only_new_versions_can_say_some_things() -> None:
 
 
 def test_a_leader_is_told_on_the_listener_that_was_asked() -> None:
-    respond = VoteResponse(epoch=7, leader_id=1, leader_endpoints=(OTHER, HERE))
-    assert through_response(VoteRequest, respond, 2) == replace(respond, leader_endpoints=(HERE,))
-    elsewhere = replace(respond, leader_endpoints=(OTHER,))
-    assert through_response(VoteRequest, elsewhere, 2) == replace(respond, leader_endpoints=())
+    response = VoteResponse(epoch=7, leader_id=1, leader_endpoints=(OTHER, HERE))
+    assert through_response(VoteRequest, response, 2) == replace(response, leader_endpoints=(HERE,))
+    elsewhere = replace(response, leader_endpoints=(OTHER,))
+    assert through_response(VoteRequest, elsewhere, 2) == replace(response, leader_endpoints=())
 
 
 def test_records_may_come_in_parts() -> None:
-    respond = FetchResponse(records=[b"one", bytearray(b"two")], **KNOWN)
-    assert through_response(FetchRequest, respond, 18) == replace(respond, records=b"onetwo")
+    response = FetchResponse(records=[b"one", bytearray(b"two")], **KNOWN)
+    assert through_response(FetchRequest, response, 18) == replace(response, records=b"onetwo")
 
 
 def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
@@ -258,10 +258,10 @@ def test_another_log_is_not_this_ones_affair(asked: type[Request]) -> None:
         refusal = form.refuse(entity, refused.value)
         assert refusal == {"error_code": ErrorCode.invalid_request, "topics": []}
         told = [{"topic_name": each["topic_name"], "partitions": [{}]} for each in topics]
-        respond = messages.write_response(key, version, {"topics": told})
+        response = messages.write_response(key, version, {"topics": told})
         with pytest.raises(RequestFailed):
             form.decode_response(
-                messages.read_response(key, version, memoryview(respond)), request, LISTENER
+                messages.read_response(key, version, memoryview(response)), request, LISTENER
             )
 
 
@@ -299,8 +299,8 @@ def test_a_snapshot_of_another_log_is_one_that_nobody_knows() -> None:
     entity = messages.read_request(form.api.key, 1, memoryview(sent))
     with pytest.raises(KafkaError) as refused:
         form.read_request(entity)
-    respond = messages.write_response(form.api.key, 1, form.refuse(entity, refused.value))
-    told = messages.read_response(form.api.key, 1, memoryview(respond))
+    response = messages.write_response(form.api.key, 1, form.refuse(entity, refused.value))
+    told = messages.read_response(form.api.key, 1, memoryview(response))
     assert told.error_code == ErrorCode.none
     assert told.topics[0].name == "other"
     assert told.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
@@ -316,9 +316,9 @@ def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> No
     topics = [{"name": "__cluster_metadata", "partitions": [partition]}]
     sent = messages.write_response(form.api.key, 1, {"topics": topics})
     entity = messages.read_response(form.api.key, 1, memoryview(sent))
-    respond = form.decode_response(entity, None, LISTENER)
-    assert respond.error is ErrorCode.snapshot_not_found
-    assert (respond.epoch, respond.leader_id) == (7, 1)
+    response = form.decode_response(entity, None, LISTENER)
+    assert response.error is ErrorCode.snapshot_not_found
+    assert (response.epoch, response.leader_id) == (7, 1)
 
 
 def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> None:
@@ -336,9 +336,9 @@ def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> Non
 def test_what_a_node_does_not_speak() -> None:
     for kind, form in RPC_CODECS.items():
         example = next((each for each in REQUESTS if type(each) is kind), ApiVersionsRequest())
-        respond = unsupported_response(example)
-        assert respond.error is ErrorCode.unsupported_version
-        assert kind is ApiVersionsRequest or type(respond) in {
+        response = unsupported_response(example)
+        assert response.error is ErrorCode.unsupported_version
+        assert kind is ApiVersionsRequest or type(response) in {
             type(each) for asked, each in RESPONSES if asked is kind
         }, form.api.title
     update = next(each for each in REQUESTS if isinstance(each, UpdateVoterRequest))

@@ -26,9 +26,9 @@ async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) ->
     """The leader, until it can tell: the first times another change may be under way."""
     while True:
         leader = await quorum.leader()
-        respond: Response = await quorum.during(partial(leader.metadata.respond, request))
-        if respond.error is not ErrorCode.request_timed_out:
-            return respond
+        response: Response = await quorum.during(partial(leader.metadata.respond, request))
+        if response.error is not ErrorCode.request_timed_out:
+            return response
         await quorum.pass_time(0.1)
         request = replace(request)
 
@@ -52,8 +52,8 @@ def test_a_voter_is_added_and_others_are_removed() -> None:
         first, *others = (life.metadata.image for life in quorum.up())
         assert all(each == first for each in others), "at a control record, too"
         for each in (1, 2):
-            respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
-            assert respond.error == 0
+            response = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
+            assert response.error == 0
             await quorum.commit(f"without {each}")
         await quorum.crash(1)
         await quorum.crash(2)
@@ -74,8 +74,8 @@ def test_a_leader_that_removes_itself_goes_when_all_know() -> None:
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
-        respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(first.id).key))
-        assert respond.error == 0
+        response = await asked(quorum, RemoveVoterRequest(voter=voter_of(first.id).key))
+        assert response.error == 0
         await quorum.until(lambda: not first.metadata.is_active)
         second = await quorum.leader()
         assert second is not first
@@ -133,8 +133,8 @@ def test_a_lone_node_becomes_one_of_three_and_alone_again() -> None:
         await quorum.commit("b")
         await quorum.level()
         for each in (2, 3):
-            respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
-            assert respond.error == 0
+            response = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
+            assert response.error == 0
             await quorum.crash(each)
         await quorum.commit("c")
         assert first.activity == [True]
@@ -184,8 +184,8 @@ def test_a_leaders_full_disk_refuses_a_change_and_takes_it_when_there_is_room(st
             with pytest.raises(QuorumRefused, match="no room"):
                 await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
         else:
-            respond = await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))
-            assert respond.error is ErrorCode.kafka_storage_error
+            response = await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))
+            assert response.error is ErrorCode.kafka_storage_error
         assert await quorum.leader() is leader
         assert leader.metadata.failure is None
         assert set(voters(quorum)) == {(1, 2, 3)}

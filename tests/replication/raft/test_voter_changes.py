@@ -61,11 +61,11 @@ class Led:
     def voters(self) -> tuple[Voter, ...]:
         return tuple(self.machine.voters)
 
-    def responses(self, number: int, respond: Response) -> Sequence[Action]:
-        return self.machine.responded(number, respond, self.now)
+    def responses(self, number: int, response: Response) -> Sequence[Action]:
+        return self.machine.handle_response(number, response, self.now)
 
     def receives(self, request: Request) -> Sequence[Action]:
-        return self.machine.receive(request, self.now)
+        return self.machine.handle_request(request, self.now)
 
     def append(self, changes: Sequence[ControlChange], *, leader: bool = False) -> Sequence[Action]:
         self.log.append([Entry(1, "leader")] if leader else [])
@@ -97,7 +97,7 @@ class Led:
 
 
 def replies(actions: Sequence[Action]) -> list[Response]:
-    return [each.respond for each in actions if isinstance(each, Reply)]
+    return [each.response for each in actions if isinstance(each, Reply)]
 
 
 ADD_4 = AddVoterRequest(voter=voter(4))
@@ -148,7 +148,7 @@ def test_who_cannot_become_a_voter(
         quorum.fetch(4)
     asked = sent(quorum.receives(ADD_4))[-1]
     if told is None:
-        actions = quorum.machine.failed(asked.number, quorum.now)
+        actions = quorum.machine.handle_request_failure(asked.number, quorum.now)
     else:
         actions = quorum.responses(asked.number, told)
     assert reply(actions).error is error
@@ -247,8 +247,8 @@ def test_a_removal_counts_from_the_moment_that_it_is_in_the_log() -> None:
 
 
 def test_the_last_voter_stays() -> None:
-    respond = reply(Led().receives(RemoveVoterRequest(voter=key(1))))
-    assert respond.error is ErrorCode.voter_not_found
+    response = reply(Led().receives(RemoveVoterRequest(voter=key(1))))
+    assert response.error is ErrorCode.voter_not_found
 
 
 def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
@@ -277,8 +277,11 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
 def test_who_loses_the_lead_says_so_to_who_waits() -> None:
     quorum = Led(2, 3)
     quorum.receives(RemoveVoterRequest(voter=key(3)))
-    respond = reply(quorum.machine.resign(quorum.now))
-    assert (type(respond), respond.error) == (RemoveVoterResponse, ErrorCode.not_leader_or_follower)
+    response = reply(quorum.machine.resign(quorum.now))
+    assert (type(response), response.error) == (
+        RemoveVoterResponse,
+        ErrorCode.not_leader_or_follower,
+    )
 
 
 def test_a_voter_moves() -> None:
@@ -286,7 +289,7 @@ def test_a_voter_moves() -> None:
     appends, responded = quorum.receives(UpdateVoterRequest(voter=voter(2, 9095), epoch=1))
     assert appends == AppendVoters(1, (voter(1), voter(2, 9095), voter(3)))
     assert isinstance(responded, Reply)
-    assert responded.respond.error is ErrorCode.none
+    assert responded.response.error is ErrorCode.none
 
 
 def test_a_static_quorum_becomes_a_dynamic_one() -> None:
@@ -324,7 +327,9 @@ def follower_says(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> R
     quorum = RaftClient(me, MemoryLog(), history, ElectionState(3, leader_id=2), settings=settings)
     (fetch,) = sent(quorum.start(0))
     for now in (1500, 2001):
-        (fetch,) = sent(quorum.responded(fetch.number, FetchResponse(epoch=3, leader_id=2), now))
+        (fetch,) = sent(
+            quorum.handle_response(fetch.number, FetchResponse(epoch=3, leader_id=2), now)
+        )
     return None if isinstance(fetch.request, FetchRequest) else fetch.request
 
 
