@@ -150,11 +150,11 @@ def _leave_quiet(
 def _respond(plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext) -> Response:
     if found and (throttle := found[0].limits.throttle) is not None:
         throttle.sent(
-            (each.partition, each.respond) for each in found if each.partition is not None
+            (each.partition, each.response) for each in found if each.partition is not None
         )
     if ctx.services.partitions.counts_traffic:
         _count(found)
-    chosen = plan.select((each.wanted, each.respond) for each in found)
+    chosen = plan.select((each.wanted, each.response) for each in found)
     endpoints: Sequence[NodeEndpoint] = ()
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
         lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
@@ -172,9 +172,9 @@ def _count(found: Sequence[LogReadResult]) -> None:
             traffic.replicated_bytes_out += each.size
             continue
         traffic.fetches += 1
-        if each.respond.records:
+        if each.response.records:
             traffic.bytes_out += each.size
-        elif each.respond.error_code:
+        elif each.response.error_code:
             traffic.failed_fetches += 1
 
 
@@ -348,16 +348,16 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> FetchParams:
 
 def _is_refused(read: LogReadResult) -> bool:
     """Whether the client may not read it, or the cluster has no such partition."""
-    return read.partition is None and read.respond.error_code in _REFUSALS
+    return read.partition is None and read.response.error_code in _REFUSALS
 
 
 def _failed(found: Iterable[LogReadResult]) -> bool:
     """An error, a history that parts from the leader's, and another replica to read from are answered
     at once."""
     return any(
-        each.respond.error_code != ErrorCode.none
-        or each.respond.diverging_epoch is not None
-        or each.respond.preferred_read_replica != _NOT_CHOSEN
+        each.response.error_code != ErrorCode.none
+        or each.response.diverging_epoch is not None
+        or each.response.preferred_read_replica != _NOT_CHOSEN
         for each in found
     )
 
@@ -369,7 +369,7 @@ def _is_cut_short(found: Iterable[LogReadResult]) -> bool:
         part.file.path.name != file_name(each.partition.log.tip.segment.base_offset, LOG)
         for each in found
         if each.partition is not None
-        for part in each.respond.records
+        for part in each.response.records
         if isinstance(part, FileSlice)
     )
 
@@ -377,7 +377,7 @@ def _is_cut_short(found: Iterable[LogReadResult]) -> bool:
 def _stable(found: Iterable[LogReadResult]) -> dict[Partition, int]:
     """The last stable offsets that were seen."""
     return {
-        each.partition: each.respond.last_stable_offset
+        each.partition: each.response.last_stable_offset
         for each in found
         if each.partition is not None
     }

@@ -17,7 +17,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.partition.partition import Changed, Partition
+from odradek.replication.partition.partition import ChangeWatcher, Partition
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog, TimestampAndOffset
 
@@ -308,7 +308,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
             waits = [each.waits_in for each in every if each.waits_in is not None]
             if not waits:
                 break
-            await Changed.wait(waits)
+            await ChangeWatcher.wait(waits)
     for each in every:
         if each.waits_in is not None:
             each.error_code = ErrorCode.request_timed_out

@@ -34,7 +34,7 @@ from odradek.protocol.produce_response import (
 from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK, Batch
 from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import RequestTimedOut
-from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
+from odradek.replication.partition.partition import ACKS_ALL, ChangeWatcher, Partition
 from odradek.seams.offload import RECORDS_LANE
 from odradek.storage.errors import InvalidRecord
 from odradek.storage.log.config import INT64_MAX
@@ -315,7 +315,7 @@ def _append(
 
 def _refused(partition: Partition, records: memoryview | None, error: KafkaError) -> Outcome:
     if records:
-        error = partition.told(records, error)
+        error = partition.error_for_producer(records, error)
     if partition.traffic is not None:
         is_too_large = error.code == ErrorCode.message_too_large
         partition.traffic.refused(len(records or b"") if is_too_large else 0)
@@ -376,7 +376,7 @@ async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> N
     pending = _pending(topics)  # after it: what is replicated meanwhile wakes nobody
     with trio.move_on_after(max(0, timeout_ms) / 1000):
         while pending:
-            await Changed.wait(
+            await ChangeWatcher.wait(
                 outcome.partition for outcome in pending if outcome.partition is not None
             )
             pending = _pending(topics)

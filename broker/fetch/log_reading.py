@@ -89,7 +89,7 @@ class LogReadResult:
     """What was found in one partition, which is None where it can't be read here."""
 
     wanted: CachedPartition
-    respond: FetchedPartition
+    response: FetchedPartition
     partition: Partition | None
     limits: FetchParams
     end_offset: int = -1
@@ -103,7 +103,7 @@ class LogReadResult:
     def size(self) -> int:
         """Bytes of records."""
         size_bytes = 0
-        for part in self.respond.records:
+        for part in self.response.records:
             size_bytes += part.size if isinstance(part, FileSlice) else len(part)
         return size_bytes
 
@@ -120,13 +120,13 @@ class LogReadResult:
     def is_current(self) -> bool:
         """Whether nothing was found, and nothing has changed since that an answer would tell."""
         assert self.partition is not None
-        log, respond = self.partition.log, self.respond
+        log, response = self.partition.log, self.response
         return (
-            not respond.records
+            not response.records
             and self.end_offset in (-1, log.end_offset)
-            and log.high_watermark == respond.high_watermark
-            and log.last_stable_offset == respond.last_stable_offset
-            and log.log_start_offset == respond.log_start_offset
+            and log.high_watermark == response.high_watermark
+            and log.last_stable_offset == response.last_stable_offset
+            and log.log_start_offset == response.log_start_offset
         )
 
     def is_overtaken(self) -> bool:
@@ -138,7 +138,8 @@ class LogReadResult:
         if self.end_offset >= 0:
             return partition.log.end_offset != self.end_offset or not self.is_served_here()
         return (
-            partition.log.high_watermark != self.respond.high_watermark or not self.is_served_here()
+            partition.log.high_watermark != self.response.high_watermark
+            or not self.is_served_here()
         )
 
 
@@ -194,7 +195,7 @@ def reread_from_memory(
                 if limits.is_held_back(known.partition):
                     return None
                 read = read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
-                size_bytes += _read_slices(read.respond, READ_AT_ONCE_BYTES - size_bytes)
+                size_bytes += _read_slices(read.response, READ_AT_ONCE_BYTES - size_bytes)
                 known = read
             found.append(known)
     except (KafkaError, OSError, WouldBlock):
@@ -202,11 +203,11 @@ def reread_from_memory(
     return found if size_bytes >= min_bytes else None
 
 
-def _read_slices(respond: FetchedPartition, room_bytes: int) -> int:
+def _read_slices(response: FetchedPartition, room_bytes: int) -> int:
     """Put the bytes in the place of the slices; how many there are. WouldBlock where they are not in memory, or
     more than `room_bytes`. Unpins the slices in any case."""
     size_bytes = 0
-    for part in respond.records:
+    for part in response.records:
         if not isinstance(part, FileSlice):
             size_bytes += len(part)
             if size_bytes > room_bytes:
@@ -216,7 +217,7 @@ def _read_slices(respond: FetchedPartition, room_bytes: int) -> int:
             size_bytes += part.size
             if size_bytes > room_bytes:
                 raise WouldBlock
-            respond.records = (part.file.read_at(part.position, part.size, nowait=True),)
+            response.records = (part.file.read_at(part.position, part.size, nowait=True),)
         finally:
             part.file.unpin()
     return size_bytes
@@ -260,14 +261,14 @@ async def _read_partition(
 
             reads = ctx.services.tiered_storage.reads
             return defer_remote_read(wanted, partition, limits, size_bytes, reads)
-        respond = _in_remote_tier(partition, ctx, limits)
+        response = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:
-        respond = FetchedPartition(
+        response = FetchedPartition(
             index=wanted.index,
             error_code=_error_for_version(error.code, ctx),
             aborted_transactions=() if partition is None else None,  # as Kafka has it
         )
-    return LogReadResult(wanted, respond, partition, limits)
+    return LogReadResult(wanted, response, partition, limits)
 
 
 def _error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
@@ -332,14 +333,14 @@ async def _read_for_follower(
 ) -> LogReadResult:
     """As far as the follower may fetch here. What it asks for tells what it has."""
     follower, epoch = limits.replica_id, limits.replica_epoch
-    tells_epoch = wanted.current_leader_epoch >= 0
-    partition.check_follower(follower, epoch, tells_epoch=tells_epoch)
+    has_leader_epoch = wanted.current_leader_epoch >= 0
+    partition.check_follower(follower, epoch, has_leader_epoch=has_leader_epoch)
     held_back = limits.is_held_back(partition)
     try:
         read = read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
     except WouldBlock:
         read = await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
-    if again or read.respond.diverging_epoch is not None:
+    if again or read.response.diverging_epoch is not None:
         return read
     try:
         partition.check_leader(wanted.current_leader_epoch)  # the disk may have taken long
@@ -352,8 +353,8 @@ async def _read_for_follower(
     except KafkaError:
         unpin([read])
         raise
-    read.respond.high_watermark = partition.log.high_watermark
-    read.respond.last_stable_offset = partition.log.last_stable_offset
+    read.response.high_watermark = partition.log.high_watermark
+    read.response.last_stable_offset = partition.log.last_stable_offset
     return read
 
 
@@ -377,7 +378,7 @@ def read_log(
     what `PartitionLog.read` does."""
     log = partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
-    respond = FetchedPartition(
+    response = FetchedPartition(
         index=wanted.index,
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
@@ -391,8 +392,8 @@ def read_log(
             last_fetched_epoch=wanted.last_fetched_epoch,
         )
         if end is not None:
-            respond.diverging_epoch = (end.epoch, end.end_offset)
-            return LogReadResult(wanted, respond, partition, limits)
+            response.diverging_epoch = (end.epoch, end.end_offset)
+            return LogReadResult(wanted, response, partition, limits)
     end_offset = -1
     limit = high_watermark
     committed = limits.isolation_level == READ_COMMITTED
@@ -403,17 +404,17 @@ def read_log(
     elif committed:
         limit = last_stable_offset
     max_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
-    newest = partition.newest(wanted.offset, limit)
+    newest = partition.newest_batch(wanted.offset, limit)
     if newest is not None and (not size_bytes or len(newest) <= max_bytes):
-        respond.records = (newest,)
-        respond.aborted_transactions = [] if committed else None
-        return LogReadResult(wanted, respond, partition, limits, end_offset)
+        response.records = (newest,)
+        response.aborted_transactions = [] if committed else None
+        return LogReadResult(wanted, response, partition, limits, end_offset)
     at_least_one = not size_bytes
     if committed:
         read, overlapping = log.read_committed(
             wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait
         )
-        respond.aborted_transactions = [
+        response.aborted_transactions = [
             (each.producer_id, each.first_offset) for each in overlapping
         ]
     else:
@@ -422,10 +423,10 @@ def read_log(
         )
     left_out_bytes = 0
     if read.slice is not None:
-        respond.records = (read.slice,)
+        response.records = (read.slice,)
     elif read.first_batch_size:
         left_out_bytes = max(0, min(read.first_batch_size, wanted.max_bytes))
-    return LogReadResult(wanted, respond, partition, limits, end_offset, left_out_bytes)
+    return LogReadResult(wanted, response, partition, limits, end_offset, left_out_bytes)
 
 
 async def load_slices(found: Iterable[LogReadResult], ctx: RequestContext) -> None:
@@ -439,7 +440,7 @@ async def load_slices(found: Iterable[LogReadResult], ctx: RequestContext) -> No
             try:
                 if part.size <= left_bytes:
                     left_bytes -= part.size
-                    each.respond.records = (await _bytes_of(part, ctx),)
+                    each.response.records = (await _bytes_of(part, ctx),)
                     part.file.unpin()
                 elif not part.is_in_memory():
                     await ctx.services.seams.offload.run(
@@ -449,7 +450,7 @@ async def load_slices(found: Iterable[LogReadResult], ctx: RequestContext) -> No
                 assert each.partition is not None
                 ctx.services.logs.report(each.partition.log, error)
                 unpin([each])
-                each.respond = FetchedPartition(
+                each.response = FetchedPartition(
                     index=each.wanted.index,
                     error_code=_error_for_version(ErrorCode.kafka_storage_error, ctx),
                 )
@@ -477,7 +478,7 @@ def read_into_page_cache(part: FileSlice) -> None:
 
 def _slices(found: Iterable[LogReadResult]) -> Iterator[FileSlice]:
     for each in found:
-        for part in each.respond.records:
+        for part in each.response.records:
             if isinstance(part, FileSlice):
                 yield part
 

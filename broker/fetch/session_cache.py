@@ -73,20 +73,20 @@ class CachedPartition:
         self.last_fetched_epoch = newer.last_fetched_epoch
         self.log_start_offset = newer.log_start_offset
 
-    def must_send(self, respond: FetchedPartition) -> bool:
+    def must_send(self, response: FetchedPartition) -> bool:
         """Whether an incremental answer must carry this; notes what the client is told."""
-        news = bool(respond.records) or (
-            respond.error_code != ErrorCode.none
-            or respond.diverging_epoch is not None
-            or respond.preferred_read_replica != -1
-            or respond.high_watermark != self.sent_high_watermark
-            or respond.log_start_offset != self.sent_log_start_offset
+        news = bool(response.records) or (
+            response.error_code != ErrorCode.none
+            or response.diverging_epoch is not None
+            or response.preferred_read_replica != -1
+            or response.high_watermark != self.sent_high_watermark
+            or response.log_start_offset != self.sent_log_start_offset
         )
-        failed = respond.error_code != ErrorCode.none or respond.diverging_epoch is not None
+        failed = response.error_code != ErrorCode.none or response.diverging_epoch is not None
         # After an error the recovery is news even where no offset moved; of an answer that says where
         # the logs part, a follower takes nothing else.
-        self.sent_high_watermark = -1 if failed else respond.high_watermark
-        self.sent_log_start_offset = respond.log_start_offset
+        self.sent_high_watermark = -1 if failed else response.high_watermark
+        self.sent_log_start_offset = response.log_start_offset
         return news
 
 
@@ -123,11 +123,11 @@ class FetchContext:
         if self.session is None:
             return list(responses)
         chosen = []
-        for wanted, respond in responses:
-            news = wanted.must_send(respond)
+        for wanted, response in responses:
+            news = wanted.must_send(response)
             if news or not self.incremental:
-                chosen.append((wanted, respond))
-            if respond.records and self.session.partitions.pop(wanted.key, None) is not None:
+                chosen.append((wanted, response))
+            if response.records and self.session.partitions.pop(wanted.key, None) is not None:
                 self.session.partitions[wanted.key] = wanted
         return chosen
 

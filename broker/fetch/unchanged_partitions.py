@@ -163,10 +163,10 @@ class _Moves:
 
 
 def _is_unchanged(read: LogReadResult, partition: Partition) -> bool:
-    respond, leader_role = read.respond, partition.leader_role
+    response, leader_role = read.response, partition.leader_role
     return (
-        respond.error_code == ErrorCode.none
-        and respond.diverging_epoch is None
+        response.error_code == ErrorCode.none
+        and response.diverging_epoch is None
         and read.end_offset == read.wanted.offset
         and read.is_current()
         and leader_role is not None

@@ -93,11 +93,11 @@ class AlterPartitionManager:
     async def _ask(self, sent: Mapping[Replica, _Proposed]) -> bool:
         """Whether the controller did all of it."""
         try:
-            respond = await self._controller.request(
+            response = await self._controller.request(
                 apis.ALTER_PARTITION, self._request(sent), timeout_s=TIMEOUT_SECONDS
             )
-            if respond.error_code is not ErrorCode.none:
-                raise KafkaError(respond.error_code)
+            if response.error_code is not ErrorCode.none:
+                raise KafkaError(response.error_code)
         except KafkaError as error:
             if self._complaint != str(error):
                 self._complaint = str(error)
@@ -107,7 +107,7 @@ class AlterPartitionManager:
         self._complaint = None
         responses = {
             (topic.topic_id, each.partition_index): each
-            for topic in respond.topics
+            for topic in response.topics
             for each in topic.partitions
         }
         is_done = True

@@ -52,7 +52,7 @@ class IsrMaintenance:
         return self._new_changes()
 
     @cached_property
-    def _surroundings(self) -> ClusterContext:
+    def _cluster_context(self) -> ClusterContext:
         from odradek.replication.partition.leader_role import ClusterContext
 
         changes = self._changes
@@ -60,10 +60,10 @@ class IsrMaintenance:
             self._brokers, self._lag_max_ms, changes.propose, self._disk_full, changes.count
         )
 
-    def surroundings(self) -> ClusterContext:
+    def cluster_context(self) -> ClusterContext:
         """For a partition that this node leads with other replicas."""
         self._needed.set()
-        return self._surroundings
+        return self._cluster_context
 
     def brokers_changed(self) -> None:
         """The cluster says something else of a broker than before."""

@@ -50,9 +50,9 @@ class LeaderThrottle:
         """These go to a follower now."""
         size_bytes = sum(
             part.size if isinstance(part, FileSlice) else len(part)
-            for partition, respond in responses
-            if respond.records and self._is_throttled(partition)
-            for part in respond.records
+            for partition, response in responses
+            if response.records and self._is_throttled(partition)
+            for part in response.records
         )
         if size_bytes:
             self._quota.record(size_bytes, self._clock.monotonic())

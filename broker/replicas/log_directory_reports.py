@@ -254,7 +254,7 @@ class LogDirectoryReporter:
                 self._deadlines.pop(directory, None)
 
     async def _tell_places(self, assignments: Mapping[Replica, UUID]) -> None:
-        respond = await self._controller.request(
+        response = await self._controller.request(
             apis.ASSIGN_REPLICAS_TO_DIRS,
             {
                 "broker_id": self._node_id,
@@ -263,9 +263,9 @@ class LogDirectoryReporter:
             },
             timeout_s=TIMEOUT_SECONDS,
         )
-        if respond.error_code is not ErrorCode.none:
-            raise KafkaError(respond.error_code, "as an answer to where replicas are")
-        for directory in respond.directories:
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, "as an answer to where replicas are")
+        for directory in response.directories:
             for topic in directory.topics:
                 for each in topic.partitions:
                     if each.error_code is not ErrorCode.none:  # deleted or moved away meanwhile

@@ -28,7 +28,7 @@ from odradek.replication.controller.image import (
 )
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
 from odradek.replication.partition.partition import Partition, PartitionTraffic
-from odradek.replication.partition.replica_creation import decide_creation
+from odradek.replication.partition.replica_creation import decide_replica_creation
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
@@ -69,18 +69,18 @@ class PartitionTable:
         image: Callable[[], MetadataImage],
         node_id: int,
         *,
-        surroundings: Callable[[], ClusterContext] | None = None,
+        cluster_context: Callable[[], ClusterContext] | None = None,
         on_role: Callable[[Partition], None] = lambda partition: None,
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
         on_lost: Callable[[TopicImage, int], None] = lambda topic, index: None,
     ) -> None:
-        """`surroundings` is asked for where this node leads other replicas. `on_role` hears of every
+        """`cluster_context` is asked for where this node leads other replicas. `on_role` hears of every
         partition that was opened or changed hands, `on_gone` of those that left this node, `on_lost`
         of those whose log cannot be had; called on the loop."""
         self._logs = logs
         self._image = image
         self._node_id = node_id
-        self._surroundings = surroundings
+        self._cluster_context = cluster_context
         self._on_role = on_role
         self._on_gone = on_gone
         self._on_lost = on_lost
@@ -350,7 +350,7 @@ class PartitionTable:
             topic_id=topic.id,
             node_id=self._node_id,
             image=image,
-            surroundings=self._surroundings,
+            cluster_context=self._cluster_context,
         )
         if self.counts_traffic:
             partition.traffic = PartitionTraffic()
@@ -401,7 +401,7 @@ class PartitionTable:
         image = topic.partitions[index]
         is_new = (topic.id, index) not in self._at_start
         online = [home.directory.id for home in self._logs.homes()]
-        decided = decide_creation(
+        decided = decide_replica_creation(
             image.directory_of(self._node_id),
             is_new=is_new,
             live=[each for each in online if each is not None],

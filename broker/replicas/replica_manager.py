@@ -172,7 +172,7 @@ class ReplicaManager:
             self.logs,
             lambda: environment.metadata.image,
             environment.node_id,
-            surroundings=self._in_sync.surroundings,
+            cluster_context=self._in_sync.cluster_context,
             on_role=self._role_changed,
             on_gone=self._gone,
             on_lost=self._replica_lost,

@@ -77,12 +77,12 @@ async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> lis
         is_free = all(is_internal_topic(topic.name) for topic in topics)
         charge = mutations_of(ctx, is_free=is_free).charge
         return await create_topics(ctx.services, topics, validate_only=False, charge=charge)
-    respond = None
+    response = None
     with trio.move_on_after(CREATE_SECONDS):
-        respond = await _forward(topics, ctx)
-    if respond is None:
+        response = await _forward(topics, ctx)
+    if response is None:
         raise KafkaError(ErrorCode.request_timed_out, "no active controller has created them")
-    return await _once_known(ctx.services, respond)
+    return await _once_known(ctx.services, response)
 
 
 async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
@@ -98,14 +98,14 @@ async def _request_as_broker(services: Services, topic: NewTopic) -> list[Create
     if services.metadata.is_active:
         return await create_topics(services, [topic], validate_only=False)
     request = _request([topic])
-    respond = await services.controller_channel.request(
+    response = await services.controller_channel.request(
         apis.CREATE_TOPICS, request, timeout_s=CREATE_SECONDS
     )
-    return await _once_known(services, respond)
+    return await _once_known(services, response)
 
 
-async def _once_known(services: Services, respond: Any) -> list[CreatedTopic]:
-    created = [_created(each) for each in respond.topics]
+async def _once_known(services: Services, response: Any) -> list[CreatedTopic]:
+    created = [_created(each) for each in response.topics]
     await _known(services.metadata, [each.name for each in created if not each.error_code])
     return created
 
@@ -131,16 +131,16 @@ def _values(topic: NewTopic) -> dict[str, Any]:
     }
 
 
-def _created(respond: Any) -> CreatedTopic:
+def _created(response: Any) -> CreatedTopic:
     from odradek.replication.controller.topics import CreatedTopic
 
     return CreatedTopic(
-        respond.name,
-        respond.error_code,
-        respond.error_message,
-        respond.topic_id,
-        respond.num_partitions,
-        respond.replication_factor,
+        response.name,
+        response.error_code,
+        response.error_message,
+        response.topic_id,
+        response.num_partitions,
+        response.replication_factor,
     )
 
 

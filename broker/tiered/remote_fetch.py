@@ -189,7 +189,7 @@ class _RemoteFetch:
             self._left -= 1
         if self._left or all(each.failure is None for each in self._pending):
             return  # no read is being retried
-        if any(each.respond.records for each in self._pending):
+        if any(each.response.records for each in self._pending):
             self._scope.cancel()
 
     async def _read_once(self, pending: PendingRemoteRead) -> None:
@@ -234,7 +234,7 @@ class _RemoteFetch:
             0 if pending.at_least_one else 1,
             lane=str(partition.log.directory.parent),
         )
-        pending.put_local(read.respond)
+        pending.put_local(read.response)
 
 
 def _topic_of(pending: PendingRemoteRead) -> str:

@@ -41,7 +41,7 @@ CHANGING_WAIT_MS = 20
 
 
 class LogChanges(Protocol):
-    def change(self, key: TopicIdPartition, following: FollowerRole, change: LogChange) -> None:
+    def change(self, key: TopicIdPartition, role: FollowerRole, change: LogChange) -> None:
         """Have it made in a task, and have `FetcherPartitions.recheck` called then."""
         ...
 
@@ -51,8 +51,8 @@ class LeaderOffsetQuery:
     """A partition that must know where the leader's log, or an epoch in it, begins or ends."""
 
     key: TopicIdPartition
-    following: FollowerRole
-    question: QueryOffset | QueryEpochEnd
+    role: FollowerRole
+    query: QueryOffset | QueryEpochEnd
 
 
 class FetcherPartitions:
@@ -66,7 +66,7 @@ class FetcherPartitions:
         self._quota = quota
         self._changes = changes
         self._clock = clock
-        self._followings: dict[TopicIdPartition, FollowerRole] = {}
+        self._roles: dict[TopicIdPartition, FollowerRole] = {}
         self._to_check: dict[TopicIdPartition, None] = {}
         self._offset_queries: list[LeaderOffsetQuery] = []
         self._changing: dict[TopicIdPartition, None] = {}
@@ -78,15 +78,15 @@ class FetcherPartitions:
         self._held_back: dict[TopicIdPartition, Fetch] = {}
 
     def __len__(self) -> int:
-        return len(self._followings)
+        return len(self._roles)
 
-    def add(self, key: TopicIdPartition, following: FollowerRole) -> None:
+    def add(self, key: TopicIdPartition, role: FollowerRole) -> None:
         """Follow it; or it is followed already, and its leader is of another epoch now."""
-        self._followings[key] = following
+        self._roles[key] = role
         self.recheck(key)
 
     def remove(self, key: TopicIdPartition) -> None:
-        self._followings.pop(key, None)
+        self._roles.pop(key, None)
         self.recheck(key)
 
     def recheck(self, key: TopicIdPartition) -> None:
@@ -111,54 +111,52 @@ class FetcherPartitions:
             return None
         del self._to_check[key]
         self._changing.pop(key, None)
-        following = self._followings.get(key)
-        if following is None:
+        role = self._roles.get(key)
+        if role is None:
             self._forget(key)
             return 0
-        want = following.next_action()
+        want = role.next_action()
         if isinstance(want, Fetch):
-            if following.has_remaining(want):
+            if role.has_remaining(want):
                 self.recheck(key)
-                return self._count(following, following.append_remaining(want))
-            self._enqueue_fetch(key, following, want)
-        elif not self._is_awaiting_response(key, following):
+                return self._count(role, role.append_remaining(want))
+            self._enqueue_fetch(key, role, want)
+        elif not self._is_awaiting_response(key, role):
             self._forget(key)
-            self._schedule(key, following, want)
+            self._schedule(key, role, want)
         return 0
 
     def take_offset_queries(self) -> Sequence[LeaderOffsetQuery]:
-        """Those who are to be asked for by ListOffsets; `located` then."""
+        """Those who are to be asked for by ListOffsets; `offset_received` then."""
         lost, self._offset_queries = self._offset_queries, []
         return lost
 
-    def _is_awaiting_response(self, key: TopicIdPartition, following: FollowerRole) -> bool:
+    def _is_awaiting_response(self, key: TopicIdPartition, role: FollowerRole) -> bool:
         """Whether it waits for the answer to what was asked before."""
-        question = self.session.fetch_of(key) or self._held_back.get(key)
-        return question is not None and following.follower.is_awaiting(question)
+        query = self.session.fetch_of(key) or self._held_back.get(key)
+        return query is not None and role.state.is_awaiting(query)
 
     def _schedule(
-        self, key: TopicIdPartition, following: FollowerRole, want: FollowerAction | None
+        self, key: TopicIdPartition, role: FollowerRole, want: FollowerAction | None
     ) -> None:
         """It does not fetch now."""
         if isinstance(want, QueryOffset | QueryEpochEnd):
-            self._offset_queries.append(LeaderOffsetQuery(key, following, want))
+            self._offset_queries.append(LeaderOffsetQuery(key, role, want))
         elif isinstance(want, LogChange):
             self._changing[key] = None
-            self._changes.change(key, following, want)
-        elif following.due_ms > self._now_ms():
-            heapq.heappush(self._delayed, (following.due_ms, next(self._numbers), key))
+            self._changes.change(key, role, want)
+        elif role.due_ms > self._now_ms():
+            heapq.heappush(self._delayed, (role.due_ms, next(self._numbers), key))
 
-    def _enqueue_fetch(
-        self, key: TopicIdPartition, following: FollowerRole, question: Fetch
-    ) -> None:
+    def _enqueue_fetch(self, key: TopicIdPartition, role: FollowerRole, query: Fetch) -> None:
         self._throttled.pop(key, None)
         self._held_back.pop(key, None)
-        if following.is_behind and self._is_throttled(following):
+        if role.is_behind and self._is_throttled(role):
             if self._quota.is_exceeded(self._clock.monotonic()):
-                self._hold_back(key, question)
+                self._hold_back(key, query)
                 return
             self._throttled[key] = None
-        self.session.want(key, question)
+        self.session.want(key, query)
 
     def _forget(self, key: TopicIdPartition) -> None:
         self._throttled.pop(key, None)
@@ -187,31 +185,31 @@ class FetcherPartitions:
 
     # The quota
 
-    def _is_throttled(self, following: FollowerRole) -> bool:
-        partition = following.partition
+    def _is_throttled(self, role: FollowerRole) -> bool:
+        partition = role.partition
         listed = partition.log.config.follower_replication_throttled_replicas
         return is_throttled(listed, partition.index, self._node_id)
 
     def _apply_quota(self) -> None:
         if self._quota.is_exceeded(self._clock.monotonic()):
             for key in tuple(self._throttled):
-                following, question = self._followings.get(key), self.session.fetch_of(key)
-                if following is not None and question is not None and following.is_behind:
-                    self._hold_back(key, question)
+                role, query = self._roles.get(key), self.session.fetch_of(key)
+                if role is not None and query is not None and role.is_behind:
+                    self._hold_back(key, query)
             return
         held_back, self._held_back = self._held_back, {}
-        for key, question in held_back.items():
-            following = self._followings.get(key)
-            if following is not None and following.follower.is_awaiting(question):
+        for key, query in held_back.items():
+            role = self._roles.get(key)
+            if role is not None and role.state.is_awaiting(query):
                 self._throttled[key] = None
-                self.session.want(key, question)
+                self.session.want(key, query)
 
-    def _hold_back(self, key: TopicIdPartition, question: Fetch) -> None:
+    def _hold_back(self, key: TopicIdPartition, query: Fetch) -> None:
         self._forget(key)
-        self._held_back[key] = question
+        self._held_back[key] = query
 
-    def _count(self, following: FollowerRole, size_bytes: int) -> int:
-        if size_bytes and self._is_throttled(following):
+    def _count(self, role: FollowerRole, size_bytes: int) -> int:
+        if size_bytes and self._is_throttled(role):
             self._quota.record(size_bytes, self._clock.monotonic())
         return size_bytes
 
@@ -220,32 +218,32 @@ class FetcherPartitions:
     def handle_partition_response(self, data: PartitionData) -> int:
         """A Fetch answer is about this; how many bytes were taken."""
         key = (data.topic_id, data.partition_index)
-        question, following = self.session.fetch_of(key), self._followings.get(key)
-        if question is None or following is None:
+        query, role = self.session.fetch_of(key), self._roles.get(key)
+        if query is None or role is None:
             return 0
         self.recheck(key)
         if data.error_code:
-            following.failed_on_leader(question, error_code(data.error_code))
+            role.failed_on_leader(query, error_code(data.error_code))
             return 0
         diverging = None if data.diverging_epoch is None else EpochEnd(*data.diverging_epoch)
-        respond = FetchResult(data.high_watermark, data.log_start_offset, diverging)
-        return self._count(following, following.fetched(question, respond, data.records))
+        response = FetchResult(data.high_watermark, data.log_start_offset, diverging)
+        return self._count(role, role.fetched(query, response, data.records))
 
-    def located(
+    def offset_received(
         self,
         place: LeaderOffsetQuery,
         found: Mapping[tuple[str, int], OffsetResult | EpochEnd | ErrorCode],
     ) -> None:
         """What ListOffsets or OffsetForLeaderEpoch answered; about those it does not name, nothing is
         known."""
-        partition, question = place.following.partition, place.question
+        partition, query = place.role.partition, place.query
         told = found.get((partition.topic, partition.index), ErrorCode.network_exception)
         if isinstance(told, ErrorCode):
-            place.following.failed_on_leader(question, told)
+            place.role.failed_on_leader(query, told)
         elif isinstance(told, OffsetResult):
-            assert isinstance(question, QueryOffset)
-            place.following.located(question, told)
+            assert isinstance(query, QueryOffset)
+            place.role.offset_received(query, told)
         else:
-            assert isinstance(question, QueryEpochEnd)
-            place.following.epoch_ended(question, told)
+            assert isinstance(query, QueryEpochEnd)
+            place.role.epoch_end_received(query, told)
         self.recheck(place.key)

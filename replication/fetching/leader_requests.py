@@ -62,15 +62,15 @@ def write_fetch(
 def _wanted(
     plan: FetchRequestData, limits: FetchLimits
 ) -> Iterator[tuple[TopicIdPartition, dict[str, Any]]]:
-    for key, question in plan.wanted:
+    for key, query in plan.wanted:
         yield (
             key,
             {
                 "partition": key[1],
-                "current_leader_epoch": question.leader_epoch,
-                "fetch_offset": question.offset,
-                "last_fetched_epoch": question.last_fetched_epoch,
-                "log_start_offset": question.start_offset,
+                "current_leader_epoch": query.leader_epoch,
+                "fetch_offset": query.offset,
+                "last_fetched_epoch": query.last_fetched_epoch,
+                "log_start_offset": query.start_offset,
                 "partition_max_bytes": limits.partition_max_bytes,
             },
         )
@@ -92,11 +92,11 @@ def offsets_request(
             (topic, index),
             {
                 "partition_index": index,
-                "current_leader_epoch": question.leader_epoch,
-                "timestamp": question.timestamp,
+                "current_leader_epoch": query.leader_epoch,
+                "timestamp": query.timestamp,
             },
         )
-        for topic, index, question in asked
+        for topic, index, query in asked
     )
     return {
         "replica_id": node_id,
@@ -113,11 +113,11 @@ def epochs_request(asked: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[st
             (topic, index),
             {
                 "partition": index,
-                "current_leader_epoch": question.leader_epoch,
-                "leader_epoch": question.epoch,
+                "current_leader_epoch": query.leader_epoch,
+                "leader_epoch": query.epoch,
             },
         )
-        for topic, index, question in asked
+        for topic, index, query in asked
     )
     return {
         "replica_id": node_id,
@@ -125,10 +125,10 @@ def epochs_request(asked: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[st
     }
 
 
-def read_epoch_ends(respond: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]:
+def read_epoch_ends(response: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]:
     """What OffsetForLeaderEpoch answered, by the topic's name and the partition."""
     found: dict[tuple[str, int], EpochEnd | ErrorCode] = {}
-    for topic in respond.topics:
+    for topic in response.topics:
         for row in topic.partitions:
             code = error_code(row.error_code)
             is_known = code is ErrorCode.none
@@ -137,10 +137,10 @@ def read_epoch_ends(respond: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]
     return found
 
 
-def read_offsets(respond: Any) -> dict[tuple[str, int], OffsetResult | ErrorCode]:
+def read_offsets(response: Any) -> dict[tuple[str, int], OffsetResult | ErrorCode]:
     """What ListOffsets answered, by the topic's name and the partition."""
     found: dict[tuple[str, int], OffsetResult | ErrorCode] = {}
-    for topic in respond.topics:
+    for topic in response.topics:
         for row in topic.partitions:
             code = error_code(row.error_code)
             place = topic.name, row.partition_index

@@ -1,6 +1,6 @@
 """A fetcher: one task, one connection and one fetch session with a broker that leads partitions.
 
-It goes in rounds: see what the partitions want (`questions.py`), then ask once: where leaders' logs
+It goes in rounds: see what the partitions want (`partitions.py`), then ask once: where leaders' logs
 or epochs begin or end if somebody must know, else for records. Changes of logs are made beside it.
 
 A leader without news holds a fetch for replica.fetch.wait.max.ms, and nothing else is answered on that
@@ -137,9 +137,9 @@ class ReplicaFetcher:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def add(self, key: TopicIdPartition, following: FollowerRole) -> None:
+    def add(self, key: TopicIdPartition, role: FollowerRole) -> None:
         """Follow it; or it is followed already, and its leader is of another epoch now."""
-        self._partitions.add(key, following)
+        self._partitions.add(key, role)
         self._woken.set()
         now = self._clock.monotonic()
         if self._fetch_scope is not None and now - self._cancelled_at >= CANCEL_INTERVAL_SECONDS:
@@ -224,24 +224,24 @@ class ReplicaFetcher:
         version = connection.version_of(FETCH)
         if version < OLDEST_VERSION:
             raise Unsupported(f"version {version} of Fetch has no topic ids")
-        questions = self._partitions
+        partitions = self._partitions
         while True:
             await self._check_partitions()
-            lost = questions.take_offset_queries()
+            lost = partitions.take_offset_queries()
             if lost:
                 await self._query_offsets(connection, lost)
-            elif not len(questions.session):
-                next_ms = questions.ms_to_next()
+            elif not len(partitions.session):
+                next_ms = partitions.ms_to_next()
                 await self._wait(None if next_ms is None else next_ms / 1000)
             elif not await self._fetch(connection, version):
                 return
 
     async def _check_partitions(self) -> None:
         """Until nobody wants anything else, with turns of others in between."""
-        questions = self._partitions
-        questions.begin_round()
+        partitions = self._partitions
+        partitions.begin_round()
         for count in itertools.count(1):
-            size_bytes = questions.check_next()
+            size_bytes = partitions.check_next()
             if size_bytes is None:
                 return
             if size_bytes or count % TURN_PARTITIONS == 0:
@@ -261,11 +261,13 @@ class ReplicaFetcher:
         )
         with trio.CancelScope() as self._fetch_scope:
             try:
-                respond = await connection.exchange(FETCH, version, body, timeout_s=self._timeout_s)
+                response = await connection.exchange(
+                    FETCH, version, body, timeout_s=self._timeout_s
+                )
             finally:
                 self._fetch_scope = None
             try:
-                await self._handle_response(read_fetch_response(respond))
+                await self._handle_response(read_fetch_response(response))
             except InvalidFrame as garbage:
                 raise connection.garbled(FETCH, garbage) from garbage
             return True
@@ -281,17 +283,17 @@ class ReplicaFetcher:
             max_wait_ms=max_wait_ms,
         )
 
-    async def _handle_response(self, respond: FetchResponse) -> None:
-        questions, code = self._partitions, error_code(respond.error_code)
+    async def _handle_response(self, response: FetchResponse) -> None:
+        partitions, code = self._partitions, error_code(response.error_code)
         if code is not ErrorCode.none:
             await self._refused(code)
             return
         self._was_refused = False
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
-        questions.session.responded(respond.session_id)
+        partitions.session.responded(response.session_id)
         size_bytes = count = 0
-        for data in respond.partitions:
-            size_bytes += questions.handle_partition_response(data)
+        for data in response.partitions:
+            size_bytes += partitions.handle_partition_response(data)
             count += 1
             if size_bytes >= TURN_BYTES or count >= TURN_PARTITIONS:
                 size_bytes = count = 0
@@ -312,24 +314,24 @@ class ReplicaFetcher:
         offsets: list[OffsetQueryOf] = []
         epochs: list[EpochQueryOf] = []
         for each in lost:
-            partition, question = each.following.partition, each.question
-            if isinstance(question, QueryOffset):
-                offsets.append((partition.topic, partition.index, question))
+            partition, query = each.role.partition, each.query
+            if isinstance(query, QueryOffset):
+                offsets.append((partition.topic, partition.index, query))
             else:
-                epochs.append((partition.topic, partition.index, question))
+                epochs.append((partition.topic, partition.index, query))
         found: dict[tuple[str, int], OffsetResult | EpochEnd | ErrorCode] = {}
         node_id, timeout_ms = self._around.node_id, self._around.settings.socket_timeout_ms
         try:
             if offsets:
                 wanted = offsets_request(offsets, node_id=node_id, timeout_ms=timeout_ms)
-                respond = await connection.request(LIST_OFFSETS, wanted, timeout_s=self._timeout_s)
-                found |= read_offsets(respond)
+                response = await connection.request(LIST_OFFSETS, wanted, timeout_s=self._timeout_s)
+                found |= read_offsets(response)
             if epochs:
                 wanted = epochs_request(epochs, node_id=node_id)
-                respond = await connection.request(
+                response = await connection.request(
                     OFFSET_FOR_LEADER_EPOCH, wanted, timeout_s=self._timeout_s
                 )
-                found |= read_epoch_ends(respond)
+                found |= read_epoch_ends(response)
         finally:
             for each in lost:
-                self._partitions.located(each, found)
+                self._partitions.offset_received(each, found)

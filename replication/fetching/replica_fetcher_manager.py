@@ -33,11 +33,11 @@ _Name = tuple[str, int]
 class _Followed:
     """A partition of the table."""
 
-    __slots__ = ("fetcher", "following", "key")
+    __slots__ = ("fetcher", "key", "role")
 
-    def __init__(self, key: TopicIdPartition, following: FollowerRole) -> None:
+    def __init__(self, key: TopicIdPartition, role: FollowerRole) -> None:
         self.key = key
-        self.following = following
+        self.role = role
         self.fetcher: ReplicaFetcher | None = None
 
 
@@ -86,11 +86,11 @@ class ReplicaFetcherManager:
     @property
     def is_catching_up(self) -> bool:
         """Whether any partition had more at its leader when that was last asked, or was not asked yet."""
-        return any(followed.following.is_behind for followed in self._followed.values())
+        return any(followed.role.is_behind for followed in self._followed.values())
 
-    def following(self, topic: str, index: int) -> FollowerRole | None:
+    def follower_role(self, topic: str, index: int) -> FollowerRole | None:
         followed = self._followed.get((topic, index))
-        return None if followed is None else followed.following
+        return None if followed is None else followed.role
 
     # What the cluster decides
 
@@ -98,14 +98,14 @@ class ReplicaFetcherManager:
         """Somebody leads it, or nobody does, or this node: follow or let be."""
         name = (partition.topic, partition.index)
         followed = self._followed.get(name)
-        if followed is not None and followed.following.partition is not partition:
+        if followed is not None and followed.role.partition is not partition:
             self.gone(*name)
             followed = None
         if partition.is_leader:
             self.gone(*name)
         elif partition.leader < 0:
             if followed is not None:
-                followed.following.stop()
+                followed.role.stop()
                 self._assign(followed, None)
         else:
             self._follow(followed or self._begin(name, partition))
@@ -115,7 +115,7 @@ class ReplicaFetcherManager:
         followed = self._followed.pop((topic, index), None)
         if followed is not None:
             del self._by_key[followed.key]
-            followed.following.stop()
+            followed.role.stop()
             self._assign(followed, None)
 
     def brokers_changed(self) -> None:
@@ -130,7 +130,7 @@ class ReplicaFetcherManager:
                 self._follow(followed)
 
     def _begin(self, name: _Name, partition: Partition) -> _Followed:
-        following = FollowerRole(
+        role = FollowerRole(
             partition,
             self._logs,
             self._tier,
@@ -139,14 +139,14 @@ class ReplicaFetcherManager:
             on_role=self._on_role,
         )
         key = (partition.topic_id, partition.index)
-        followed = self._followed[name] = self._by_key[key] = _Followed(key, following)
+        followed = self._followed[name] = self._by_key[key] = _Followed(key, role)
         return followed
 
     def _follow(self, followed: _Followed) -> None:
-        partition, following = followed.following.partition, followed.following
+        partition, role = followed.role.partition, followed.role
         fetcher = self._fetcher_for(partition.leader, followed.key)
-        is_same = fetcher is followed.fetcher and following.leader_epoch == partition.leader_epoch
-        following.follow(partition.leader_epoch)
+        is_same = fetcher is followed.fetcher and role.leader_epoch == partition.leader_epoch
+        role.follow(partition.leader_epoch)
         if not is_same:
             self._assign(followed, fetcher)
 
@@ -154,9 +154,9 @@ class ReplicaFetcherManager:
         before, followed.fetcher = followed.fetcher, fetcher
         if before is not None and before is not fetcher:
             before.remove(followed.key)
-            followed.following.follower.forget_pending()
+            followed.role.state.forget_pending()
         if fetcher is not None:
-            fetcher.add(followed.key, followed.following)
+            fetcher.add(followed.key, followed.role)
         self._changed.set()
 
     # The fetchers
@@ -200,15 +200,15 @@ class ReplicaFetcherManager:
         endpoint = None if broker is None else broker.endpoint(self._listener)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
-    def change(self, key: TopicIdPartition, following: FollowerRole, change: LogChange) -> None:
+    def change(self, key: TopicIdPartition, role: FollowerRole, change: LogChange) -> None:
         """Make it, in a task; whoever fetches the partition by then goes on."""
         assert self._nursery is not None, "fetchers run in it"
-        self._nursery.start_soon(self._make, key, following, change)
+        self._nursery.start_soon(self._apply_change, key, role, change)
 
-    async def _make(
-        self, key: TopicIdPartition, following: FollowerRole, change: LogChange
+    async def _apply_change(
+        self, key: TopicIdPartition, role: FollowerRole, change: LogChange
     ) -> None:
-        await following.make(change)
+        await role.apply_change(change)
         followed = self._by_key.get(key)
         if followed is not None and followed.fetcher is not None:
             followed.fetcher.recheck(key)

@@ -2,7 +2,7 @@
 
 The fetcher of the leader's broker (`replication/fetching`) asks what is wanted and brings what came of
 it; here it is done. What changes the log at its end, or is quick, happens on the loop, in the same step
-as the decision. What cuts it (`make`) waits for a task, the tier and the log's turn first, and this node may
+as the decision. What cuts it (`apply_change`) waits for a task, the tier and the log's turn first, and this node may
 lead by then: whether the decision still stands is asked when it begins, in the same step. From then on it is
 in a thread, and the partition changes its role to nothing that appends (`Partition.begin_change`).
 
@@ -63,14 +63,14 @@ class LogChanger(Protocol):
     called on the loop when its turn has come; what it raises is raised, and nothing is changed."""
 
     async def truncate(
-        self, which: PartitionLog, offset: int, *, begin: Callable[[], None]
+        self, partition_log: PartitionLog, offset: int, *, begin: Callable[[], None]
     ) -> None: ...
 
     async def truncate_fully(
-        self, which: PartitionLog, beginning: EmptyLogStart, *, begin: Callable[[], None]
+        self, partition_log: PartitionLog, beginning: EmptyLogStart, *, begin: Callable[[], None]
     ) -> None: ...
 
-    async def flush(self, which: PartitionLog, up_to: int) -> None:
+    async def flush(self, partition_log: PartitionLog, up_to: int) -> None:
         """Which may run beside appends, and needs no turn."""
         ...
 
@@ -78,7 +78,9 @@ class LogChanger(Protocol):
 class RemoteTier(Protocol):
     """Where the leader's log is that it does not have on its own disks any more (KIP-405)."""
 
-    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> EmptyLogStart:
+    async def beginning(
+        self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
+    ) -> EmptyLogStart:
         """How a log begins that goes on where the tier ends; see `BuildRemoteLogAuxState`. Nothing is done to
         the log. KafkaError: it is tried again after a while."""
         ...
@@ -87,15 +89,17 @@ class RemoteTier(Protocol):
 class NoRemoteTier:
     """Nothing can be read from a tier here: the follower starts where the leader's disks do."""
 
-    async def beginning(self, which: PartitionLog, change: BuildRemoteLogAuxState) -> EmptyLogStart:
+    async def beginning(
+        self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
+    ) -> EmptyLogStart:
         return EmptyLogStart.at(change.local_start_offset)
 
 
-class _FollowedLog:
+class FollowerLogView:
     """The log as its follower knows it."""
 
-    def __init__(self, which: PartitionLog) -> None:
-        self._log = which
+    def __init__(self, partition_log: PartitionLog) -> None:
+        self._log = partition_log
 
     @property
     def start_offset(self) -> int:
@@ -129,12 +133,12 @@ class _RemainingResponse:
     leader_epoch: int
     offset: int
     """The first that it holds."""
-    respond: FetchResult
+    response: FetchResult
     records: memoryview
 
 
 class FollowerRole:
-    """See the module. All but `make` is synchronous, on the loop."""
+    """See the module. All but `apply_change` is synchronous, on the loop."""
 
     def __init__(
         self,
@@ -148,8 +152,8 @@ class FollowerRole:
     ) -> None:
         """`on_role` hears of a role that was put off until a change of the log was done."""
         self.partition = partition
-        self.follower = FollowerState(
-            _FollowedLog(partition.log),
+        self.state = FollowerState(
+            FollowerLogView(partition.log),
             back_off_ms=back_off_ms,
             first_back_off_ms=FIRST_BACK_OFF_MS,
         )
@@ -164,25 +168,25 @@ class FollowerRole:
         """Whether the log is being changed."""
 
     def __repr__(self) -> str:
-        return f"<Following {self.partition.topic}-{self.partition.index} {self.follower.state}>"
+        return f"<Following {self.partition.topic}-{self.partition.index} {self.state.state}>"
 
     @property
     def leader_epoch(self) -> int:
-        return self.follower.leader_epoch
+        return self.state.leader_epoch
 
     @property
     def due_ms(self) -> int:
-        return self.follower.due_ms
+        return self.state.due_ms
 
     def follow(self, leader_epoch: int) -> None:
         """There is a leader of this epoch, on another broker."""
         if leader_epoch > self.leader_epoch:
             self.is_behind = True
-        self.follower.follow(leader_epoch)
+        self.state.follow(leader_epoch)
 
     def stop(self) -> None:
         """There is no leader, or it is this node, or the replica is gone."""
-        self.follower.stop()
+        self.state.stop()
         self._remaining = None
 
     # Asking
@@ -192,14 +196,14 @@ class FollowerRole:
         if self.partition.log.failure is not None:
             self.stop()
             return None
-        return self.follower.next_action(self._now_ms())
+        return self.state.next_action(self._now_ms())
 
-    def has_remaining(self, question: Fetch) -> bool:
+    def has_remaining(self, query: Fetch) -> bool:
         """Whether the rest of an earlier answer answers this; `append_remaining` then."""
         rest, self._remaining = self._remaining, None
         if rest is None or (rest.leader_epoch, rest.offset) != (
-            question.leader_epoch,
-            question.offset,
+            query.leader_epoch,
+            query.offset,
         ):
             return False
         self._remaining = rest
@@ -207,76 +211,76 @@ class FollowerRole:
 
     # Answers
 
-    def fetched(self, question: Fetch, respond: FetchResult, records: memoryview) -> int:
+    def fetched(self, query: Fetch, response: FetchResult, records: memoryview) -> int:
         """Take the records, or the first of them; how many bytes. The follower wants something else
         then, or the same again later."""
-        take = self.follower.fetched(question, respond)
-        if take is None:
+        append = self.state.fetched(query, response)
+        if append is None:
             return 0
         try:
-            return self._take(take, respond, records)
+            return self._append(append, response, records)
         except KafkaError as error:
-            log.warning("%r cannot take offset %d: %s", self.partition, take.offset, error)
-            self.follower.failed(take, _code_of(error), self._now_ms())
+            log.warning("%r cannot take offset %d: %s", self.partition, append.offset, error)
+            self.state.failed(append, _code_of(error), self._now_ms())
         except Exception:  # ours, and this partition's alone
             log.exception("%r is not followed any more", self.partition)
             self.stop()
         return 0
 
-    def append_remaining(self, question: Fetch) -> int:
+    def append_remaining(self, query: Fetch) -> int:
         """`has_remaining` said so."""
         rest, self._remaining = self._remaining, None
         assert rest is not None
-        return self.fetched(question, rest.respond, rest.records)
+        return self.fetched(query, rest.response, rest.records)
 
-    def epoch_ended(self, question: QueryEpochEnd, respond: EpochEnd) -> None:
+    def epoch_end_received(self, query: QueryEpochEnd, response: EpochEnd) -> None:
         """Where an epoch ended on the leader."""
-        self.follower.epoch_ended(question, respond)
+        self.state.epoch_end_received(query, response)
 
-    def located(self, question: QueryOffset, respond: OffsetResult) -> None:
+    def offset_received(self, query: QueryOffset, response: OffsetResult) -> None:
         """Where the leader's log begins or ends."""
-        self.follower.located(question, respond, self._now_ms())
+        self.state.offset_received(query, response, self._now_ms())
 
-    def failed_on_leader(self, question: FollowerAction, code: ErrorCode) -> None:
+    def failed_on_leader(self, query: FollowerAction, code: ErrorCode) -> None:
         """The leader answered with an error, or nobody did."""
         if code is ErrorCode.kafka_storage_error:
             code = (
                 ErrorCode.unknown_server_error
             )  # the leader's disk: it may get another, or a leader
-        self.follower.failed(question, code, self._now_ms())
+        self.state.failed(query, code, self._now_ms())
 
-    def _take(self, take: AppendFetched, respond: FetchResult, records: memoryview) -> int:
+    def _append(self, append: AppendFetched, response: FetchResult, records: memoryview) -> int:
         size_bytes, last_offset = first_chunk(records)
-        which = self.partition.log
+        partition_log = self.partition.log
         try:
-            appended = which.append_as_follower(
-                records[:size_bytes], leader_epoch=take.leader_epoch
+            appended = partition_log.append_as_follower(
+                records[:size_bytes], leader_epoch=append.leader_epoch
             )
         except UnexpectedOffset as error:
-            is_empty = which.log_start_offset == which.end_offset
-            if not is_empty or error.last_offset < which.end_offset:
+            is_empty = partition_log.log_start_offset == partition_log.end_offset
+            if not is_empty or error.last_offset < partition_log.end_offset:
                 raise StorageError(ErrorCode.corrupt_message, str(error)) from error
             self._remaining = _RemainingResponse(
-                take.leader_epoch, error.first_offset, respond, records
+                append.leader_epoch, error.first_offset, response, records
             )
-            self.follower.start_before(take, error.first_offset)
+            self.state.start_before(append, error.first_offset)
             return 0
-        high_watermark, start = self.follower.limits(take)
+        high_watermark, start = self.state.limits(append)
         self.partition.replicated(high_watermark, size_bytes)
-        which.advance_log_start(start, "the leader's log does")
-        self.follower.appended(take)
-        end = which.end_offset
-        self.is_behind = respond.high_watermark > end
+        partition_log.advance_log_start(start, "the leader's log does")
+        self.state.appended(append)
+        end = partition_log.end_offset
+        self.is_behind = response.high_watermark > end
         if last_offset >= 0 and appended.last_offset == last_offset:
             # And not fewer: they may be of a later epoch.
             self._remaining = _RemainingResponse(
-                take.leader_epoch, end, respond, records[size_bytes:]
+                append.leader_epoch, end, response, records[size_bytes:]
             )
         return size_bytes
 
     # Changes of the log
 
-    async def make(self, change: LogChange) -> None:
+    async def apply_change(self, change: LogChange) -> None:
         """Do it, unless it is outlived by then, and go on; what goes wrong is this partition's affair."""
         beginning: EmptyLogStart | None = None
         if isinstance(change, BuildRemoteLogAuxState):
@@ -287,7 +291,7 @@ class FollowerRole:
             await self._pending_change(change, beginning)
         except _Superseded:
             log.info("%r stays as it is: another leader wanted it changed", self.partition)
-            self.follower.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
+            self.state.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
         except KafkaError as error:
             self._failed(change, error)
         except (
@@ -295,9 +299,9 @@ class FollowerRole:
         ) as error:  # ours, and this partition's alone: nobody knows what its log is now
             log.exception("%r is offline, by an error of its own", self.partition)
             self.partition.log.take_offline_alone(error)
-            self.follower.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
+            self.state.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
         else:
-            self.follower.changed(change)
+            self.state.changed(change)
         finally:
             if self._has_begun:
                 self._has_begun = False
@@ -306,7 +310,7 @@ class FollowerRole:
 
     def _begin(self, change: LogChange) -> None:
         """From here on this node does not become the leader."""
-        if self.follower.is_superseded(change):
+        if self.state.is_superseded(change):
             raise _Superseded
         self.partition.begin_change()
         self._has_begun = True
@@ -320,30 +324,32 @@ class FollowerRole:
             self._failed(change, error)
         except Exception:  # ours; the log is as it was
             log.exception("%r: its tier could not be read", self.partition)
-            self.follower.failed(change, ErrorCode.unknown_server_error, self._now_ms())
+            self.state.failed(change, ErrorCode.unknown_server_error, self._now_ms())
         return None
 
     def _failed(self, change: LogChange, error: KafkaError) -> None:
         passes_by_itself = isinstance(error, RemoteNotReady)
         level = logging.INFO if passes_by_itself else logging.WARNING
         log.log(level, "%r could not be changed: %s", self.partition, error)
-        self.follower.failed(change, _code_of(error), self._now_ms())
+        self.state.failed(change, _code_of(error), self._now_ms())
 
     async def _pending_change(self, change: LogChange, beginning: EmptyLogStart | None) -> None:
-        which, begin = self.partition.log, partial(self._begin, change)
+        partition_log, begin = self.partition.log, partial(self._begin, change)
         if isinstance(change, FlushTo):
-            await self._logs.flush(which, change.offset)
+            await self._logs.flush(partition_log, change.offset)
         elif isinstance(change, TruncateTo):
-            if change.offset < which.end_offset:
+            if change.offset < partition_log.end_offset:
                 log.info("%r is cut at %d, where its leader's parts", self.partition, change.offset)
-            await self._logs.truncate(which, change.offset, begin=begin)
+            await self._logs.truncate(partition_log, change.offset, begin=begin)
         elif isinstance(change, TruncateFullyAndStartAt):
             log.info("%r starts anew at %d", self.partition, change.offset)
-            await self._logs.truncate_fully(which, EmptyLogStart.at(change.offset), begin=begin)
+            await self._logs.truncate_fully(
+                partition_log, EmptyLogStart.at(change.offset), begin=begin
+            )
         else:
             assert beginning is not None
             log.info("%r goes on at %d, behind its tier", self.partition, beginning.offset)
-            await self._logs.truncate_fully(which, beginning, begin=begin)
+            await self._logs.truncate_fully(partition_log, beginning, begin=begin)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -183,16 +183,16 @@ LeaderQuery = Fetch | QueryEpochEnd | QueryOffset
 LogChange = TruncateTo | TruncateFullyAndStartAt | BuildRemoteLogAuxState | FlushTo
 FollowerAction = LeaderQuery | LogChange
 
-_ASKED_BY = {
+_TIMESTAMPS = {
     ReplicaFetchState.LOCATING_END: LATEST,
     ReplicaFetchState.LOCATING_START: EARLIEST,
     ReplicaFetchState.LOCATING_TIER: EARLIEST,
     ReplicaFetchState.LOCATING_LOCAL: EARLIEST_LOCAL,
 }
-_GIVEN_UP_BY_ERROR = frozenset(
-    {*_ASKED_BY, ReplicaFetchState.LOCATING_EPOCH, ReplicaFetchState.BUILDING_REMOTE_AUX}
+_STATES_RESTARTED_BY_ERRORS = frozenset(
+    {*_TIMESTAMPS, ReplicaFetchState.LOCATING_EPOCH, ReplicaFetchState.BUILDING_REMOTE_AUX}
 )
-_STOPS = frozenset({ErrorCode.kafka_storage_error, ErrorCode.fenced_leader_epoch})
+_STOPPING_ERRORS = frozenset({ErrorCode.kafka_storage_error, ErrorCode.fenced_leader_epoch})
 
 
 class FollowerState:
@@ -280,7 +280,7 @@ class FollowerState:
         """
         if self._pending is not None or now_ms < self.due_ms:
             return None
-        self._pending = self._pending_change or self._flush() or self._question()
+        self._pending = self._pending_change or self._flush() or self._leader_query()
         return self._pending
 
     def forget_pending(self) -> None:
@@ -288,16 +288,16 @@ class FollowerState:
         if not self.is_changing:
             self._pending = None
 
-    def is_awaiting(self, question: FollowerAction) -> bool:
+    def is_awaiting(self, query: FollowerAction) -> bool:
         """Whether it is this one that is under way, and not another, or none."""
-        return question is self._pending
+        return query is self._pending
 
     def _flush(self) -> FlushTo | None:
         end = self._log.end_offset
         is_due = self.state is ReplicaFetchState.FETCHING and self._log.counted_end < end
         return FlushTo(end) if is_due else None
 
-    def _question(self) -> LeaderQuery | None:
+    def _leader_query(self) -> LeaderQuery | None:
         if self.state is ReplicaFetchState.STOPPED:
             return None
         latest = self._log.epochs.latest
@@ -309,100 +309,100 @@ class FollowerState:
             return QueryEpochEnd(self.leader_epoch, epoch)
         if self.state is ReplicaFetchState.LOCATING_EPOCH:
             return QueryEpochEnd(self.leader_epoch, self._local_start.epoch - 1)
-        return QueryOffset(self.leader_epoch, _ASKED_BY[self.state])
+        return QueryOffset(self.leader_epoch, _TIMESTAMPS[self.state])
 
     # What it is told by its leader
 
-    def fetched(self, question: Fetch, respond: FetchResult) -> AppendFetched | None:
+    def fetched(self, query: Fetch, response: FetchResult) -> AppendFetched | None:
         """None if there is nothing to take: see what is wanted now."""
-        if not self._resolve(question):
+        if not self._resolve(query):
             return None
-        if respond.diverging is not None:
-            self._diverge(respond.diverging)
+        if response.diverging is not None:
+            self._diverge(response.diverging)
             return None
-        self._pending = question  # until the records are taken
+        self._pending = query  # until the records are taken
         return AppendFetched(
-            question.leader_epoch, question.offset, respond.high_watermark, respond.start_offset
+            query.leader_epoch, query.offset, response.high_watermark, response.start_offset
         )
 
-    def limits(self, take: AppendFetched) -> tuple[int, int]:
-        """The high watermark and the log start that `take` allows, once its records are appended."""
-        high_watermark = min(take.high_watermark, self._log.end_offset)
-        return high_watermark, min(take.start_offset, max(high_watermark, self._log.high_watermark))
+    def limits(self, append: AppendFetched) -> tuple[int, int]:
+        """The high watermark and the log start that `append` allows, once its records are appended."""
+        high_watermark = min(append.high_watermark, self._log.end_offset)
+        return high_watermark, min(
+            append.start_offset, max(high_watermark, self._log.high_watermark)
+        )
 
-    def appended(self, take: AppendFetched) -> None:
+    def appended(self, append: AppendFetched) -> None:
         """It is in the log: the next records are wanted."""
-        if self._is_under_way_for(take):
+        if self._is_under_way_for(append):
             self._pending = None
             self._was_out_of_range = False
             self._next_back_off_ms = self._first_back_off_ms
 
-    def start_before(self, take: AppendFetched, first_offset: int) -> None:
+    def start_before(self, append: AppendFetched, first_offset: int) -> None:
         """The records begin at `first_offset`, below the end of a log that is empty: the leader's log
         starts within their first batch. What was fetched is taken in answer to the next Fetch."""
-        if self._is_under_way_for(take):
+        if self._is_under_way_for(append):
             self._pending = None
             self._pending_change = TruncateFullyAndStartAt(first_offset)
 
-    def epoch_ended(self, question: QueryEpochEnd, respond: EpochEnd) -> None:
+    def epoch_end_received(self, query: QueryEpochEnd, response: EpochEnd) -> None:
         """OffsetForLeaderEpoch's answer; (-1, -1) if the leader knows no such epoch."""
-        if not self._resolve(question):
+        if not self._resolve(query):
             return
         if self.state is ReplicaFetchState.LOCATING_EPOCH:
-            self._epoch_located(respond)
+            self._epoch_located(response)
         else:
-            self._diverge(respond)
+            self._diverge(response)
 
-    def located(self, question: QueryOffset, respond: OffsetResult, now_ms: int) -> None:
+    def offset_received(self, query: QueryOffset, response: OffsetResult, now_ms: int) -> None:
         """ListOffsets' answer."""
-        if self._resolve(question):
-            _LOCATED[self.state](self, respond, now_ms)
+        if self._resolve(query):
+            _LOCATED[self.state](self, response, now_ms)
 
-    def failed(
-        self, question: FollowerAction | AppendFetched, error: ErrorCode, now_ms: int
-    ) -> None:
+    def failed(self, query: FollowerAction | AppendFetched, error: ErrorCode, now_ms: int) -> None:
         """The leader answered with an error, or not at all; or what was wanted could not be done.
 
         CORRUPT_MESSAGE and what a connection says back off, KAFKA_STORAGE_ERROR (of the own log)
         stops.
         """
-        if isinstance(question, AppendFetched):
-            if not self._is_under_way_for(question):
+        if isinstance(query, AppendFetched):
+            if not self._is_under_way_for(query):
                 return
             self._pending = None
-        elif not self._resolve(question):
+        elif not self._resolve(query):
             return
-        outlived, self._superseded = self._superseded, False
-        if error in _STOPS:
+        superseded, self._superseded = self._superseded, False
+        if error in _STOPPING_ERRORS:
             self.state = ReplicaFetchState.STOPPED
             self._pending_change = None
-        elif outlived:
+        elif superseded:
             self._restart_partition()
-        elif isinstance(question, Fetch) and error is ErrorCode.offset_out_of_range:
+        elif isinstance(query, Fetch) and error is ErrorCode.offset_out_of_range:
             self._handle_out_of_range(now_ms)
-        elif isinstance(question, Fetch) and error is ErrorCode.offset_moved_to_tiered_storage:
+        elif isinstance(query, Fetch) and error is ErrorCode.offset_moved_to_tiered_storage:
             self.state = ReplicaFetchState.LOCATING_TIER
         else:
             self._back_off(now_ms)
 
-    def _resolve(self, question: FollowerAction) -> bool:
-        if question is not self._pending:
+    def _resolve(self, query: FollowerAction) -> bool:
+        if query is not self._pending:
             return False
         self._pending = None
         return True
 
-    def _is_under_way_for(self, take: AppendFetched) -> bool:
+    def _is_under_way_for(self, append: AppendFetched) -> bool:
         asked = self._pending
         return (
             isinstance(asked, Fetch)
-            and asked.leader_epoch == take.leader_epoch
-            and asked.offset == take.offset
+            and asked.leader_epoch == append.leader_epoch
+            and asked.offset == append.offset
         )
 
     def _back_off(self, now_ms: int) -> None:
         self.due_ms = now_ms + self._next_back_off_ms
         self._next_back_off_ms = min(2 * self._next_back_off_ms, self._back_off_ms)
-        if self.state in _GIVEN_UP_BY_ERROR:
+        if self.state in _STATES_RESTARTED_BY_ERRORS:
             self.state = ReplicaFetchState.FETCHING
             self._pending_change = None
 
@@ -436,36 +436,36 @@ class FollowerState:
         self._was_out_of_range = True
         self.state = ReplicaFetchState.LOCATING_END
 
-    def _end_located(self, respond: OffsetResult, now_ms: int) -> None:
-        if respond.offset < self._log.end_offset:
+    def _end_located(self, response: OffsetResult, now_ms: int) -> None:
+        if response.offset < self._log.end_offset:
             self.state = ReplicaFetchState.FETCHING
-            self._truncate(respond.offset)
+            self._truncate(response.offset)
         else:
             self.state = ReplicaFetchState.LOCATING_START
 
-    def _start_located(self, respond: OffsetResult, now_ms: int) -> None:
+    def _start_located(self, response: OffsetResult, now_ms: int) -> None:
         self.state = ReplicaFetchState.FETCHING
-        if respond.offset > self._log.end_offset:
-            self._pending_change = TruncateFullyAndStartAt(respond.offset)
+        if response.offset > self._log.end_offset:
+            self._pending_change = TruncateFullyAndStartAt(response.offset)
 
-    def _tier_located(self, respond: OffsetResult, now_ms: int) -> None:
-        self._tier_start = respond.offset
+    def _tier_located(self, response: OffsetResult, now_ms: int) -> None:
+        self._tier_start = response.offset
         self.state = ReplicaFetchState.LOCATING_LOCAL
 
-    def _local_located(self, respond: OffsetResult, now_ms: int) -> None:
-        if respond.offset <= self._tier_start:
+    def _local_located(self, response: OffsetResult, now_ms: int) -> None:
+        if response.offset <= self._tier_start:
             self.state = ReplicaFetchState.FETCHING
-            self._pending_change = TruncateFullyAndStartAt(respond.offset)
-        elif respond.epoch > 0:
-            self._local_start = respond
+            self._pending_change = TruncateFullyAndStartAt(response.offset)
+        elif response.epoch > 0:
+            self._local_start = response
             self.state = ReplicaFetchState.LOCATING_EPOCH
         else:
-            self._build(respond, respond.epoch)
+            self._build(response, response.epoch)
 
-    def _epoch_located(self, respond: EpochEnd) -> None:
+    def _epoch_located(self, response: EpochEnd) -> None:
         """Of the record before the local start; there may be epochs between that wrote nothing."""
         local = self._local_start
-        self._build(local, respond.epoch if respond.end_offset >= local.offset else local.epoch)
+        self._build(local, response.epoch if response.end_offset >= local.offset else local.epoch)
 
     def _build(self, local: OffsetResult, epoch: int) -> None:
         self.state = ReplicaFetchState.BUILDING_REMOTE_AUX
@@ -480,8 +480,8 @@ class FollowerState:
         if not self._resolve(change):
             return
         self._pending_change = None
-        outlived, self._superseded = self._superseded, False
-        if outlived:
+        superseded, self._superseded = self._superseded, False
+        if superseded:
             self._restart_partition()
         elif self.state is ReplicaFetchState.BUILDING_REMOTE_AUX:
             self.state = ReplicaFetchState.FETCHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 PARTS_MAX = 64
-PLENTY_BYTES = 1 << 31
+UNCOUNTED_BYTES = 1 << 31
 UNKNOWN = -1
 
 
@@ -26,7 +26,7 @@ def decide_high_watermark(
 class UncommittedBytes:
     def __init__(self, high_watermark: int, end_offset: int) -> None:
         """The log ends at `end_offset` so far."""
-        self._plenty_to = end_offset if end_offset > high_watermark else UNKNOWN
+        self._uncounted_to = end_offset if end_offset > high_watermark else UNKNOWN
         self._parts: list[tuple[int, int]] = []
         """(end offset, bytes), the end offsets growing."""
 
@@ -39,13 +39,13 @@ class UncommittedBytes:
             size_bytes += parts.pop()[1]
         parts.append((end_offset, size_bytes))
 
-    def seen_to(self, high_watermark: int) -> int:
+    def advance_to(self, high_watermark: int) -> int:
         """All below is visible now: how many bytes that adds."""
         parts, size_bytes = self._parts, 0
-        if self._plenty_to != UNKNOWN:
-            size_bytes = PLENTY_BYTES
-            if high_watermark >= self._plenty_to:
-                self._plenty_to = UNKNOWN
+        if self._uncounted_to != UNKNOWN:
+            size_bytes = UNCOUNTED_BYTES
+            if high_watermark >= self._uncounted_to:
+                self._uncounted_to = UNKNOWN
         while parts and parts[0][0] <= high_watermark:
             size_bytes += parts.pop(0)[1]
         return size_bytes

@@ -48,8 +48,8 @@ class ProposalOutcome(enum.Enum):
 
     COMMITTED = "committed"
     DROPPED = "dropped"
-    WAITS = "waits for an image"
-    AGAIN = "to be sent again"
+    UNKNOWN_RESULT = "waits for an image"
+    RETRY = "to be sent again"
     STALE = "of another proposal"
 
 
@@ -110,24 +110,24 @@ class IsrState:
         return True
 
     def responded(
-        self, proposal: IsrProposal, respond: CommittedIsr | ErrorCode
+        self, proposal: IsrProposal, response: CommittedIsr | ErrorCode
     ) -> ProposalOutcome:
         """See the table. STALE: `proposal` is not the one under way any more."""
         if proposal is not self.proposal:
             return ProposalOutcome.STALE
-        if isinstance(respond, CommittedIsr):
-            return self._altered(respond)
-        if respond in _REFUSED:
+        if isinstance(response, CommittedIsr):
+            return self._altered(response)
+        if response in _REFUSED:
             self.proposal = None
             return ProposalOutcome.DROPPED
-        return ProposalOutcome.WAITS if respond in _UNKNOWN else ProposalOutcome.AGAIN
+        return ProposalOutcome.UNKNOWN_RESULT if response in _UNKNOWN else ProposalOutcome.RETRY
 
-    def _altered(self, respond: CommittedIsr) -> ProposalOutcome:
-        if respond.leader_epoch != self.leader_epoch:
-            return ProposalOutcome.WAITS
-        if respond.partition_epoch < self.partition_epoch:
-            return ProposalOutcome.WAITS
+    def _altered(self, response: CommittedIsr) -> ProposalOutcome:
+        if response.leader_epoch != self.leader_epoch:
+            return ProposalOutcome.UNKNOWN_RESULT
+        if response.partition_epoch < self.partition_epoch:
+            return ProposalOutcome.UNKNOWN_RESULT
         self.proposal = None
-        self.committed = respond.isr
-        self.partition_epoch = respond.partition_epoch
+        self.committed = response.isr
+        self.partition_epoch = response.partition_epoch
         return ProposalOutcome.COMMITTED

@@ -83,19 +83,22 @@ class LeaderRole:
         log: PartitionLog,
         node_id: int,
         topic_id: UUID,
-        surroundings: ClusterContext,
+        cluster_context: ClusterContext,
         advanced: Callable[[int], None],
     ) -> None:
         self.state = LeaderState(
-            node_id, LeaderLogView(log), surroundings.brokers, lag_max_ms=surroundings.lag_max_ms
+            node_id,
+            LeaderLogView(log),
+            cluster_context.brokers,
+            lag_max_ms=cluster_context.lag_max_ms,
         )
         self._log = log
         self._node_id = node_id
         self._topic_id = topic_id
-        self._propose_isr = surroundings.propose
-        self._brokers = surroundings.brokers
-        self._disk_full = surroundings.disk_full
-        self._isr_changed = surroundings.isr_changed
+        self._propose_isr = cluster_context.propose
+        self._brokers = cluster_context.brokers
+        self._disk_full = cluster_context.disk_full
+        self._isr_changed = cluster_context.isr_changed
         self._advanced = advanced
         self._uncommitted_bytes = UncommittedBytes(log.high_watermark, log.end_offset)
         self._is_over = False
@@ -179,7 +182,7 @@ class LeaderRole:
         for action in actions:
             if isinstance(action, AdvanceHighWatermark):
                 if self._log.advance_high_watermark(action.offset):
-                    self._advanced(self._uncommitted_bytes.seen_to(self._log.high_watermark))
+                    self._advanced(self._uncommitted_bytes.advance_to(self._log.high_watermark))
             elif isinstance(action, BeginEpoch):
                 self._log.assign_epoch(action.leader_epoch, action.start_offset)
             else:
@@ -190,11 +193,11 @@ class LeaderRole:
                     partial(self._altered, action.proposal),
                 )
 
-    def _altered(self, proposal: IsrProposal, respond: CommittedIsr | ErrorCode) -> None:
+    def _altered(self, proposal: IsrProposal, response: CommittedIsr | ErrorCode) -> None:
         isr = self.state.isr
         if self._is_over or proposal is not isr.proposal:
             return  # an image was here first
         before = isr.committed
-        self._do(self.state.altered(proposal, respond, self._now_ms()))
+        self._do(self.state.altered(proposal, response, self._now_ms()))
         after = isr.committed
         self._isr_changed(None if after == before else len(after) - len(before))

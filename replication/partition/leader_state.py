@@ -145,7 +145,7 @@ class AlterPartition:
 
 
 LeaderAction = BeginEpoch | AdvanceHighWatermark | AlterPartition
-NOTHING: Sequence[LeaderAction] = ()
+NO_ACTIONS: Sequence[LeaderAction] = ()
 
 
 class LeaderState:
@@ -187,7 +187,7 @@ class LeaderState:
         elected = image.leader_epoch > self.leader_epoch
         committed = frozenset(image.isr)
         if not self.isr.adopt(committed, image.leader_epoch, image.partition_epoch):
-            return NOTHING
+            return NO_ACTIONS
         followers = [each for each in image.replicas if each != self._node_id]
         known, end = self._followers, self._log.end_offset
         self._followers = {each: known.get(each, FollowerProgress()) for each in followers}
@@ -249,14 +249,14 @@ class LeaderState:
         return [*self._shrink_isr(now_ms), *self._advance_high_watermark(now_ms)]
 
     def altered(
-        self, proposal: IsrProposal, respond: CommittedIsr | ErrorCode, now_ms: int
+        self, proposal: IsrProposal, response: CommittedIsr | ErrorCode, now_ms: int
     ) -> Sequence[LeaderAction]:
         """What came of an AlterPartition; a connection that broke is REQUEST_TIMED_OUT.
 
         One that is to be sent again is among the actions: the driver waits its back-off before.
         """
-        outcome = self.isr.responded(proposal, respond)
-        if outcome is ProposalOutcome.AGAIN:
+        outcome = self.isr.responded(proposal, response)
+        if outcome is ProposalOutcome.RETRY:
             assert self._last_request is not None
             return [self._last_request]
         return self._advance_high_watermark(now_ms)
@@ -272,25 +272,25 @@ class LeaderState:
 
     def _shrink_isr(self, now_ms: int) -> Sequence[LeaderAction]:
         if self.isr.proposal is not None:
-            return NOTHING
+            return NO_ACTIONS
         lagging = self.out_of_sync(now_ms)
-        return self._propose_isr(self.isr.committed - lagging) if lagging else NOTHING
+        return self._propose_isr(self.isr.committed - lagging) if lagging else NO_ACTIONS
 
     def _expand_isr(self, follower: int) -> Sequence[LeaderAction]:
         known = self.isr
         if known.proposal is not None or follower in known.committed:
-            return NOTHING
+            return NO_ACTIONS
         end = self.progress_of(follower).end_offset
         if end < max(self._log.high_watermark, self.start_offset) or not self._is_eligible(
             follower
         ):
-            return NOTHING
+            return NO_ACTIONS
         return self._propose_isr(known.committed | {follower})
 
     def _propose_isr(self, in_sync: ReplicaIds) -> Sequence[LeaderAction]:
         proposal = self.isr.propose(in_sync)
-        claimed = tuple((each, self._broker_epoch_of(each)) for each in sorted(in_sync))
-        self._last_request = AlterPartition(proposal, claimed)
+        isr_with_epochs = tuple((each, self._broker_epoch_of(each)) for each in sorted(in_sync))
+        self._last_request = AlterPartition(proposal, isr_with_epochs)
         return [self._last_request]
 
     def _broker_epoch_of(self, member: int) -> int:
@@ -356,7 +356,7 @@ class LeaderState:
 
     def _advance_high_watermark(self, now_ms: int) -> Sequence[LeaderAction]:
         offset = self._high_watermark_candidate(now_ms)
-        return [AdvanceHighWatermark(offset)] if offset > self._log.high_watermark else NOTHING
+        return [AdvanceHighWatermark(offset)] if offset > self._log.high_watermark else NO_ACTIONS
 
     def _high_watermark_candidate(self, now_ms: int) -> int:
         current = self._log.high_watermark

@@ -32,7 +32,7 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.high_watermark import PLENTY_BYTES, UncommittedBytes
+from odradek.replication.partition.high_watermark import UNCOUNTED_BYTES, UncommittedBytes
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, AppendOrigin, PartitionLog
 from odradek.storage.log.read import Tip
@@ -48,7 +48,7 @@ NEWEST_BYTES_MAX = 4096
 smaller, and reading one from its file costs more than the copy."""
 
 
-COUNTED = (
+TRAFFIC_COUNTERS = (
     "messages_in",
     "bytes_in",
     "bytes_out",
@@ -69,7 +69,7 @@ class PartitionTraffic:
     it; what followers fetch is in neither `fetches` nor `bytes_out`.
     """
 
-    __slots__ = COUNTED
+    __slots__ = TRAFFIC_COUNTERS
 
     def __init__(self) -> None:
         self.messages_in = 0
@@ -97,7 +97,7 @@ class PartitionTraffic:
 
     def add(self, other: PartitionTraffic) -> None:
         """Count what `other` has counted, too."""
-        for name in COUNTED:
+        for name in TRAFFIC_COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -113,7 +113,7 @@ class Watcher(Protocol):
         ...
 
 
-class _Newest(NamedTuple):
+class _NewestBatch(NamedTuple):
     """The batch that was appended last, by a client."""
 
     tip: Tip
@@ -122,7 +122,7 @@ class _Newest(NamedTuple):
     data: bytes
 
 
-class Changed:
+class ChangeWatcher:
     """A watcher that waits for anything at all to change in some partitions, once."""
 
     def __init__(self) -> None:
@@ -158,9 +158,9 @@ class Partition:
         topic_id: UUID,
         node_id: int,
         image: PartitionImage,
-        surroundings: Callable[[], ClusterContext] | None = None,
+        cluster_context: Callable[[], ClusterContext] | None = None,
     ) -> None:
-        """`surroundings` is asked for when this node leads other replicas; without it none of these
+        """`cluster_context` is asked for when this node leads other replicas; without it none of these
         is ever known to have anything."""
         self.log = log
         self.traffic: PartitionTraffic | None = None
@@ -170,17 +170,17 @@ class Partition:
         self.index = log.partition
         self.topic_id = topic_id
         self._node_id = node_id
-        self._surroundings = surroundings
+        self._cluster_context = cluster_context
         self._watchers: dict[Watcher, None] = {}  # told in the order in which they came
         self._end_watchers: dict[Watcher, None] = {}
         self._unannounced_bytes = 0
-        self._newest: _Newest | None = None
+        self._newest: _NewestBatch | None = None
         self._uncommitted_bytes: UncommittedBytes | None = None
         """Of a follower."""
-        self._gone: KafkaError | None = None
-        self._unchanged: trio.Event | None = None
+        self._retired_error: KafkaError | None = None
+        self._change_ended: trio.Event | None = None
         """Set when the change that is under way has ended."""
-        self._put_off: PartitionImage | None = None
+        self._deferred_image: PartitionImage | None = None
         self.leader_role: LeaderRole | None = None
         """None where this node does not lead, or has the only replica."""
         self.leader_epoch = -1
@@ -197,13 +197,13 @@ class Partition:
 
     def update(self, image: PartitionImage) -> None:
         """Take over what the cluster decided; whoever waits on the old role is interrupted."""
-        if self._gone is not None and image.leader == self._node_id:
+        if self._retired_error is not None and image.leader == self._node_id:
             return
-        self._put_off = None
+        self._deferred_image = None
         if self.leader_role is not None and self.leader_role.is_ahead_of(image):
             return
-        if self._unchanged is not None and image.leader == self._node_id != self.leader:
-            self._put_off = image
+        if self._change_ended is not None and image.leader == self._node_id != self.leader:
+            self._deferred_image = image
             return
         role_before = (self.leader, self.leader_epoch)
         self._adopt(image)
@@ -237,9 +237,9 @@ class Partition:
         self._uncommitted_bytes = None
         self.log.ask_for_flush()
         try:
-            if not self._is_alone and self._surroundings is not None:
+            if not self._is_alone and self._cluster_context is not None:
                 if self.leader_role is None:
-                    self.leader_role = self._begin_leading(self._surroundings())
+                    self.leader_role = self._begin_leading(self._cluster_context())
                 self.leader_role.adopt(image)
                 return
             if self.log.epochs.latest != image.leader_epoch:
@@ -247,13 +247,13 @@ class Partition:
         except LogFailed:
             return  # its directory is offline: `retire` is on its way, and then another leader
         if self.log.high_watermark < self.log.end_offset:
-            self._unannounced_bytes = PLENTY_BYTES  # others were waited for; how much, they knew
+            self._unannounced_bytes = UNCOUNTED_BYTES  # others were waited for; how much, they knew
         self._advance()
 
-    def _begin_leading(self, surroundings: ClusterContext) -> LeaderRole:
+    def _begin_leading(self, cluster_context: ClusterContext) -> LeaderRole:
         from odradek.replication.partition.leader_role import LeaderRole
 
-        return LeaderRole(self.log, self._node_id, self.topic_id, surroundings, self._announce)
+        return LeaderRole(self.log, self._node_id, self.topic_id, cluster_context, self._announce)
 
     @property
     def is_leader(self) -> bool:
@@ -270,8 +270,8 @@ class Partition:
             raise NotLeader(f"node {self.leader} leads {self.topic}-{self.index}")
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        if self._gone is not None:
-            raise self._gone
+        if self._retired_error is not None:
+            raise self._retired_error
         if current_leader_epoch not in (-1, self.leader_epoch):
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(f"the leader epoch is {self.leader_epoch} by now")
@@ -305,7 +305,7 @@ class Partition:
         Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than min.insync.replicas in sync, or
         than there are replicas, for what is not committed already), what `retire` was given, and whatever the log refuses.
         """
-        if self._gone is not None or self.leader != self._node_id:
+        if self._retired_error is not None or self.leader != self._node_id:
             self.check_leader()
         leader_role = self.leader_role
         if leader_role is not None and acks == ACKS_ALL:
@@ -352,18 +352,18 @@ class Partition:
             leader_role.appended(size_bytes)
         return appended
 
-    def told(self, records: memoryview, error: KafkaError) -> KafkaError:
+    def error_for_producer(self, records: memoryview, error: KafkaError) -> KafkaError:
         """What the client that sent `records` is told where `append` raised `error`: that, or why a batch
         was refused that they come behind (see `refusals`)."""
         if self._refusals is None:
             from odradek.replication.partition.refused_batches import RefusedBatches
 
             self._refusals = RefusedBatches()
-        return self._refusals.told(records, error)
+        return self._refusals.error_for_producer(records, error)
 
     def _keep_newest(self, appended: Appended) -> None:
         if appended.data is not None and appended.size_bytes <= NEWEST_BYTES_MAX:
-            self._newest = _Newest(self.log.tip, appended.first_offset, bytes(appended.data))
+            self._newest = _NewestBatch(self.log.tip, appended.first_offset, bytes(appended.data))
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool
@@ -393,16 +393,18 @@ class Partition:
 
     # Being fetched from by followers
 
-    def check_follower(self, follower: int, broker_epoch: int, *, tells_epoch: bool = True) -> None:
+    def check_follower(
+        self, follower: int, broker_epoch: int, *, has_leader_epoch: bool = True
+    ) -> None:
         """Before a follower's fetch is read for, after `check_leader`; see `LeaderState.check_fetch`.
 
         One that does not tell the leader epoch it knows (before KIP-320) is told NotLeader in place of
         UnknownLeaderEpoch.
         """
-        if self.leader_role is not None and (tells_epoch or follower in self.replicas):
+        if self.leader_role is not None and (has_leader_epoch or follower in self.replicas):
             self.leader_role.state.check_fetch(follower, broker_epoch)
             return
-        unknown = UnknownLeaderEpoch if tells_epoch else NotLeader
+        unknown = UnknownLeaderEpoch if has_leader_epoch else NotLeader
         raise unknown(f"broker {follower} has no replica of {self!r} yet")
 
     def fetched(self, follower: int, *, offset: int, start_offset: int, broker_epoch: int) -> None:
@@ -443,7 +445,7 @@ class Partition:
                 self._announce(size_bytes)
 
     def _flushed(self) -> None:
-        if self._gone is not None or not self.is_leader:
+        if self._retired_error is not None or not self.is_leader:
             return
         if self.leader_role is not None:
             self.leader_role.flushed()
@@ -458,15 +460,15 @@ class Partition:
 
     def begin_change(self) -> None:
         """A change of the log begins in a thread, during which this node must not become the leader."""
-        assert self._unchanged is None, f"{self!r} is being changed"
-        self._unchanged = trio.Event()
+        assert self._change_ended is None, f"{self!r} is being changed"
+        self._change_ended = trio.Event()
 
     def end_change(self) -> bool:
         """It is done, or failed. True if this node has the role now that had to wait for that."""
-        assert self._unchanged is not None, f"{self!r} is not being changed"
-        self._unchanged.set()
-        self._unchanged = None
-        image = self._put_off
+        assert self._change_ended is not None, f"{self!r} is not being changed"
+        self._change_ended.set()
+        self._change_ended = None
+        image = self._deferred_image
         if image is None:
             return False
         self.update(image)
@@ -474,8 +476,8 @@ class Partition:
 
     async def wait_unchanged(self) -> None:
         """Return when no change of the log is under way."""
-        while self._unchanged is not None:
-            await self._unchanged.wait()
+        while self._change_ended is not None:
+            await self._change_ended.wait()
 
     def replicated(self, high_watermark: int, size_bytes: int) -> None:
         """As a follower: `size_bytes` were appended, and all below `high_watermark` is replicated."""
@@ -487,7 +489,7 @@ class Partition:
         elif size_bytes:
             self._uncommitted_bytes.appended(log.end_offset, size_bytes)
         if log.advance_high_watermark(high_watermark):
-            self._announce(self._uncommitted_bytes.seen_to(log.high_watermark))
+            self._announce(self._uncommitted_bytes.advance_to(log.high_watermark))
 
     # Waiting
 
@@ -504,7 +506,7 @@ class Partition:
         if not self._watchers:
             self._newest = None
 
-    def newest(self, offset: int, limit: int) -> bytes | None:
+    def newest_batch(self, offset: int, limit: int) -> bytes | None:
         """All records from `offset` up to `limit`, if they are the small batch that a client appended last,
         and somebody waited for it while this was the only replica: such a one needs no look into the log.
         No transaction ends in it."""
@@ -518,8 +520,8 @@ class Partition:
 
     def retire(self, reason: KafkaError) -> None:
         """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""
-        self._gone = reason
-        self._put_off = None
+        self._retired_error = reason
+        self._deferred_image = None
         if self.leader_role is not None:
             self.leader_role.end()
             self.leader_role = None

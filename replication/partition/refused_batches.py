@@ -21,7 +21,7 @@ IN_FLIGHT_MAX = 5
 """Requests that an idempotent producer may have on their way."""
 PRODUCERS_MAX = 1000
 """So many are remembered; the oldest is forgotten then."""
-FOR_A_WHILE = frozenset(
+RETRIABLE_ERRORS = frozenset(
     {
         ErrorCode.not_enough_replicas,
         ErrorCode.not_leader_or_follower,
@@ -36,7 +36,7 @@ class _Refused:
     error: KafkaError
     sequences: deque[int] = field(default_factory=lambda: deque(maxlen=IN_FLIGHT_MAX))
     """With which the batches begin that were refused, the newest last."""
-    unaware: int = 0
+    remaining: int = 0
     """How many more the producer may have sent before it knew."""
 
 
@@ -46,10 +46,10 @@ class RefusedBatches:
     def __init__(self) -> None:
         self._by_producer: dict[int, _Refused] = {}
 
-    def told(self, records: memoryview, error: KafkaError) -> KafkaError:
+    def error_for_producer(self, records: memoryview, error: KafkaError) -> KafkaError:
         """What the producer of `records` is told where they are refused for `error`: that, or why a batch
         was refused that they come behind."""
-        if error.code in FOR_A_WHILE:
+        if error.code in RETRIABLE_ERRORS:
             self._remember(records, error)
         elif isinstance(error, OutOfOrderSequence):
             return self._reason(Batch(records), error)
@@ -70,7 +70,7 @@ class RefusedBatches:
             del self._by_producer[next(iter(self._by_producer))]
         refused.error = error
         refused.sequences.append(batch.base_sequence)
-        refused.unaware = IN_FLIGHT_MAX - 1
+        refused.remaining = IN_FLIGHT_MAX - 1
 
     def _reason(self, batch: Batch, error: OutOfOrderSequence) -> KafkaError:
         refused = self._by_producer.get(batch.producer_id)
@@ -78,8 +78,8 @@ class RefusedBatches:
             refused is None
             or refused.epoch != batch.producer_epoch
             or error.expected not in refused.sequences  # the one that was refused came again since
-            or not refused.unaware
+            or not refused.remaining
         ):
             return error
-        refused.unaware -= 1
+        refused.remaining -= 1
         return refused.error

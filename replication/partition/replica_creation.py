@@ -28,29 +28,29 @@ from odradek.seams.values import value_class
 
 
 @value_class
-class Creation:
+class ReplicaCreation:
     """`refusal` says why not; else the log goes to `directory`, or to the best one."""
 
     directory: UUID | None = None
     refusal: str | None = None
 
 
-def decide_creation(
+def decide_replica_creation(
     assigned: UUID,
     *,
     is_new: bool,
     live: Collection[UUID],
     any_offline: bool,
     others_in_sync: bool,
-) -> Creation:
+) -> ReplicaCreation:
     """See the table. `assigned` is what the image says, `live` the directories that are online."""
     if not is_new and any_offline:
-        return Creation(refusal="it may be in a log directory that is offline")
+        return ReplicaCreation(refusal="it may be in a log directory that is offline")
     if assigned in live:
-        return Creation(assigned)
+        return ReplicaCreation(assigned)
     if is_new or others_in_sync or assigned.int < RESERVED_DIRECTORIES:
-        return Creation()
-    return Creation(
+        return ReplicaCreation()
+    return ReplicaCreation(
         refusal=f"it is in the log directory with the id {assigned}, which is none of log.dirs: "
         f"bring that one back, or delete the topic"
     )

@@ -55,10 +55,10 @@ class Fetches:
         self.failure: Exception | None = None
         self.asks_on = trio.Event()
 
-    def respond_nowait(self, ctx: RequestContext, respond: Any) -> None:
+    def respond_nowait(self, ctx: RequestContext, response: Any) -> None:
         if self.failure is not None:
             raise self.failure
-        self.at_once.append(respond)
+        self.at_once.append(response)
 
     async def wait_for_next_request(self) -> None:
         await self.asks_on.wait()
@@ -105,8 +105,8 @@ class Fetches:
         return await self.node.partitions.get("t", None, 0)
 
 
-def records_of(respond: Response) -> bytes:
-    ((_, partition),) = respond.chosen
+def records_of(response: Response) -> bytes:
+    ((_, partition),) = response.chosen
     return b"".join(bytes(part) for part in partition.records if not isinstance(part, FileSlice))
 
 
@@ -120,8 +120,8 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         append(partition, batch())
         assert fetches.node.services.completable_fetches.waits
         fetches.node.services.completable_fetches.respond()
-        (respond,) = fetches.at_once
-        assert len(records_of(respond)) == len(batch())
+        (response,) = fetches.at_once
+        assert len(records_of(response)) == len(batch())
         assert partition.log.tip.segment.file.pins == 0
         with trio.fail_after(PATIENCE_SECONDS):
             while not fetches.by_tasks:
@@ -159,8 +159,8 @@ async def test_what_was_just_appended_counts_against_the_bytes_of_the_request(ro
         for partition in both:
             append(partition, batch())
         fetches.node.services.completable_fetches.respond()
-        (respond,) = fetches.at_once
-        found = [sum(map(len, told.records)) for _, told in respond.chosen]  # type: ignore[arg-type]
+        (response,) = fetches.at_once
+        found = [sum(map(len, told.records)) for _, told in response.chosen]  # type: ignore[arg-type]
         assert found == [size, size if room else 0]
         fetches.asks_on.set()
 
@@ -262,8 +262,8 @@ async def test_nobody_is_due_once_their_tasks_have_run() -> None:
             await trio.testing.wait_all_tasks_blocked()
             append(partition, batch())
         assert not fetches.at_once
-        (respond,) = fetches.by_tasks
-        assert respond is not None
+        (response,) = fetches.by_tasks
+        assert response is not None
         assert not fetches.node.services.completable_fetches.waits
 
 
@@ -304,9 +304,9 @@ async def test_what_takes_more_is_left_to_the_task(what: str, has_active_connect
                 partition.log.advance_log_start(1, "a test")
             fetches.node.services.completable_fetches.respond()
             assert not fetches.at_once
-        (respond,) = fetches.by_tasks
-        assert respond is not None
-        ((_, told),) = respond.chosen
+        (response,) = fetches.by_tasks
+        assert response is not None
+        ((_, told),) = response.chosen
         for part in told.records:
             if isinstance(part, FileSlice):
                 part.file.unpin()
@@ -334,9 +334,9 @@ async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
                 await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
                 partition.retire(NotLeader("it went to another node"))
-        (respond,) = fetches.by_tasks
-        assert respond is not None
-        told = {fetched.error_code for wanted, fetched in respond.chosen if wanted.index == 0}
+        (response,) = fetches.by_tasks
+        assert response is not None
+        told = {fetched.error_code for wanted, fetched in response.chosen if wanted.index == 0}
         assert told == {ErrorCode.not_leader_or_follower}
 
 
@@ -449,9 +449,9 @@ async def test_a_fetch_that_is_woken_while_earlier_answers_are_sent_is_answered_
     assert connection.sent[4:8] == (6).to_bytes(4, "big")
     view = memoryview(connection.sent)[4 + size + 4 :]
     correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
-    respond = messages.read_response(apis.FETCH.key, VERSION, view, start)
+    response = messages.read_response(apis.FETCH.key, VERSION, view, start)
     assert correlation_id == 7
-    assert len(respond.responses[0].partitions[0].records) == len(batch())
+    assert len(response.responses[0].partitions[0].records) == len(batch())
 
 
 def fetch_of_t(offset: int = 0) -> bytes:
@@ -513,9 +513,9 @@ async def test_what_the_socket_does_not_take_follows(
     view = memoryview(connection.sent)[4:]
     assert len(view) == int.from_bytes(connection.sent[:4], "big")
     correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
-    respond = messages.read_response(apis.FETCH.key, VERSION, view, start)
+    response = messages.read_response(apis.FETCH.key, VERSION, view, start)
     assert correlation_id == 7
-    assert len(respond.responses[0].partitions[0].records) == len(batch())
+    assert len(response.responses[0].partitions[0].records) == len(batch())
 
 
 class Responded:

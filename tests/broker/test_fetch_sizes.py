@@ -42,8 +42,8 @@ def append(broker: Broker, topic: str, index: int, records: bytes) -> None:
         "timeout": 1000,
         "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": records}]}],
     }
-    respond = ask(broker, apis.PRODUCE, 9, values)
-    assert respond.responses[0].partition_responses[0].error_code == 0
+    response = ask(broker, apis.PRODUCE, 9, values)
+    assert response.responses[0].partition_responses[0].error_code == 0
 
 
 def fetch(
@@ -72,10 +72,10 @@ def fetch(
     return ask(broker, apis.FETCH, VERSION, values)
 
 
-def sizes(respond: Any) -> dict[int, int]:
+def sizes(response: Any) -> dict[int, int]:
     return {
         each.partition_index: len(each.records or b"")
-        for topic in respond.responses
+        for topic in response.responses
         for each in topic.partitions
     }
 

@@ -114,8 +114,8 @@ def test_a_fetch_of_many_partitions_lets_others_have_the_loop(broker: Broker) ->
             nursery.start_soon(others)
             await trio.lowlevel.checkpoint()
             count = 0
-            respond = await fetch(request, context(broker))
-            assert len(respond.chosen) == turns * PARTITIONS_A_TURN
+            response = await fetch(request, context(broker))
+            assert len(response.chosen) == turns * PARTITIONS_A_TURN
             nursery.cancel_scope.cancel()
         return count
 

@@ -18,8 +18,8 @@ from odradek.seams.files import FileSlice
 from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, SIZE, STRANGER, stage
 
 
-def size(respond: FetchedPartition) -> int:
-    return sum(part.size if isinstance(part, FileSlice) else len(part) for part in respond.records)
+def size(response: FetchedPartition) -> int:
+    return sum(part.size if isinstance(part, FileSlice) else len(part) for part in response.records)
 
 
 async def test_a_follower_reads_to_the_end_and_a_consumer_what_is_replicated() -> None:
@@ -121,9 +121,9 @@ async def test_who_leads_now_is_told_and_where_that_is() -> None:
         await on.register_other()
         on.partition.update(replace(on.image, leader=OTHER, leader_epoch=10, partition_epoch=6))
         found = await on.whole_response(0)
-        ((_, respond),) = found.chosen
-        assert respond.error_code == ErrorCode.fenced_leader_epoch
-        assert respond.current_leader == (OTHER, 10)
+        ((_, response),) = found.chosen
+        assert response.error_code == ErrorCode.fenced_leader_epoch
+        assert response.current_leader == (OTHER, 10)
         assert [each.node_id for each in found.endpoints] == [OTHER]
 
 

@@ -35,8 +35,8 @@ async def ask(on: Stage, timestamp: int, *, replica_id: int = CONSUMER, version:
     }
     body = memoryview(messages.write_request(apis.LIST_OFFSETS.key, version, values))
     request = messages.read_request(apis.LIST_OFFSETS.key, version, body)
-    respond = await list_offsets(request, on.context(version))
-    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
+    response = await list_offsets(request, on.context(version))
+    ((found,),) = [topic["partitions"] for topic in response["topics"]]
     return found
 
 
@@ -99,14 +99,17 @@ async def test_what_was_found_is_not_told_once_another_led(
                 on.partition.update(replace(on.image, leader_epoch=EPOCH + 2, partition_epoch=7))
 
         def found(search: Callable[[], Any]) -> Any:
-            respond = search()
+            response = search()
             trio.from_thread.run_sync(another_leads, trio_token=loop)
-            return respond
+            return response
 
         monkeypatch.setattr(log, "find_timestamp", lambda time: found(partial(find, time)))
         monkeypatch.setattr(log, "max_timestamp", lambda: found(find_max))
-        respond = await ask(on, timestamp)
-        assert (respond["error_code"], respond["offset"]) == (ErrorCode.not_leader_or_follower, -1)
+        response = await ask(on, timestamp)
+        assert (response["error_code"], response["offset"]) == (
+            ErrorCode.not_leader_or_follower,
+            -1,
+        )
 
 
 async def delete_before(on: Stage, offset: int, timeout_s: float) -> dict[str, Any]:
@@ -115,8 +118,8 @@ async def delete_before(on: Stage, offset: int, timeout_s: float) -> dict[str, A
         topics=[SimpleNamespace(name="t", partitions=[partition])],
         timeout=timedelta(seconds=timeout_s),
     )
-    respond = await delete_records(request, on.context(2))
-    ((found,),) = [topic["partitions"] for topic in respond["topics"]]
+    response = await delete_records(request, on.context(2))
+    ((found,),) = [topic["partitions"] for topic in response["topics"]]
     return dict(found)
 
 
@@ -161,16 +164,19 @@ async def test_only_of_what_is_compacted_alone_no_records_are_deleted(
 ) -> None:
     async with stage({"log.cleanup.policy": policy}) as on:
         await replicated(on, known=False)
-        respond = await delete_before(on, 1, PATIENCE_SECONDS)
-        assert respond["error_code"] == error
+        response = await delete_before(on, 1, PATIENCE_SECONDS)
+        assert response["error_code"] == error
         assert on.partition.log.log_start_offset == (0 if error else 1)
 
 
 async def test_a_replica_that_is_too_slow_to_delete_is_waited_for_no_longer() -> None:
     async with stage() as on:
         await replicated(on)
-        respond = await delete_before(on, 1, 0.01)
-        assert (respond["low_watermark"], respond["error_code"]) == (0, ErrorCode.request_timed_out)
+        response = await delete_before(on, 1, 0.01)
+        assert (response["low_watermark"], response["error_code"]) == (
+            0,
+            ErrorCode.request_timed_out,
+        )
 
 
 async def test_a_replica_that_is_down_is_not_waited_for() -> None:

@@ -27,11 +27,11 @@ class FollowerSession:
 
     async def fetch(self, offset: int = UNCHANGED, **more: int) -> list[FetchedPartition]:
         epoch, self.epoch = self.epoch, self.epoch + 1
-        respond = await self.on.whole_response(
+        response = await self.on.whole_response(
             offset, replica_id=OTHER, session_id=self.id, session_epoch=epoch, **more
         )
-        self.id = respond.session_id
-        return [each for _, each in respond.chosen]
+        self.id = response.session_id
+        return [each for _, each in response.chosen]
 
     @property
     def session(self) -> Session:

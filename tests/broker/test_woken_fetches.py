@@ -63,7 +63,7 @@ class Stage:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.authorizer: Authorizer | None = None
-        self.respond: Response | None = None
+        self.response: Response | None = None
 
     async def partition(self, index: int) -> Partition:
         return await self.broker.node.partitions.get("t", None, index)
@@ -107,14 +107,14 @@ class Stage:
             flush,
             self.authorizer,
         )
-        self.respond = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
+        self.response = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
 
     def told(self) -> dict[int, tuple[int, int, int]]:
         """Partition to (error code, bytes of records, high watermark)."""
-        assert self.respond is not None
+        assert self.response is not None
         return {
-            respond.index: (respond.error_code, sizes(respond.records), respond.high_watermark)
-            for _, respond in self.respond.chosen
+            response.index: (response.error_code, sizes(response.records), response.high_watermark)
+            for _, response in self.response.chosen
         }
 
 
@@ -140,7 +140,7 @@ async def test_appends_add_up_to_what_was_asked_for() -> None:
         async with on.fetching(min_bytes=3 * len(batch)):
             await on.append(0, batch)
             await trio.testing.wait_all_tasks_blocked()
-            assert on.respond is None
+            assert on.response is None
             await on.append(2, batch)
         assert on.told() == {0: (0, len(batch), 1), 1: (0, 0, 0), 2: (0, 2 * len(batch), 2)}
 
@@ -191,12 +191,12 @@ async def test_what_is_refused_does_not_end_the_wait_for_the_others() -> None:
         batch = records()
         async with on.fetching(wanted={"secret": [0], "gone": [0], "t": [0, 7]}):
             await trio.testing.wait_all_tasks_blocked()
-            assert on.respond is None
+            assert on.response is None
             await on.append(0, batch)
-        assert on.respond is not None
+        assert on.response is not None
         told = [
-            (wanted.topic, respond.index, respond.error_code, sizes(respond.records))
-            for wanted, respond in on.respond.chosen
+            (wanted.topic, response.index, response.error_code, sizes(response.records))
+            for wanted, response in on.response.chosen
         ]
         assert told == [
             ("secret", 0, ErrorCode.topic_authorization_failed, 0),
@@ -211,8 +211,8 @@ async def test_where_all_is_refused_nothing_is_waited_for() -> None:
         on.authorizer = may_read("t")
         with trio.fail_after(PATIENCE_SECONDS):
             await on.fetch(1, {"secret": [0], "t": [7]}, trio.lowlevel.checkpoint)
-        assert on.respond is not None
-        assert len(on.respond.chosen) == 2
+        assert on.response is not None
+        assert len(on.response.chosen) == 2
 
 
 async def test_a_topic_that_is_deleted_meanwhile_is_told_at_once() -> None:
@@ -229,13 +229,13 @@ async def test_few_bytes_are_read_and_many_are_left_in_their_file() -> None:
         await on.append(1, few)
         async with on.fetching(min_bytes=len(many) + 2 * len(few)):
             await on.append(2, few)
-        assert on.respond is not None
+        assert on.response is not None
         kinds = {
-            respond.index: [type(part) for part in respond.records]
-            for _, respond in on.respond.chosen
+            response.index: [type(part) for part in response.records]
+            for _, response in on.response.chosen
         }
         assert kinds == {0: [FileSlice], 1: [bytes], 2: [bytes]}
         pins = [(await on.partition(index)).log.tip.segment.file.pins for index in range(3)]
         assert pins == [1, 0, 0], "what was read holds no file"
-        for _, respond in on.respond.chosen:
-            release_files(respond.records)
+        for _, response in on.response.chosen:
+            release_files(response.records)

@@ -52,7 +52,7 @@ class Node:
         """One batch; the error code of the answer."""
         records = [Record(-1, 1_700_000_000_000, None, value.encode()) for value in values]
         partition = {"index": index, "records": build_batch(records)}
-        respond = self.ask(
+        response = self.ask(
             apis.PRODUCE,
             9,
             transactional_id=None,
@@ -60,28 +60,28 @@ class Node:
             timeout=5_000,
             topic_data=[{"name": topic, "partition_data": [partition]}],
         )
-        code: ErrorCode = respond.responses[0].partition_responses[0].error_code
+        code: ErrorCode = response.responses[0].partition_responses[0].error_code
         return code
 
     def where(self) -> Where:
         """Every partition of every directory that is online."""
-        respond = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
+        response = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
         return {
             (topic.name, partition.partition_index): result.log_dir
-            for result in respond.results
+            for result in response.results
             for topic in result.topics
             for partition in topic.partitions
         }
 
     def log_dirs(self) -> dict[str, Any]:
-        respond = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
-        return {result.log_dir: result for result in respond.results}
+        response = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
+        return {result.log_dir: result for result in response.results}
 
     def metadata(self, topic: str) -> dict[int, Any]:
-        respond = self.ask(
+        response = self.ask(
             apis.METADATA, 9, topics=[{"name": topic}], allow_auto_topic_creation=False
         )
-        return {each.partition_index: each for each in respond.topics[0].partitions}
+        return {each.partition_index: each for each in response.topics[0].partitions}
 
 
 @contextmanager
@@ -100,34 +100,34 @@ def partition_results(node: Node, topic: str, index: int) -> Iterator[Any]:
     """Of each API that asks a partition for something."""
     at: dict[str, Any] = {"current_leader_epoch": -1}
     listed = {**at, "partition_index": index, "timestamp": -1}
-    respond = node.ask(
+    response = node.ask(
         apis.LIST_OFFSETS,
         7,
         replica_id=-1,
         isolation_level=0,
         topics=[{"name": topic, "partitions": [listed]}],
     )
-    yield respond.topics[0].partitions[0]
-    respond = node.ask(
+    yield response.topics[0].partitions[0]
+    response = node.ask(
         apis.OFFSET_FOR_LEADER_EPOCH,
         4,
         replica_id=-1,
         topics=[{"topic": topic, "partitions": [{**at, "partition": index, "leader_epoch": 0}]}],
     )
-    yield respond.topics[0].partitions[0]
-    respond = node.ask(
+    yield response.topics[0].partitions[0]
+    response = node.ask(
         apis.DELETE_RECORDS,
         2,
         topics=[{"name": topic, "partitions": [{"partition_index": index, "offset": 0}]}],
         timeout=1000,
     )
-    yield respond.topics[0].partitions[0]
-    respond = node.ask(
+    yield response.topics[0].partitions[0]
+    response = node.ask(
         apis.DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": [index]}]
     )
-    yield respond.topics[0].partitions[0]
+    yield response.topics[0].partitions[0]
     fetched = {**at, "partition": index, "fetch_offset": 0, "partition_max_bytes": 1000}
-    respond = node.ask(
+    response = node.ask(
         apis.FETCH,
         12,
         replica_id=-1,
@@ -138,4 +138,4 @@ def partition_results(node: Node, topic: str, index: int) -> Iterator[Any]:
         topics=[{"topic": topic, "partitions": [fetched]}],
         forgotten_topics_data=[],
     )
-    yield respond.responses[0].partitions[0]
+    yield response.responses[0].partitions[0]

@@ -39,10 +39,10 @@ def responses(node: Node, index: int) -> list[ErrorCode]:
     way: a connection is cut then, and the next request is told why."""
     codes = []
     try:
-        codes += [respond.error_code for respond in partition_results(node, "t", index)]
+        codes += [response.error_code for response in partition_results(node, "t", index)]
     except ConnectionResetError:
         node.client = RawClient(node.broker.bootstrap)
-        codes = [respond.error_code for respond in partition_results(node, "t", index)]
+        codes = [response.error_code for response in partition_results(node, "t", index)]
         assert codes[-1] is ErrorCode.kafka_storage_error
     return codes
 

@@ -25,8 +25,10 @@ def cordon(node: Node, value: str | None, *, broker: str = "1") -> ErrorCode:
         "value": value,
     }
     resource = {"resource_type": 4, "resource_name": broker, "configs": [config]}
-    respond = node.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
-    code: ErrorCode = respond.responses[0].error_code
+    response = node.ask(
+        apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False
+    )
+    code: ErrorCode = response.responses[0].error_code
     return code
 
 
@@ -38,8 +40,8 @@ def create(node: Node, topic: str, partitions: int) -> Any:
         "assignments": [],
         "configs": [],
     }
-    respond = node.ask(apis.CREATE_TOPICS, 7, topics=[wanted], timeout=10_000, validate_only=False)
-    return respond.topics[0]
+    response = node.ask(apis.CREATE_TOPICS, 7, topics=[wanted], timeout=10_000, validate_only=False)
+    return response.topics[0]
 
 
 def places(node: Node, topic: str) -> Counter[str]:
@@ -48,8 +50,8 @@ def places(node: Node, topic: str) -> Counter[str]:
 
 
 def described(node: Node) -> dict[str, bool]:
-    respond = node.ask(apis.DESCRIBE_LOG_DIRS, 5, topics=None)
-    return {each.log_dir: each.is_cordoned for each in respond.results}
+    response = node.ask(apis.DESCRIBE_LOG_DIRS, 5, topics=None)
+    return {each.log_dir: each.is_cordoned for each in response.results}
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -82,8 +84,8 @@ def test_a_cordoned_directory_gets_nothing_new() -> None:
         assert set(places(node, "before")) == {str(A), str(B)}, "what is there stays"
         wait_until(lambda: told(node) == [str(B)])
         moved = {"path": str(B), "topics": [{"name": "t", "partitions": [0]}]}
-        respond = node.ask(apis.ALTER_REPLICA_LOG_DIRS, 2, dirs=[moved])
-        code = respond.results[0].partitions[0].error_code
+        response = node.ask(apis.ALTER_REPLICA_LOG_DIRS, 2, dirs=[moved])
+        code = response.results[0].partitions[0].error_code
         assert code is ErrorCode.invalid_replica_assignment
         gauges = node.broker.node.logs.gauges()
         assert gauges["CordonedLogDirectoryCount"] == 1

@@ -154,8 +154,8 @@ class Controller:
             "want_shut_down": False,
             "offline_log_dirs": self.reports.offline,
         }
-        respond = await self.request(apis.BROKER_HEARTBEAT, values, timeout_s=1)
-        assert respond.error_code is ErrorCode.none
+        response = await self.request(apis.BROKER_HEARTBEAT, values, timeout_s=1)
+        assert response.error_code is ErrorCode.none
 
 
 def reporter(controller: Controller, timeout_ms: int = 30_000) -> LogDirectoryReporter:

@@ -17,8 +17,8 @@ PARTITIONS = 4
 
 def move(node: Node, index: int, to: Path) -> None:
     wanted = {"path": str(to), "topics": [{"name": "t", "partitions": [index]}]}
-    respond = node.ask(apis.ALTER_REPLICA_LOG_DIRS, 2, dirs=[wanted])
-    assert respond.results[0].partitions[0].error_code is ErrorCode.none
+    response = node.ask(apis.ALTER_REPLICA_LOG_DIRS, 2, dirs=[wanted])
+    assert response.results[0].partitions[0].error_code is ErrorCode.none
     with deadline(10, "the move") as check:
         while node.where()["t", index] != str(to):
             check(0.01)

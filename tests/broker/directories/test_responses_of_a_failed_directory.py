@@ -65,8 +65,8 @@ def test_every_api_of_a_partition_answers_a_storage_error_and_the_others_go_on(n
         wanted = STORAGE_ERROR if is_lost else ErrorCode.none
         for acks in (1, -1):
             assert node.produce("t", index, "after", acks=acks) is wanted
-        for respond in partition_results(node, "t", index):
-            assert respond.error_code is wanted, (index, respond)
+        for response in partition_results(node, "t", index):
+            assert response.error_code is wanted, (index, response)
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_a_consumer_that_may_not_know_the_error_looks_for_another_leader(
     where = lose(node, B)
     lost = next(index for index in range(PARTITIONS) if where["t", index] == str(B))
     fetched = {"partition": lost, "fetch_offset": 0, "partition_max_bytes": 1000}
-    respond = node.ask(
+    response = node.ask(
         apis.FETCH, version, topics=[{"topic": "t", "partitions": [fetched]}], max_bytes=1000
     )
-    assert respond.responses[0].partitions[0].error_code is wanted
+    assert response.responses[0].partitions[0].error_code is wanted
 
 
 def test_metadata_has_no_leader_for_what_is_lost_and_names_it_offline(node: Node) -> None:
@@ -158,16 +158,16 @@ def partition_of(key: str) -> int:
 
 
 def coordinator(node: Node, key: str, key_type: int = 0) -> ErrorCode:
-    respond = node.ask(apis.FIND_COORDINATOR, 4, key_type=key_type, coordinator_keys=[key])
-    code: ErrorCode = respond.coordinators[0].error_code
+    response = node.ask(apis.FIND_COORDINATOR, 4, key_type=key_type, coordinator_keys=[key])
+    code: ErrorCode = response.coordinators[0].error_code
     return code
 
 
 def heartbeat_of_nobody(node: Node, group: str) -> ErrorCode:
-    respond = node.ask(
+    response = node.ask(
         apis.HEARTBEAT, 4, group_id=group, generation_id=1, member_id="m", group_instance_id=None
     )
-    code: ErrorCode = respond.error_code
+    code: ErrorCode = response.error_code
     return code
 
 
@@ -178,7 +178,7 @@ def commit(node: Node, group: str) -> ErrorCode:
         "committed_leader_epoch": -1,
         "committed_metadata": "",
     }
-    respond = node.ask(
+    response = node.ask(
         apis.OFFSET_COMMIT,
         8,
         group_id=group,
@@ -187,12 +187,12 @@ def commit(node: Node, group: str) -> ErrorCode:
         group_instance_id=None,
         topics=[{"name": "t", "partitions": [committed]}],
     )
-    code: ErrorCode = respond.topics[0].partitions[0].error_code
+    code: ErrorCode = response.topics[0].partitions[0].error_code
     return code
 
 
 def init_producer(node: Node, transactional_id: str) -> ErrorCode:
-    respond = node.ask(
+    response = node.ask(
         apis.INIT_PRODUCER_ID,
         4,
         transactional_id=transactional_id,
@@ -200,5 +200,5 @@ def init_producer(node: Node, transactional_id: str) -> ErrorCode:
         producer_id=-1,
         producer_epoch=-1,
     )
-    code: ErrorCode = respond.error_code
+    code: ErrorCode = response.error_code
     return code

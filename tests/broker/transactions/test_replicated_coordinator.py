@@ -63,7 +63,7 @@ class Stand:
             controller.partition, leader=ME, isr=(ME, FOLLOWER), leader_epoch=5, partition_epoch=10
         )
         self.world = World(clock=clock, config=replace(FOREVER, min_insync_replicas=min_isr))
-        surroundings = ClusterContext(
+        cluster_context = ClusterContext(
             dict(controller.brokers).get,
             lag_max_ms=30_000,
             propose=lambda *proposal: None,
@@ -75,7 +75,7 @@ class Stand:
             topic_id=TOPIC_ID,
             node_id=ME,
             image=self.image,
-            surroundings=lambda: surroundings,
+            cluster_context=lambda: cluster_context,
         )
         topic = TopicImage(TRANSACTIONS_TOPIC, TOPIC_ID, {0: self.image})
         image = MetadataImage(topics_by_name=MappingProxyType({TRANSACTIONS_TOPIC: topic}))

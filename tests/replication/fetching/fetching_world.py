@@ -106,23 +106,23 @@ class Led:
             fetch_offset=wanted.offset,
             last_fetched_epoch=wanted.last_fetched_epoch,
         )
-        respond = FetchedPartition(
+        response = FetchedPartition(
             index=wanted.index,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
         )
         if diverging is not None:
-            respond.diverging_epoch = (diverging.epoch, diverging.end_offset)
-            return respond
+            response.diverging_epoch = (diverging.epoch, diverging.end_offset)
+            return response
         found = log.read(wanted.offset, wanted.max_bytes, limit=log.end_offset)
         self.asked.append(wanted.offset)
         if found.slice is not None:
             data = found.slice.read()
             found.slice.file.unpin()
             is_one = next(iter(batches(memoryview(data)))).size == len(data)
-            respond.records = (data if is_one else data[: len(data) - self.cut_bytes],)
-        return respond
+            response.records = (data if is_one else data[: len(data) - self.cut_bytes],)
+        return response
 
     def locate(self, timestamp: int) -> int:
         log = self.log
@@ -206,12 +206,12 @@ class LeadingBroker:
         self.asked_for.append(api.title)
         if api is FETCH:
             return await self._fetch(read_fetch(frame, version, start), version)
-        respond = {
+        handler = {
             LIST_OFFSETS: self._list_offsets,
             OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
         }[api]
         request = messages.read_request(api.key, version, frame, start)
-        return messages.write_response(api.key, version, respond(request))
+        return messages.write_response(api.key, version, handler(request))
 
     def _api_rows(self) -> list[Mapping[str, int]]:
         rows = {api: (api.min_version, api.max_version) for api in APIS.values()} | self.versions
@@ -242,8 +242,8 @@ class LeadingBroker:
                 break
             await trio.sleep(min(0.01, give_up_at - trio.current_time()))
         topics = [
-            FetchedTopic(name="", topic_id=wanted.topic_id, partitions=[respond])
-            for wanted, respond in plan.select(found)
+            FetchedTopic(name="", topic_id=wanted.topic_id, partitions=[response])
+            for wanted, response in plan.select(found)
         ]
         return _joined(write_fetch_response(version, session_id=plan.session_id, topics=topics))
 
@@ -476,9 +476,9 @@ def is_same(mine: PartitionLog, leaders: PartitionLog) -> bool:
     )
 
 
-def _is_pressing(respond: FetchedPartition) -> bool:
+def _is_pressing(response: FetchedPartition) -> bool:
     """As Kafka has it: that the high watermark has moved is not worth an answer."""
-    return bool(respond.records or respond.error_code or respond.diverging_epoch)
+    return bool(response.records or response.error_code or response.diverging_epoch)
 
 
 def _joined(parts: list[Any]) -> bytes:

@@ -22,7 +22,7 @@ def told(
     session: FetchSessionHandler,
 ) -> tuple[int, int, dict[TopicIdPartition, int], list[TopicIdPartition]]:
     plan = session.plan()
-    offsets = {key: question.offset for key, question in plan.wanted}
+    offsets = {key: query.offset for key, query in plan.wanted}
     return plan.session_id, plan.session_epoch, offsets, list(plan.forgotten)
 
 

@@ -332,9 +332,9 @@ def test_a_log_that_failed_is_let_be() -> None:
         asked = len(stand.brokers[1].requests)
         await stand.clock.run_for(2)
         assert len(stand.brokers[1].requests) == asked
-        following = stand.followers.following("t1", 0)
-        assert following is not None
-        assert following.follower.state is ReplicaFetchState.STOPPED
+        role = stand.followers.follower_role("t1", 0)
+        assert role is not None
+        assert role.state.state is ReplicaFetchState.STOPPED
 
     stand.run(test)
 
@@ -348,12 +348,12 @@ def test_garbage_is_not_taken_and_asked_for_again() -> None:
         read = led.read
 
         def corrupted(wanted: object) -> object:
-            respond = read(wanted)  # type: ignore[arg-type]
-            if respond.records:
-                data = bytearray(respond.records[0])  # type: ignore[arg-type]
+            response = read(wanted)  # type: ignore[arg-type]
+            if response.records:
+                data = bytearray(response.records[0])  # type: ignore[arg-type]
                 data[-1] ^= 1
-                respond.records = (bytes(data),)
-            return respond
+                response.records = (bytes(data),)
+            return response
 
         led.read = corrupted  # type: ignore[assignment,method-assign]
         log = await stand.follow(A, 1, 1)

@@ -77,8 +77,8 @@ def test_places_are_told_or_refused() -> None:
         SimpleNamespace(partition_index=0, error_code=0, offset=30, leader_epoch=2),
         SimpleNamespace(partition_index=1, error_code=6, offset=-1, leader_epoch=-1),
     ]
-    respond = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=rows)])
-    assert read_offsets(respond) == {
+    response = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=rows)])
+    assert read_offsets(response) == {
         ("t", 0): OffsetResult(30, 2),
         ("t", 1): ErrorCode.not_leader_or_follower,
     }

@@ -364,9 +364,9 @@ def test_to_lead_it_waits_for_its_log_to_be_cut() -> None:
         stand.node.offload.delay_seconds = 0.5
         await stand.follow(A, 1, 3)
         partition = stand.partitions[A]
-        following = stand.followers.following("t1", 0)
-        assert following is not None
-        await stand.until(lambda: following.follower.is_changing)
+        role = stand.followers.follower_role("t1", 0)
+        assert role is not None
+        await stand.until(lambda: role.state.is_changing)
         assert log.end_offset == 3
         await stand.follow(A, FOLLOWER, 4)
         assert not partition.is_leader
@@ -374,7 +374,7 @@ def test_to_lead_it_waits_for_its_log_to_be_cut() -> None:
         assert log.end_offset == 0
         assert stand.roles == [partition]
         stand.followers.role_changed(partition)
-        assert stand.followers.following("t1", 0) is None
+        assert stand.followers.follower_role("t1", 0) is None
         stand.node.offload.delay_seconds = 0
 
     stand.run(test)
@@ -412,9 +412,9 @@ def test_a_cut_that_waits_for_its_turn_is_not_made_under_another_leader(leader: 
         three_old_records(stand, log := await stand.replica(A))
         async with stand.logs.home_of(log).maintenance:
             await stand.follow(A, 1, 3)
-            following = stand.followers.following("t1", 0)
-            assert following is not None
-            await stand.until(lambda: following.follower.is_changing)
+            role = stand.followers.follower_role("t1", 0)
+            assert role is not None
+            await stand.until(lambda: role.state.is_changing)
             await stand.clock.run_for(0.1)
             await stand.follow(A, leader, 4)
             assert stand.partitions[A].leader == leader

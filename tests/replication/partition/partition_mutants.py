@@ -53,7 +53,7 @@ def look_up_the_epoch_of_the_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         FollowerState,
         "_epoch_located",
-        lambda self, respond: self._build(self._local_start, self._local_start.epoch),
+        lambda self, response: self._build(self._local_start, self._local_start.epoch),
     )
 
 

@@ -77,21 +77,21 @@ def test_it_fetches_from_its_end() -> None:
 
 def test_it_takes_what_it_fetched() -> None:
     stand = Stand()
-    question = stand.fetch()
-    take = stand.follower.fetched(question, FetchResult(high_watermark=9, start_offset=1))
-    assert take == AppendFetched(EPOCH, 6, 9, 1)
+    query = stand.fetch()
+    append = stand.follower.fetched(query, FetchResult(high_watermark=9, start_offset=1))
+    assert append == AppendFetched(EPOCH, 6, 9, 1)
     assert stand.follower.next_action(0) is None
     stand.log.write(EPOCH, "g", "h")
-    assert stand.follower.limits(take) == (8, 1)
-    stand.follower.appended(take)
+    assert stand.follower.limits(append) == (8, 1)
+    stand.follower.appended(append)
     assert stand.next_action() == Fetch(EPOCH, 8, EPOCH, 0)
 
 
 def test_the_start_is_not_taken_past_what_is_replicated() -> None:
     stand = Stand()
-    take = stand.follower.fetched(stand.fetch(), FetchResult(high_watermark=4, start_offset=5))
-    assert take is not None
-    assert stand.follower.limits(take) == (4, 4)
+    append = stand.follower.fetched(stand.fetch(), FetchResult(high_watermark=4, start_offset=5))
+    assert append is not None
+    assert stand.follower.limits(append) == (4, 4)
 
 
 def test_it_cuts_where_the_logs_part_and_takes_nothing_of_that_answer() -> None:
@@ -104,15 +104,15 @@ def test_it_cuts_where_the_logs_part_and_takes_nothing_of_that_answer() -> None:
 
 def test_it_asks_for_epochs_where_fetch_does_not_tell_them() -> None:
     stand = Stand(compares=False)
-    question = stand.next_action()
-    assert question == QueryEpochEnd(EPOCH, 3)
-    assert isinstance(question, QueryEpochEnd)
-    stand.follower.epoch_ended(question, EpochEnd(2, 5))
+    query = stand.next_action()
+    assert query == QueryEpochEnd(EPOCH, 3)
+    assert isinstance(query, QueryEpochEnd)
+    stand.follower.epoch_end_received(query, EpochEnd(2, 5))
     stand.truncate(4)
     again = stand.next_action()
     assert again == QueryEpochEnd(EPOCH, 1)
     assert isinstance(again, QueryEpochEnd)
-    stand.follower.epoch_ended(again, EpochEnd(1, 3))
+    stand.follower.epoch_end_received(again, EpochEnd(1, 3))
     stand.truncate(3)
     assert stand.next_action() == Fetch(EPOCH, 3, -1, 0)
 
@@ -129,7 +129,7 @@ def test_a_log_without_epochs_is_cut_at_its_high_watermark() -> None:
 def test_past_the_leader_s_end_it_is_cut_there() -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
-    stand.follower.located(stand.ask_offset(LATEST), OffsetResult(4), 0)
+    stand.follower.offset_received(stand.ask_offset(LATEST), OffsetResult(4), 0)
     stand.truncate(4)
     assert stand.next_action() == Fetch(EPOCH, 4, 1, 0)
 
@@ -137,8 +137,8 @@ def test_past_the_leader_s_end_it_is_cut_there() -> None:
 def test_below_the_leader_s_start_it_starts_anew_there() -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
-    stand.follower.located(stand.ask_offset(LATEST), OffsetResult(40), 0)
-    stand.follower.located(stand.ask_offset(EARLIEST), OffsetResult(20), 0)
+    stand.follower.offset_received(stand.ask_offset(LATEST), OffsetResult(40), 0)
+    stand.follower.offset_received(stand.ask_offset(EARLIEST), OffsetResult(20), 0)
     change = stand.next_action()
     assert change == TruncateFullyAndStartAt(20)
     assert isinstance(change, TruncateFullyAndStartAt)
@@ -152,8 +152,8 @@ def test_within_the_leader_s_log_it_goes_on_but_not_for_ever_at_once() -> None:
     for round_ms in (0, 0):
         stand.fail_fetch(ErrorCode.offset_out_of_range)
         if not stand.follower.due_ms:
-            stand.follower.located(stand.ask_offset(LATEST), OffsetResult(40), round_ms)
-            stand.follower.located(stand.ask_offset(EARLIEST), OffsetResult(2), round_ms)
+            stand.follower.offset_received(stand.ask_offset(LATEST), OffsetResult(40), round_ms)
+            stand.follower.offset_received(stand.ask_offset(EARLIEST), OffsetResult(2), round_ms)
     assert stand.follower.next_action(BACK_OFF_MS - 1) is None
     stand.ask_offset(LATEST, BACK_OFF_MS)
 
@@ -162,16 +162,16 @@ def moved(stand: Stand, local: OffsetResult) -> None:
     """What it fetches is in the tier, its leader's disks begin at `local`, the log at 2."""
     stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
     assert stand.follower.state is ReplicaFetchState.LOCATING_TIER
-    stand.follower.located(stand.ask_offset(EARLIEST), OffsetResult(2, 0), 0)
-    stand.follower.located(stand.ask_offset(EARLIEST_LOCAL), local, 0)
+    stand.follower.offset_received(stand.ask_offset(EARLIEST), OffsetResult(2, 0), 0)
+    stand.follower.offset_received(stand.ask_offset(EARLIEST_LOCAL), local, 0)
 
 
 def epoch_ends(stand: Stand, epoch: int, end: EpochEnd) -> None:
     assert stand.follower.state is ReplicaFetchState.LOCATING_EPOCH
-    question = stand.next_action()
-    assert question == QueryEpochEnd(EPOCH, epoch)
-    assert isinstance(question, QueryEpochEnd)
-    stand.follower.epoch_ended(question, end)
+    query = stand.next_action()
+    assert query == QueryEpochEnd(EPOCH, epoch)
+    assert isinstance(query, QueryEpochEnd)
+    stand.follower.epoch_end_received(query, end)
 
 
 def test_what_moved_to_the_tier_is_built_from_there() -> None:
@@ -312,9 +312,9 @@ def test_errors_in_a_row_delay_for_longer_and_longer() -> None:
         stand.fail_fetch(ErrorCode.unknown_leader_epoch, now_ms)
         assert stand.follower.next_action(now_ms + delay_ms - 1) is None
         now_ms += delay_ms
-    take = stand.follower.fetched(stand.fetch(now_ms), FetchResult(6, 0))
-    assert take is not None
-    stand.follower.appended(take)
+    append = stand.follower.fetched(stand.fetch(now_ms), FetchResult(6, 0))
+    assert append is not None
+    stand.follower.appended(append)
     stand.fail_fetch(ErrorCode.unknown_leader_epoch, now_ms)
     assert stand.fetch(now_ms + 20) == Fetch(EPOCH, 6, 3, 0)
 
@@ -323,10 +323,10 @@ def test_an_empty_log_begins_where_the_first_batch_does() -> None:
     """The leader's log starts within a batch: at 7, of a batch from 4 on."""
     stand = Stand(empty=True)
     stand.log.truncate_fully(7)
-    question = stand.fetch()
-    take = stand.follower.fetched(question, FetchResult(9, 7))
-    assert take is not None
-    stand.follower.start_before(take, 4)
+    query = stand.fetch()
+    append = stand.follower.fetched(query, FetchResult(9, 7))
+    assert append is not None
+    stand.follower.start_before(append, 4)
     change = stand.next_action()
     assert change == TruncateFullyAndStartAt(4)
     assert isinstance(change, TruncateFullyAndStartAt)
@@ -334,25 +334,25 @@ def test_an_empty_log_begins_where_the_first_batch_does() -> None:
     stand.follower.changed(change)
     again = stand.fetch()
     assert again == Fetch(EPOCH, 4, -1, 4)
-    take = stand.follower.fetched(again, FetchResult(9, 7))
-    assert take is not None
+    append = stand.follower.fetched(again, FetchResult(9, 7))
+    assert append is not None
     stand.log.write(EPOCH, *"efghi")
-    assert stand.follower.limits(take) == (9, 7)
+    assert stand.follower.limits(append) == (9, 7)
 
 
 def test_it_knows_what_it_waits_for() -> None:
     stand = Stand()
-    question = stand.fetch()
-    assert stand.follower.is_awaiting(question)
+    query = stand.fetch()
+    assert stand.follower.is_awaiting(query)
     stand.follower.follow(EPOCH + 1)
-    assert not stand.follower.is_awaiting(question)
+    assert not stand.follower.is_awaiting(query)
 
 
 def test_a_question_that_nobody_puts_any_more_is_asked_anew() -> None:
     stand = Stand()
-    question = stand.fetch()
+    query = stand.fetch()
     stand.follower.forget_pending()
-    assert not stand.follower.is_awaiting(question)
+    assert not stand.follower.is_awaiting(query)
     again = stand.fetch()
     stand.follower.fetched(again, FetchResult(6, 0, EpochEnd(1, 3)))
     change = stand.next_action()
@@ -362,19 +362,19 @@ def test_a_question_that_nobody_puts_any_more_is_asked_anew() -> None:
 
 def test_records_that_could_not_be_appended_are_fetched_again() -> None:
     stand = Stand()
-    take = stand.follower.fetched(stand.fetch(), FetchResult(6, 0))
-    assert take is not None
-    stand.follower.failed(take, ErrorCode.corrupt_message, 0)
+    append = stand.follower.fetched(stand.fetch(), FetchResult(6, 0))
+    assert append is not None
+    stand.follower.failed(append, ErrorCode.corrupt_message, 0)
     assert stand.follower.next_action(BACK_OFF_MS - 1) is None
     assert stand.fetch(BACK_OFF_MS) == Fetch(EPOCH, 6, 3, 0)
 
 
 def test_an_answer_of_an_earlier_epoch_is_ignored() -> None:
     stand = Stand()
-    question = stand.fetch()
+    query = stand.fetch()
     stand.follower.follow(EPOCH + 1)
-    assert stand.follower.fetched(question, FetchResult(6, 0)) is None
-    stand.follower.failed(question, ErrorCode.fenced_leader_epoch, 0)
+    assert stand.follower.fetched(query, FetchResult(6, 0)) is None
+    stand.follower.failed(query, ErrorCode.fenced_leader_epoch, 0)
     assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
@@ -418,7 +418,7 @@ def test_a_log_that_failed_is_let_be() -> None:
 
 def test_stopped_it_wants_nothing() -> None:
     stand = Stand()
-    question = stand.fetch()
+    query = stand.fetch()
     stand.follower.stop()
-    assert stand.follower.fetched(question, FetchResult(6, 0)) is None
+    assert stand.follower.fetched(query, FetchResult(6, 0)) is None
     assert stand.follower.next_action(0) is None

@@ -36,32 +36,32 @@ def test_one_is_under_way_at_most() -> None:
 ROWS = [
     (CommittedIsr(THREE, 4, 8), ProposalOutcome.COMMITTED, THREE, 8, False),
     (CommittedIsr(THREE, 4, 7), ProposalOutcome.COMMITTED, THREE, 7, False),
-    (CommittedIsr(THREE, 5, 8), ProposalOutcome.WAITS, TWO, 7, True),
-    (CommittedIsr(THREE, 4, 6), ProposalOutcome.WAITS, TWO, 7, True),
+    (CommittedIsr(THREE, 5, 8), ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
+    (CommittedIsr(THREE, 4, 6), ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
     (ErrorCode.operation_not_attempted, ProposalOutcome.DROPPED, TWO, 7, False),
     (ErrorCode.ineligible_replica, ProposalOutcome.DROPPED, TWO, 7, False),
-    (ErrorCode.unknown_topic_or_partition, ProposalOutcome.WAITS, TWO, 7, True),
-    (ErrorCode.unknown_topic_id, ProposalOutcome.WAITS, TWO, 7, True),
-    (ErrorCode.fenced_leader_epoch, ProposalOutcome.WAITS, TWO, 7, True),
-    (ErrorCode.invalid_update_version, ProposalOutcome.WAITS, TWO, 7, True),
-    (ErrorCode.invalid_request, ProposalOutcome.WAITS, TWO, 7, True),
-    (ErrorCode.new_leader_elected, ProposalOutcome.WAITS, TWO, 7, True),
-    (ErrorCode.request_timed_out, ProposalOutcome.AGAIN, TWO, 7, True),
-    (ErrorCode.not_controller, ProposalOutcome.AGAIN, TWO, 7, True),
-    (ErrorCode.unknown_server_error, ProposalOutcome.AGAIN, TWO, 7, True),
+    (ErrorCode.unknown_topic_or_partition, ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
+    (ErrorCode.unknown_topic_id, ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
+    (ErrorCode.fenced_leader_epoch, ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
+    (ErrorCode.invalid_update_version, ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
+    (ErrorCode.invalid_request, ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
+    (ErrorCode.new_leader_elected, ProposalOutcome.UNKNOWN_RESULT, TWO, 7, True),
+    (ErrorCode.request_timed_out, ProposalOutcome.RETRY, TWO, 7, True),
+    (ErrorCode.not_controller, ProposalOutcome.RETRY, TWO, 7, True),
+    (ErrorCode.unknown_server_error, ProposalOutcome.RETRY, TWO, 7, True),
 ]
 
 
 @pytest.mark.parametrize(("respond", "outcome", "committed", "epoch", "pending"), ROWS)
 def test_an_answer(
-    respond: CommittedIsr | ErrorCode,
+    response: CommittedIsr | ErrorCode,
     outcome: ProposalOutcome,
     committed: frozenset[int],
     epoch: int,
     pending: bool,
 ) -> None:
     known, proposal = _proposing(THREE, TWO)
-    assert known.responded(proposal, respond) is outcome
+    assert known.responded(proposal, response) is outcome
     assert (known.committed, known.partition_epoch) == (committed, epoch)
     assert known.maximal == THREE if pending else known.maximal == committed
     assert (known.proposal is proposal) == pending

@@ -94,8 +94,8 @@ def test_under_min_isr_the_high_watermark_stands_still() -> None:
     assert asked is not None
     with pytest.raises(NotEnoughReplicas):
         stand.leader.check_append()  # it may be let in, and is not yet
-    respond = CommittedIsr(frozenset({1, 2}), 5, 11)
-    assert stand.do(stand.leader.altered(asked.proposal, respond, 0)) == [AdvanceHighWatermark(5)]
+    response = CommittedIsr(frozenset({1, 2}), 5, 11)
+    assert stand.do(stand.leader.altered(asked.proposal, response, 0)) == [AdvanceHighWatermark(5)]
     stand.leader.check_append()
 
 
@@ -190,8 +190,10 @@ def test_who_lags_leaves() -> None:
     assert asked is not None
     assert asked.proposal.isr == {1, 2}
     assert stand.log.high_watermark == 0  # it is in sync until the controller has taken it out
-    respond = CommittedIsr(frozenset({1, 2}), 5, 11)
-    assert stand.do(stand.leader.altered(asked.proposal, respond, 101)) == [AdvanceHighWatermark(6)]
+    response = CommittedIsr(frozenset({1, 2}), 5, 11)
+    assert stand.do(stand.leader.altered(asked.proposal, response, 101)) == [
+        AdvanceHighWatermark(6)
+    ]
 
 
 def test_who_comes_back_with_less_is_not_waited_for() -> None:

@@ -71,27 +71,27 @@ def test_it_is_what_the_log_has(steps: list[str]) -> None:
         else:
             partition.unwatch(stand.told)
         for offset in range(log.log_start_offset - 1, log.end_offset + 1):
-            newest = partition.newest(offset, log.end_offset)
+            newest = partition.newest_batch(offset, log.end_offset)
             assert newest is None or newest == bytes_in(log, offset)
-            assert partition.newest(offset, log.end_offset - 1) is None
+            assert partition.newest_batch(offset, log.end_offset - 1) is None
 
 
 def test_it_is_kept_for_who_waits_alone(stand: Stand) -> None:
     appended(stand)
-    assert stand.partition.newest(0, 1) is None
+    assert stand.partition.newest_batch(0, 1) is None
     stand.partition.watch(stand.told)
-    assert stand.partition.newest(1, 2) is None
-    assert stand.partition.newest(1, 1) is None
+    assert stand.partition.newest_batch(1, 2) is None
+    assert stand.partition.newest_batch(1, 1) is None
     records = appended(stand)
-    assert stand.partition.newest(1, 2) == records
+    assert stand.partition.newest_batch(1, 2) == records
     stand.partition.unwatch(stand.told)
-    assert stand.partition.newest(1, 2) is None
+    assert stand.partition.newest_batch(1, 2) is None
 
 
 def test_a_large_one_is_not_kept(stand: Stand) -> None:
     stand.partition.watch(stand.told)
     appended(stand, NEWEST_BYTES_MAX)
-    assert stand.partition.newest(0, 1) is None
+    assert stand.partition.newest_batch(0, 1) is None
 
 
 def test_it_is_as_the_log_has_it_not_as_it_was_sent(stand: Stand) -> None:
@@ -100,7 +100,7 @@ def test_it_is_as_the_log_has_it_not_as_it_was_sent(stand: Stand) -> None:
     stand.partition.watch(stand.told)
     sent = batch(size=1000, compression=1)
     stand.partition.append(sent, acks=1, now_ms=NOW_MS)
-    newest = stand.partition.newest(0, 1)
+    newest = stand.partition.newest_batch(0, 1)
     assert newest == bytes_in(log, 0)
     assert newest is not None
     assert len(newest) > 1000 > len(sent)
@@ -109,9 +109,9 @@ def test_it_is_as_the_log_has_it_not_as_it_was_sent(stand: Stand) -> None:
 def test_a_log_that_is_offline_has_none(stand: Stand) -> None:
     stand.partition.watch(stand.told)
     appended(stand)
-    assert stand.partition.newest(0, 1) is not None
+    assert stand.partition.newest_batch(0, 1) is not None
     stand.world.log.fail(LogFailed("the disk is gone"))
-    assert stand.partition.newest(0, 1) is None
+    assert stand.partition.newest_batch(0, 1) is None
 
 
 def test_another_at_its_offset_is_not_it(stand: Stand) -> None:
@@ -120,7 +120,7 @@ def test_another_at_its_offset_is_not_it(stand: Stand) -> None:
     appended(stand)
     log.truncate_to(0)
     log.append_as_follower(batch(base_offset=0, size=20))
-    assert stand.partition.newest(0, 1) is None
+    assert stand.partition.newest_batch(0, 1) is None
 
 
 def test_one_that_was_deleted_is_not_read(stand: Stand) -> None:
@@ -128,4 +128,4 @@ def test_one_that_was_deleted_is_not_read(stand: Stand) -> None:
     stand.partition.watch(stand.told)
     appended(stand)
     assert log.advance_log_start(1, "asked to")
-    assert stand.partition.newest(0, 1) is None
+    assert stand.partition.newest_batch(0, 1) is None

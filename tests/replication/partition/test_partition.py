@@ -18,7 +18,7 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownPartition,
 )
-from odradek.replication.partition.high_watermark import PLENTY_BYTES
+from odradek.replication.partition.high_watermark import UNCOUNTED_BYTES
 from odradek.replication.partition.isr_state import CommittedIsr
 from odradek.replication.partition.leader_role import ClusterContext, OnAlterPartitionResponse
 from odradek.replication.partition.leader_state import AlterPartition
@@ -58,7 +58,7 @@ class Stand:
         self.proposed: list[tuple[UUID, int, AlterPartition, OnAlterPartitionResponse]] = []
         self.full: list[tuple[PartitionLog, DiskFull]] = []
         self.isr_changed: list[int | None] = []
-        surroundings = ClusterContext(
+        cluster_context = ClusterContext(
             dict(controller.brokers).get,
             lag_max_ms=100,
             propose=lambda *proposal: self.proposed.append(proposal),
@@ -70,7 +70,7 @@ class Stand:
             topic_id=TOPIC_ID,
             node_id=1,
             image=self.image,
-            surroundings=lambda: surroundings,
+            cluster_context=lambda: cluster_context,
         )
         self.told = Told()
 
@@ -356,7 +356,7 @@ def test_a_follower_sees_what_its_leader_says_is_replicated() -> None:
     partition.replicated(1, len(sent))
     partition.replicated(9, 0)
     assert log.high_watermark == 2
-    assert stand.told.bytes == [PLENTY_BYTES, len(sent)]
+    assert stand.told.bytes == [UNCOUNTED_BYTES, len(sent)]
 
 
 def test_who_changes_its_log_does_not_lead_before_that_is_done() -> None:

@@ -24,26 +24,29 @@ def out_of_order(expected: int) -> OutOfOrderSequence:
 @pytest.mark.parametrize("error", [TOO_FEW, NotLeader("node 2 leads"), DiskFull("no room")])
 def test_what_follows_is_refused_for_the_same_reason(error: KafkaError) -> None:
     refusals = RefusedBatches()
-    assert refusals.told(idempotent(7, 10), error) is error
-    assert refusals.told(idempotent(7, 13), out_of_order(10)) is error
+    assert refusals.error_for_producer(idempotent(7, 10), error) is error
+    assert refusals.error_for_producer(idempotent(7, 13), out_of_order(10)) is error
 
 
 def test_the_requests_that_were_on_their_way_and_no_more() -> None:
     refusals = RefusedBatches()
-    refusals.told(idempotent(7, 10), TOO_FEW)
-    codes = [refusals.told(idempotent(7, 11), out_of_order(10)).code for _ in range(IN_FLIGHT_MAX)]
+    refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
+    codes = [
+        refusals.error_for_producer(idempotent(7, 11), out_of_order(10)).code
+        for _ in range(IN_FLIGHT_MAX)
+    ]
     assert codes == [ErrorCode.not_enough_replicas] * (IN_FLIGHT_MAX - 1) + [
         ErrorCode.out_of_order_sequence_number
     ]
-    refusals.told(idempotent(7, 10), TOO_FEW)
-    assert refusals.told(idempotent(7, 11), out_of_order(10)) is TOO_FEW
+    refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
+    assert refusals.error_for_producer(idempotent(7, 11), out_of_order(10)) is TOO_FEW
 
 
 def test_several_that_are_refused_are_known_by_the_first() -> None:
     refusals = RefusedBatches()
     for sequence in (10, 12, 15):
-        refusals.told(idempotent(7, sequence), TOO_FEW)
-    assert refusals.told(idempotent(7, 16), out_of_order(10)) is TOO_FEW
+        refusals.error_for_producer(idempotent(7, sequence), TOO_FEW)
+    assert refusals.error_for_producer(idempotent(7, 16), out_of_order(10)) is TOO_FEW
 
 
 @pytest.mark.parametrize(
@@ -53,36 +56,38 @@ def test_several_that_are_refused_are_known_by_the_first() -> None:
 )
 def test_who_was_not_refused_is_out_of_order(later: memoryview) -> None:
     refusals = RefusedBatches()
-    refusals.told(idempotent(7, 10), TOO_FEW)
+    refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     error = out_of_order(10)
-    assert refusals.told(later, error) is error
+    assert refusals.error_for_producer(later, error) is error
 
 
 def test_one_that_came_again_excuses_nothing() -> None:
     refusals = RefusedBatches()
-    refusals.told(idempotent(7, 10), TOO_FEW)
+    refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     error = out_of_order(11)
-    assert refusals.told(idempotent(7, 30), error) is error
+    assert refusals.error_for_producer(idempotent(7, 30), error) is error
 
 
 def test_a_new_epoch_is_remembered_by_itself() -> None:
     refusals = RefusedBatches()
-    refusals.told(idempotent(7, 10), TOO_FEW)
-    refusals.told(idempotent(7, 0, producer_epoch=1), TOO_FEW)
+    refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
+    refusals.error_for_producer(idempotent(7, 0, producer_epoch=1), TOO_FEW)
     error = out_of_order(10)
-    assert refusals.told(idempotent(7, 11), error) is error
-    assert refusals.told(idempotent(7, 3, producer_epoch=1), out_of_order(0)) is TOO_FEW
+    assert refusals.error_for_producer(idempotent(7, 11), error) is error
+    assert (
+        refusals.error_for_producer(idempotent(7, 3, producer_epoch=1), out_of_order(0)) is TOO_FEW
+    )
 
 
 @pytest.mark.parametrize("records", [batch(), memoryview(b"nonsense")])
 def test_what_has_no_sequence_is_told_what_it_is(records: memoryview) -> None:
-    assert RefusedBatches().told(records, TOO_FEW) is TOO_FEW
+    assert RefusedBatches().error_for_producer(records, TOO_FEW) is TOO_FEW
 
 
 def test_only_so_many_are_remembered() -> None:
     refusals = RefusedBatches()
     for producer in range(PRODUCERS_MAX + 1):
-        refusals.told(idempotent(producer, 0), TOO_FEW)
-    assert refusals.told(idempotent(1, 1), out_of_order(0)) is TOO_FEW
+        refusals.error_for_producer(idempotent(producer, 0), TOO_FEW)
+    assert refusals.error_for_producer(idempotent(1, 1), out_of_order(0)) is TOO_FEW
     error = out_of_order(0)
-    assert refusals.told(idempotent(0, 1), error) is error
+    assert refusals.error_for_producer(idempotent(0, 1), error) is error

@@ -8,15 +8,15 @@ from uuid import UUID
 import pytest
 
 from odradek.replication.controller.image import LOST, MIGRATING, UNASSIGNED
-from odradek.replication.partition.replica_creation import Creation, decide_creation
+from odradek.replication.partition.replica_creation import ReplicaCreation, decide_replica_creation
 
 HERE, ELSEWHERE = UUID(int=1000), UUID(int=2000)
 NOWHERE = (UNASSIGNED, MIGRATING, LOST)
-ANY = Creation()
+ANY = ReplicaCreation()
 
 
-def decided(assigned: UUID, *, is_new: bool, any_offline: bool, others: bool) -> Creation:
-    return decide_creation(
+def decided(assigned: UUID, *, is_new: bool, any_offline: bool, others: bool) -> ReplicaCreation:
+    return decide_replica_creation(
         assigned, is_new=is_new, live=[HERE], any_offline=any_offline, others_in_sync=others
     )
 
@@ -28,11 +28,11 @@ def decided(assigned: UUID, *, is_new: bool, any_offline: bool, others: bool) ->
 def test_every_case(assigned: UUID, is_new: bool, any_offline: bool, others: bool) -> None:
     found = decided(assigned, is_new=is_new, any_offline=any_offline, others=others)
     if is_new:
-        assert found == (Creation(HERE) if assigned == HERE else ANY)
+        assert found == (ReplicaCreation(HERE) if assigned == HERE else ANY)
     elif any_offline:
         assert found.refusal is not None, "it may be in there"
     elif assigned == HERE:
-        assert found == Creation(HERE)
+        assert found == ReplicaCreation(HERE)
     elif assigned == ELSEWHERE and not others:
         assert found.refusal is not None, "an empty log would be the only one, and lead"
         assert str(ELSEWHERE) in found.refusal

@@ -54,7 +54,7 @@ class Violation(AssertionError):
 
 @value_class
 class Response:
-    question: LeaderQuery
+    query: LeaderQuery
     content: FetchResult | EpochEnd | OffsetResult | ErrorCode
     records: Sequence[Record] = ()
 
@@ -168,31 +168,31 @@ class Node:
             log.records[offset] = world.in_tier(self, offset)
         self.follower.changed(change)
 
-    def hear(self, respond: Response) -> None:
-        question, content, now_ms = respond.question, respond.content, self.world.now_ms
+    def hear(self, response: Response) -> None:
+        query, content, now_ms = response.query, response.content, self.world.now_ms
         follower = self.follower
         if isinstance(content, ErrorCode):
-            follower.failed(question, content, now_ms)
-        elif isinstance(question, Fetch) and isinstance(content, FetchResult):
-            take = follower.fetched(question, content)
-            if take is not None:
-                self.take(take, respond.records)
-        elif isinstance(question, QueryEpochEnd) and isinstance(content, EpochEnd):
-            follower.epoch_ended(question, content)
-        elif isinstance(question, QueryOffset) and isinstance(content, OffsetResult):
-            follower.located(question, content, now_ms)
+            follower.failed(query, content, now_ms)
+        elif isinstance(query, Fetch) and isinstance(content, FetchResult):
+            append = follower.fetched(query, content)
+            if append is not None:
+                self.append(append, response.records)
+        elif isinstance(query, QueryEpochEnd) and isinstance(content, EpochEnd):
+            follower.epoch_end_received(query, content)
+        elif isinstance(query, QueryOffset) and isinstance(content, OffsetResult):
+            follower.offset_received(query, content, now_ms)
 
-    def take(self, take: AppendFetched, records: Sequence[Record]) -> None:
-        if take.offset != self.log.end_offset:
-            raise Violation(f"{self.id} takes {take.offset} at its end {self.log.end_offset}")
-        kept = [record for record in records if record[0] <= take.leader_epoch]
+    def append(self, append: AppendFetched, records: Sequence[Record]) -> None:
+        if append.offset != self.log.end_offset:
+            raise Violation(f"{self.id} takes {append.offset} at its end {self.log.end_offset}")
+        kept = [record for record in records if record[0] <= append.leader_epoch]
         self.log.append(*kept)
-        high_watermark, start = self.follower.limits(take)
+        high_watermark, start = self.follower.limits(append)
         self.log.high_watermark = max(self.log.high_watermark, high_watermark)
         self.log.trim(start)
         if kept:
             self.world.tell(f"{self.id} takes {' '.join(f'{said}{epoch}' for epoch, said in kept)}")
-        self.follower.appended(take)
+        self.follower.appended(append)
         self.world.check_committed(self)
 
     def give_up(self) -> None:
@@ -202,22 +202,22 @@ class Node:
 
     # Leading
 
-    def respond(self, question: LeaderQuery, follower: int, broker_epoch: int) -> Response:
+    def respond(self, query: LeaderQuery, follower: int, broker_epoch: int) -> Response:
         leader = self.leader
         if leader is None:
-            return Response(question, ErrorCode.not_leader_or_follower)
-        if question.leader_epoch < leader.leader_epoch:
-            return Response(question, ErrorCode.fenced_leader_epoch)
-        if question.leader_epoch > leader.leader_epoch:
-            return Response(question, ErrorCode.unknown_leader_epoch)
-        if isinstance(question, QueryEpochEnd):
-            return Response(question, self.log.epochs.end_offset_for(question.epoch))
-        if isinstance(question, QueryOffset):
-            return Response(question, self.locate(question.timestamp))
+            return Response(query, ErrorCode.not_leader_or_follower)
+        if query.leader_epoch < leader.leader_epoch:
+            return Response(query, ErrorCode.fenced_leader_epoch)
+        if query.leader_epoch > leader.leader_epoch:
+            return Response(query, ErrorCode.unknown_leader_epoch)
+        if isinstance(query, QueryEpochEnd):
+            return Response(query, self.log.epochs.end_offset_for(query.epoch))
+        if isinstance(query, QueryOffset):
+            return Response(query, self.locate(query.timestamp))
         try:
-            return self.respond_fetch(leader, question, follower, broker_epoch)
+            return self.respond_fetch(leader, query, follower, broker_epoch)
         except KafkaError as error:
-            return Response(question, error.code)
+            return Response(query, error.code)
 
     def locate(self, timestamp: int) -> OffsetResult:
         log = self.log
@@ -230,34 +230,34 @@ class Node:
         return OffsetResult(offset, NO_EPOCH if epoch is None else epoch)
 
     def respond_fetch(
-        self, leader: LeaderState, question: Fetch, follower: int, broker_epoch: int
+        self, leader: LeaderState, query: Fetch, follower: int, broker_epoch: int
     ) -> Response:
         leader.check_fetch(follower, broker_epoch)
         log = self.log
         diverging = find_divergence(
             log.epochs,
             start_offset=log.start_offset,
-            fetch_offset=question.offset,
-            last_fetched_epoch=question.last_fetched_epoch,
+            fetch_offset=query.offset,
+            last_fetched_epoch=query.last_fetched_epoch,
         )
         told = FetchResult(log.high_watermark, log.start_offset, diverging)
         if diverging is not None:
-            return Response(question, told)
-        if not log.start_offset <= question.offset <= log.end_offset:
-            raise OffsetOutOfRange(f"{question.offset}")
-        if question.offset < log.local_start:
-            raise InRemoteTier(f"{question.offset}")
-        records = log.read(question.offset, RECORDS_MAX)
+            return Response(query, told)
+        if not log.start_offset <= query.offset <= log.end_offset:
+            raise OffsetOutOfRange(f"{query.offset}")
+        if query.offset < log.local_start:
+            raise InRemoteTier(f"{query.offset}")
+        records = log.read(query.offset, RECORDS_MAX)
         self.do(
             leader.fetched(
                 follower,
-                offset=question.offset,
-                start_offset=question.start_offset,
+                offset=query.offset,
+                start_offset=query.start_offset,
                 broker_epoch=broker_epoch,
                 now_ms=self.world.now_ms,
             )
         )
-        return Response(question, told, records)
+        return Response(query, told, records)
 
 
 class World:
@@ -311,14 +311,14 @@ class World:
             if node.leader is not None:
                 node.do(node.leader.altered(content.asked.proposal, content.content, self.now_ms))
         elif not isinstance(content, AlterPartition):
-            respond = node.respond(content, message.sender, message.sender_epoch)
-            if isinstance(respond.content, ErrorCode):
-                self.tell(f"{node.id} -> {message.sender} {respond.content.name.upper()}")
-            reply = Message(node.id, node.epoch, message.sender, message.sender_epoch, respond)
+            response = node.respond(content, message.sender, message.sender_epoch)
+            if isinstance(response.content, ErrorCode):
+                self.tell(f"{node.id} -> {message.sender} {response.content.name.upper()}")
+            reply = Message(node.id, node.epoch, message.sender, message.sender_epoch, response)
             self.sent.append(reply)
 
-    def _hear(self, node: Node, respond: Response) -> None:
-        content = respond.content
+    def _hear(self, node: Node, response: Response) -> None:
+        content = response.content
         if isinstance(content, EpochEnd):
             self.tell(f"{node.id} is told that epoch {content.epoch} ends at {content.end_offset}")
         elif isinstance(content, OffsetResult):
@@ -326,7 +326,7 @@ class World:
         elif isinstance(content, FetchResult) and content.diverging is not None:
             end = content.diverging
             self.tell(f"{node.id} is told that epoch {end.epoch} ends at {end.end_offset}")
-        node.hear(respond)
+        node.hear(response)
 
     def _alter(self, message: Message, asked: AlterPartition) -> None:
         content = self.controller.alter(message.sender, asked)
@@ -344,15 +344,15 @@ class World:
         asked = message.content
         assert isinstance(asked, AlterPartition)
         self.sent.remove(message)
-        respond = AlterResponse(asked, ErrorCode.not_controller)
+        response = AlterResponse(asked, ErrorCode.not_controller)
         self.tell(f"controller -> {message.sender} {ErrorCode.not_controller.name}")
-        self.sent.append(Message(CONTROLLER, 1, message.sender, message.sender_epoch, respond))
+        self.sent.append(Message(CONTROLLER, 1, message.sender, message.sender_epoch, response))
 
     def time_out(self, node: int, life: int, asked: object) -> None:
         """An AlterPartition or its answer was lost: its sender knows as much."""
         assert isinstance(asked, AlterPartition)
-        respond = AlterResponse(asked, ErrorCode.request_timed_out)
-        self.sent.append(Message(CONTROLLER, 1, node, life, respond))
+        response = AlterResponse(asked, ErrorCode.request_timed_out)
+        self.sent.append(Message(CONTROLLER, 1, node, life, response))
 
     # What happens to nodes
 
@@ -456,13 +456,13 @@ class World:
         return " ".join(parts) + f" up to {log.high_watermark}"
 
 
-def _asks(question: LeaderQuery) -> str:
-    if isinstance(question, Fetch):
-        return f"fetches {question.offset} after epoch {question.last_fetched_epoch}"
-    if isinstance(question, QueryEpochEnd):
-        return f"where does epoch {question.epoch} end?"
+def _asks(query: LeaderQuery) -> str:
+    if isinstance(query, Fetch):
+        return f"fetches {query.offset} after epoch {query.last_fetched_epoch}"
+    if isinstance(query, QueryEpochEnd):
+        return f"where does epoch {query.epoch} end?"
     return {
         LATEST: "where does your log end?",
         EARLIEST: "where does it start?",
         EARLIEST_LOCAL: "where does your disk start?",
-    }[question.timestamp]
+    }[query.timestamp]
