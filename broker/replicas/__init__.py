@@ -1,1 +1,1 @@
-"""The replicas of this node: their logs, their roles, and what the broker reports of them to the controller."""
+"""Replicas of this node: partition table, ISR changes, log directory reports (`ReplicaManager`)."""

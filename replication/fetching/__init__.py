@@ -1,1 +1,1 @@
-"""What a node fetches from the brokers that lead its followed partitions."""
+"""Fetchers that replicate partitions from their leaders (`ReplicaFetcherManager`)."""

@@ -1,1 +1,1 @@
-"""One partition as a broker holds it: its role, its in-sync replicas, its high watermark."""
+"""Replica of a partition: leader and follower state, in-sync replicas, high watermark, truncation."""

@@ -1,14 +1,17 @@
-"""A partition that this node follows: its `FollowerState` at work on the log.
+"""Follower role of a partition: applies the decisions of `FollowerState` to the log.
 
-The fetcher of the leader's broker (`replication/fetching`) asks what is wanted and brings what came of
-it; here it is done. What changes the log at its end, or is quick, happens on the loop, in the same step
-as the decision. What cuts it (`apply_change`) waits for a task, the tier and the log's turn first, and this node may
-lead by then: whether the decision still stands is asked when it begins, in the same step. From then on it is
-in a thread, and the partition changes its role to nothing that appends (`Partition.begin_change`).
+The fetcher of the leader's broker (`replication/fetching`) sends the requests that `next_action`
+returns and passes the responses in. Appends and other fast changes run on the event loop, in the
+same step as the decision.
 
-An answer may hold ten thousand batches. They are appended in pieces, with turns of others in between:
-what is left answers the follower's next question, which it fits if the log still ends where it begins
-and the leader's epoch is still the same, and is dropped otherwise.
+Truncation and flushing (`apply_change`) first wait for a task, for the remote tier and for the
+log's maintenance lock. This node may become the leader meanwhile, so `_begin` checks on the loop
+that no newer `follow` or `stop` has superseded the change. From then on the change runs in a
+thread, and the partition defers any role that would append (`Partition.begin_change`).
+
+A Fetch response may hold ten thousand batches. They are appended in chunks, and other tasks run
+between the chunks. The remaining records serve the follower's next Fetch if the log still ends
+where they begin and the leader epoch is unchanged; otherwise they are dropped.
 """
 
 from __future__ import annotations
@@ -46,12 +49,12 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.tiered.errors import RemoteNotReady
 
-log = logging.getLogger("odradek.following")
+log = logging.getLogger("odradek.fetching")
 
 FIRST_BACK_OFF_MS = 20
 CHUNK_BYTES = 256 << 10
 CHUNK_BATCHES = 100
-"""What is appended between two turns of others: half a millisecond or so."""
+"""Limits of one chunk of a response, which takes about half a millisecond to append."""
 
 _OFFSET_AND_LENGTH = Struct(">qi")
 _LAST_OFFSET_DELTA = Struct(">i")
@@ -59,8 +62,11 @@ _LAST_OFFSET_DELTA_AT = 23
 
 
 class LogChanger(Protocol):
-    """Changes of a log that take long, each beside no other of the same log: `LogManager`. `begin` is
-    called on the loop when its turn has come; what it raises is raised, and nothing is changed."""
+    """Slow changes of a log, one at a time for each log: the interface of `LogManager`.
+
+    `begin` is called on the loop once the log's maintenance lock is held. If it raises, nothing is
+    changed and the exception propagates.
+    """
 
     async def truncate(
         self, partition_log: PartitionLog, offset: int, *, begin: Callable[[], None]
@@ -71,23 +77,26 @@ class LogChanger(Protocol):
     ) -> None: ...
 
     async def flush(self, partition_log: PartitionLog, up_to: int) -> None:
-        """Which may run beside appends, and needs no turn."""
+        """Make everything below offset `up_to` durable. Needs no lock; appends may run meanwhile."""
         ...
 
 
 class RemoteTier(Protocol):
-    """Where the leader's log is that it does not have on its own disks any more (KIP-405)."""
+    """Access to the part of the leader's log that only the remote tier has (KIP-405)."""
 
     async def beginning(
         self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
     ) -> EmptyLogStart:
-        """How a log begins that goes on where the tier ends; see `BuildRemoteLogAuxState`. Nothing is done to
-        the log. KafkaError: it is tried again after a while."""
+        """Return where the empty log starts after the last remote segment; see
+        `BuildRemoteLogAuxState`.
+
+        Changes nothing in the log. Raises KafkaError; the follower retries later.
+        """
         ...
 
 
 class NoRemoteTier:
-    """Nothing can be read from a tier here: the follower starts where the leader's disks do."""
+    """Tier of a node without remote storage: followers start at the leader's local log start."""
 
     async def beginning(
         self, partition_log: PartitionLog, change: BuildRemoteLogAuxState
@@ -96,7 +105,7 @@ class NoRemoteTier:
 
 
 class FollowerLogView:
-    """The log as its follower knows it."""
+    """A `PartitionLog` as a `FollowerLog`."""
 
     def __init__(self, partition_log: PartitionLog) -> None:
         self._log = partition_log
@@ -123,22 +132,22 @@ class FollowerLogView:
 
 
 class _Superseded(Exception):
-    """There was another leader, or none, since the change was decided."""
+    """The leader or its epoch changed after the change was decided."""
 
 
 @value_class
 class _RemainingResponse:
-    """What is left of an answer."""
+    """Records of a Fetch response that are not appended yet."""
 
     leader_epoch: int
     offset: int
-    """The first that it holds."""
+    """Offset of the first remaining record."""
     response: FetchResult
     records: memoryview
 
 
 class FollowerRole:
-    """See the module. All but `apply_change` is synchronous, on the loop."""
+    """Role of a replica that follows a leader. All methods except `apply_change` are synchronous."""
 
     def __init__(
         self,
@@ -150,7 +159,7 @@ class FollowerRole:
         back_off_ms: int,
         on_role: Callable[[Partition], None],
     ) -> None:
-        """`on_role` hears of a role that was put off until a change of the log was done."""
+        """`on_role` is called with the partition when a deferred role takes effect after a change."""
         self.partition = partition
         self.state = FollowerState(
             FollowerLogView(partition.log),
@@ -158,17 +167,17 @@ class FollowerRole:
             first_back_off_ms=FIRST_BACK_OFF_MS,
         )
         self.is_behind = True
-        """Whether the leader has records that are replicated and not here, as far as is known."""
+        """Whether the leader's high watermark is past this log's end, as of the last response."""
         self._logs = logs
         self._tier = tier
         self._clock = clock
         self._on_role = on_role
         self._remaining: _RemainingResponse | None = None
         self._has_begun = False
-        """Whether the log is being changed."""
+        """Whether a change of the log is running in a thread."""
 
     def __repr__(self) -> str:
-        return f"<Following {self.partition.topic}-{self.partition.index} {self.state.state}>"
+        return f"<FollowerRole {self.partition.topic}-{self.partition.index} {self.state.state}>"
 
     @property
     def leader_epoch(self) -> int:
@@ -179,27 +188,27 @@ class FollowerRole:
         return self.state.due_ms
 
     def follow(self, leader_epoch: int) -> None:
-        """There is a leader of this epoch, on another broker."""
+        """Follow the leader of this epoch, which is on another broker."""
         if leader_epoch > self.leader_epoch:
             self.is_behind = True
         self.state.follow(leader_epoch)
 
     def stop(self) -> None:
-        """There is no leader, or it is this node, or the replica is gone."""
+        """Stop: there is no leader, this node is the leader, or the replica was removed."""
         self.state.stop()
         self._remaining = None
 
-    # Asking
+    # Requests
 
     def next_action(self) -> FollowerAction | None:
-        """As `FollowerState.next_action`; no log is asked that is offline."""
+        """Return `FollowerState.next_action`; stops if the log is offline."""
         if self.partition.log.failure is not None:
             self.stop()
             return None
         return self.state.next_action(self._now_ms())
 
     def has_remaining(self, query: Fetch) -> bool:
-        """Whether the rest of an earlier answer answers this; `append_remaining` then."""
+        """Whether remaining records serve this fetch; the caller then calls `append_remaining`."""
         rest, self._remaining = self._remaining, None
         if rest is None or (rest.leader_epoch, rest.offset) != (
             query.leader_epoch,
@@ -209,44 +218,50 @@ class FollowerRole:
         self._remaining = rest
         return True
 
-    # Answers
+    # Responses
 
     def fetched(self, query: Fetch, response: FetchResult, records: memoryview) -> int:
-        """Take the records, or the first of them; how many bytes. The follower wants something else
-        then, or the same again later."""
+        """Append the records, or the first chunk of them, and return how many bytes.
+
+        After 0 the follower needs another request, or the same one after a delay.
+        """
         append = self.state.fetched(query, response)
         if append is None:
             return 0
         try:
             return self._append(append, response, records)
         except KafkaError as error:
-            log.warning("%r cannot take offset %d: %s", self.partition, append.offset, error)
+            log.warning(
+                "%r cannot append fetched records at offset %d: %s",
+                self.partition,
+                append.offset,
+                error,
+            )
             self.state.failed(append, _code_of(error), self._now_ms())
-        except Exception:  # ours, and this partition's alone
-            log.exception("%r is not followed any more", self.partition)
+        except Exception:  # a bug: only this partition stops fetching
+            log.exception("%r stopped following because of an unexpected error", self.partition)
             self.stop()
         return 0
 
     def append_remaining(self, query: Fetch) -> int:
-        """`has_remaining` said so."""
+        """Append the next chunk; only after `has_remaining` returned True."""
         rest, self._remaining = self._remaining, None
         assert rest is not None
         return self.fetched(query, rest.response, rest.records)
 
     def epoch_end_received(self, query: QueryEpochEnd, response: EpochEnd) -> None:
-        """Where an epoch ended on the leader."""
+        """Handle the leader's OffsetForLeaderEpoch result."""
         self.state.epoch_end_received(query, response)
 
     def offset_received(self, query: QueryOffset, response: OffsetResult) -> None:
-        """Where the leader's log begins or ends."""
+        """Handle the leader's ListOffsets result."""
         self.state.offset_received(query, response, self._now_ms())
 
     def failed_on_leader(self, query: FollowerAction, code: ErrorCode) -> None:
-        """The leader answered with an error, or nobody did."""
+        """Handle an error of the leader, or a lost connection to it."""
         if code is ErrorCode.kafka_storage_error:
-            code = (
-                ErrorCode.unknown_server_error
-            )  # the leader's disk: it may get another, or a leader
+            # The leader's disk failed, not this one: the leader or its log directory may change.
+            code = ErrorCode.unknown_server_error
         self.state.failed(query, code, self._now_ms())
 
     def _append(self, append: AppendFetched, response: FetchResult, records: memoryview) -> int:
@@ -267,12 +282,12 @@ class FollowerRole:
             return 0
         high_watermark, start = self.state.limits(append)
         self.partition.replicated(high_watermark, size_bytes)
-        partition_log.advance_log_start(start, "the leader's log does")
+        partition_log.advance_log_start(start, "the leader's log start offset")
         self.state.appended(append)
         end = partition_log.end_offset
         self.is_behind = response.high_watermark > end
         if last_offset >= 0 and appended.last_offset == last_offset:
-            # And not fewer: they may be of a later epoch.
+            # If fewer were appended, the rest belongs to a later leader epoch.
             self._remaining = _RemainingResponse(
                 append.leader_epoch, end, response, records[size_bytes:]
             )
@@ -281,23 +296,24 @@ class FollowerRole:
     # Changes of the log
 
     async def apply_change(self, change: LogChange) -> None:
-        """Do it, unless it is outlived by then, and go on; what goes wrong is this partition's affair."""
+        """Apply the change unless it is superseded, and report the result to the follower state.
+
+        An unexpected error takes only this partition offline.
+        """
         beginning: EmptyLogStart | None = None
         if isinstance(change, BuildRemoteLogAuxState):
             beginning = await self._read_tier(change)
             if beginning is None:
                 return
         try:
-            await self._pending_change(change, beginning)
+            await self._run_change(change, beginning)
         except _Superseded:
-            log.info("%r stays as it is: another leader wanted it changed", self.partition)
+            log.info("%r: the change was superseded by a new leader epoch", self.partition)
             self.state.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
         except KafkaError as error:
             self._failed(change, error)
-        except (
-            Exception
-        ) as error:  # ours, and this partition's alone: nobody knows what its log is now
-            log.exception("%r is offline, by an error of its own", self.partition)
+        except Exception as error:  # a bug: the log's state is unknown
+            log.exception("%r is offline because of an unexpected error", self.partition)
             self.partition.log.take_offline_alone(error)
             self.state.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
         else:
@@ -309,46 +325,58 @@ class FollowerRole:
                     self._on_role(self.partition)
 
     def _begin(self, change: LogChange) -> None:
-        """From here on this node does not become the leader."""
+        """Start the change. Until it ends, this node does not become the leader."""
         if self.state.is_superseded(change):
             raise _Superseded
         self.partition.begin_change()
         self._has_begun = True
 
     async def _read_tier(self, change: BuildRemoteLogAuxState) -> EmptyLogStart | None:
-        """What the tier knows, however long it takes: this node may become the leader meanwhile. None:
-        it failed; the follower knows."""
+        """Return where the log starts after the remote segments; None after a failure.
+
+        Reading may take long, and this node may become the leader meanwhile.
+        """
         try:
             return await self._tier.beginning(self.partition.log, change)
         except KafkaError as error:
             self._failed(change, error)
-        except Exception:  # ours; the log is as it was
-            log.exception("%r: its tier could not be read", self.partition)
+        except Exception:  # a bug; the log is unchanged
+            log.exception(
+                "%r: reading the remote tier failed because of an unexpected error", self.partition
+            )
             self.state.failed(change, ErrorCode.unknown_server_error, self._now_ms())
         return None
 
     def _failed(self, change: LogChange, error: KafkaError) -> None:
-        passes_by_itself = isinstance(error, RemoteNotReady)
-        level = logging.INFO if passes_by_itself else logging.WARNING
-        log.log(level, "%r could not be changed: %s", self.partition, error)
+        is_temporary = isinstance(error, RemoteNotReady)
+        level = logging.INFO if is_temporary else logging.WARNING
+        log.log(level, "%r: the log could not be changed: %s", self.partition, error)
         self.state.failed(change, _code_of(error), self._now_ms())
 
-    async def _pending_change(self, change: LogChange, beginning: EmptyLogStart | None) -> None:
+    async def _run_change(self, change: LogChange, beginning: EmptyLogStart | None) -> None:
         partition_log, begin = self.partition.log, partial(self._begin, change)
         if isinstance(change, FlushTo):
             await self._logs.flush(partition_log, change.offset)
         elif isinstance(change, TruncateTo):
             if change.offset < partition_log.end_offset:
-                log.info("%r is cut at %d, where its leader's parts", self.partition, change.offset)
+                log.info(
+                    "Truncating %r to offset %d, where it diverges from the leader",
+                    self.partition,
+                    change.offset,
+                )
             await self._logs.truncate(partition_log, change.offset, begin=begin)
         elif isinstance(change, TruncateFullyAndStartAt):
-            log.info("%r starts anew at %d", self.partition, change.offset)
+            log.info("Truncating %r fully and starting at offset %d", self.partition, change.offset)
             await self._logs.truncate_fully(
                 partition_log, EmptyLogStart.at(change.offset), begin=begin
             )
         else:
             assert beginning is not None
-            log.info("%r goes on at %d, behind its tier", self.partition, beginning.offset)
+            log.info(
+                "Truncating %r fully and starting at offset %d, after the remote log segments",
+                self.partition,
+                beginning.offset,
+            )
             await self._logs.truncate_fully(partition_log, beginning, begin=begin)
 
     def _now_ms(self) -> int:
@@ -356,15 +384,19 @@ class FollowerRole:
 
 
 def _code_of(error: KafkaError) -> ErrorCode:
-    """What the follower makes of an error of its own: only a log that failed is past helping."""
+    """Error code of a local failure: only a failed log stops the follower."""
     if error.code is ErrorCode.kafka_storage_error and not isinstance(error, LogFailed):
         return ErrorCode.unknown_server_error
     return error.code
 
 
 def first_chunk(records: memoryview) -> tuple[int, int]:
-    """The size of the first so many whole batches, and their last offset; all, and -1, if there is
-    nothing to be left for later."""
+    """Return the size in bytes and the last offset of the first whole batches, up to the chunk
+    limits.
+
+    Returns the whole size and -1 if everything fits in one chunk, or the next batch is incomplete
+    or corrupt.
+    """
     size = len(records)
     position = last = count = 0
     while position < CHUNK_BYTES and count < CHUNK_BATCHES:
@@ -373,10 +405,7 @@ def first_chunk(records: memoryview) -> tuple[int, int]:
         length: int = _OFFSET_AND_LENGTH.unpack_from(records, position)[1]
         after = position + LOG_OVERHEAD + length
         if length <= 0 or after >= size:
-            return (
-                size,
-                -1,
-            )  # the last; if it is cut short, or garbage, whoever appends it looks closer
+            return size, -1  # the last batch; the append checks whether it is complete
         position, last, count = after, position, count + 1
     (base_offset, _) = _OFFSET_AND_LENGTH.unpack_from(records, last)
     (delta,) = _LAST_OFFSET_DELTA.unpack_from(records, last + _LAST_OFFSET_DELTA_AT)

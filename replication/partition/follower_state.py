@@ -1,39 +1,40 @@
-"""A partition's follower, as a state machine without I/O: what it asks its leader, and what it does.
+"""State machine of a partition's follower, without I/O: its next request or log change.
 
-It wants one thing at a time: `next_action` is the question to put to the leader (a driver puts those of many
-followers into one request), or the change of its log that is to be made, or nothing. What came of it
-goes in, and whatever comes for something that is not wanted any more is ignored: a new leader, or a
-truncation, makes all that was asked before worth nothing.
+The follower has one pending action at a time. `next_action` returns a request for the leader (the
+fetcher puts the requests of many followers into one), a change of its log, or None. The result is
+passed in. A result for an action that is no longer pending is ignored: a new leader epoch or a
+truncation invalidates all earlier requests.
 
-| state | wants | and then |
+| state | next action | then |
 |---|---|---|
-| FETCHING | Fetch (what flush.messages wants flushed first) | takes the records, or truncates where the logs part |
-| | | records from below the end of an empty log: starts anew there, takes them |
+| FETCHING | Fetch (after the flush that flush.messages requires) | appends the records, or truncates if the logs diverge |
+| | | records from below the end of an empty log: truncates fully, starts there, appends them |
 | | | OFFSET_OUT_OF_RANGE: LOCATING_END |
 | | | OFFSET_MOVED_TO_TIERED_STORAGE: LOCATING_TIER |
-| TRUNCATING | OffsetForLeaderEpoch | truncates, until no more is to be asked: FETCHING |
-| LOCATING_END | ListOffsets: latest | below our end: truncates to it, FETCHING |
+| TRUNCATING | OffsetForLeaderEpoch | truncates, until no other epoch has to be compared: FETCHING |
+| LOCATING_END | ListOffsets: latest | below the local end: truncates to it, FETCHING |
 | | | else LOCATING_START |
-| LOCATING_START | ListOffsets: earliest | past our end: starts anew there; FETCHING |
-| LOCATING_TIER | ListOffsets: earliest | notes it; LOCATING_LOCAL |
+| LOCATING_START | ListOffsets: earliest | past the local end: truncates fully, starts there; FETCHING |
+| LOCATING_TIER | ListOffsets: earliest | keeps it; LOCATING_LOCAL |
 | LOCATING_LOCAL | ListOffsets: earliest local (-4) | LOCATING_EPOCH |
-| | | nothing is in the tier any more: starts anew there; FETCHING |
+| | | no remote segment is left: truncates fully, starts there; FETCHING |
 | LOCATING_EPOCH | OffsetForLeaderEpoch: the epoch before | BUILDING_REMOTE_AUX |
-| BUILDING_REMOTE_AUX | the tier's state built (KIP-405) | FETCHING |
-| STOPPED | nothing, until there is a newer leader epoch | |
+| BUILDING_REMOTE_AUX | builds the auxiliary state (KIP-405) | FETCHING |
+| STOPPED | none, until there is a newer leader epoch | |
 
-TRUNCATING comes first only if the leader's Fetch tells no diverging epochs (before version 12). A log
-without epochs has nothing to compare: what is past its high watermark goes, then it fetches.
+TRUNCATING comes first only if the leader's Fetch returns no diverging epochs (before version 12). A
+log without leader epochs has nothing to compare: it is truncated to its high watermark, then it
+fetches.
 
-An error delays (`due_ms`), the next one in a row for twice as long, and leaves the state as it is,
-except that whoever was locating something fetches again, as what was located may be true no more. (A
-leader that has not heard of its election yet is asked again soon.) Two errors stop: FENCED_LEADER_EPOCH, for this
-node is behind and only a new image ends that, and KAFKA_STORAGE_ERROR, for a log that failed does not
-follow.
+An error delays the next action (`due_ms`), each further error in a row for twice as long, and keeps
+the state. Only the LOCATING and BUILDING states return to FETCHING, because their offsets may have
+changed. (The first delay is short: the leader may not have replayed its election yet.) Two errors
+stop the follower: FENCED_LEADER_EPOCH, because this node's metadata is behind and only a newer
+image helps, and KAFKA_STORAGE_ERROR, because a failed log cannot be appended to.
 
-Invariants: nothing is appended but at the log's end, by an answer to a question that was asked in this
-leader epoch from just there; the high watermark and the log's start are taken from the leader only along
-with an answer that did not part, and never past the own end.
+Invariants: records are appended only at the log's end, from the response to a Fetch of this leader
+epoch at that offset. The high watermark and the log start offset are taken only from a Fetch
+response without a diverging epoch, and never exceed the local log end offset.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ from odradek.storage.log.epochs import NO_EPOCH, EpochEnd
 class ReplicaFetchState(enum.Enum):
     FETCHING = "fetching"
     TRUNCATING = "truncating"
-    LOCATING_END = "locating the leader's end"
-    LOCATING_START = "locating the leader's start"
-    LOCATING_TIER = "locating the leader's start in its tier"
-    LOCATING_LOCAL = "locating the leader's local start"
-    LOCATING_EPOCH = "locating the epoch before the leader's local start"
-    BUILDING_REMOTE_AUX = "building the tier's state"
+    LOCATING_END = "locating the leader's log end offset"
+    LOCATING_START = "locating the leader's log start offset"
+    LOCATING_TIER = "locating the leader's remote log start offset"
+    LOCATING_LOCAL = "locating the leader's local log start offset"
+    LOCATING_EPOCH = "locating the epoch before the leader's local log start offset"
+    BUILDING_REMOTE_AUX = "building the remote log auxiliary state"
     STOPPED = "stopped"
 
 
@@ -69,7 +70,7 @@ class FollowerLog(Protocol):
 
     @property
     def counted_end(self) -> int:
-        """Less than the end while what is past it has to be on the disk first."""
+        """Log end offset, or the recovery point while flush.messages requires a flush first."""
         ...
 
     @property
@@ -79,13 +80,16 @@ class FollowerLog(Protocol):
     def epochs(self) -> Epochs: ...
 
 
-# What it asks
+# Requests to the leader
 
 
 @value_class
 class Fetch:
-    """From the log's end; `last_fetched_epoch` is that of the record before, -1 if there is none, or
-    if the leader does not compare."""
+    """Fetch from the log end offset.
+
+    `last_fetched_epoch` is the epoch of the record before; -1 if there is none, or if the leader
+    does not compare epochs.
+    """
 
     leader_epoch: int
     offset: int
@@ -95,7 +99,7 @@ class Fetch:
 
 @value_class
 class QueryEpochEnd:
-    """OffsetForLeaderEpoch: where does `epoch` end?"""
+    """OffsetForLeaderEpoch request: the end offset of `epoch` on the leader."""
 
     leader_epoch: int
     epoch: int
@@ -103,7 +107,7 @@ class QueryEpochEnd:
 
 @value_class
 class QueryOffset:
-    """ListOffsets by one of the special timestamps below."""
+    """ListOffsets request with one of the special timestamps below."""
 
     leader_epoch: int
     timestamp: int
@@ -111,7 +115,7 @@ class QueryOffset:
 
 LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
 
-# What it does to its log; `FollowerState.changed` wants to hear when it is done
+# Changes of the log; the result goes to `FollowerState.changed` or `failed`
 
 
 @value_class
@@ -121,17 +125,21 @@ class TruncateTo:
 
 @value_class
 class TruncateFullyAndStartAt:
-    """Delete everything; the log is empty at `offset` and starts there."""
+    """Delete all records; the log is empty and starts at `offset`."""
 
     offset: int
 
 
 @value_class
 class BuildRemoteLogAuxState:
-    """What lies below `local_start_offset`, the first that the leader has on its disks, is in the tier:
-    take the history of leaders and the producers' state from there, and start the log anew where the
-    tier's segment with the record before it ends, with `start_offset` as its start. That record is of
-    the leader's `epoch` (T-42)."""
+    """Build the auxiliary state from the remote tier, and start the log after the remote segments
+    (T-42).
+
+    The records below `local_start_offset`, the leader's local log start offset, are only in the
+    remote tier. The leader epochs and the producer state come from the remote segment that has the
+    record before that offset, which is of leader epoch `epoch`. The log starts empty at the end of
+    that segment, with `start_offset` as its log start offset.
+    """
 
     leader_epoch: int
     local_start_offset: int
@@ -141,17 +149,22 @@ class BuildRemoteLogAuxState:
 
 @value_class
 class FlushTo:
-    """Make all below `offset` durable: flush.messages wants that before the leader is told, by the next Fetch,
-    that it is here."""
+    """Flush everything below `offset`: flush.messages requires it before the next Fetch.
+
+    That Fetch reports to the leader that this replica has the records.
+    """
 
     offset: int
 
 
 @value_class
 class AppendFetched:
-    """Append the records of the Fetch answer (but those of an epoch later than `leader_epoch`:
-    KAFKA-18723), then advance high watermark and log start as far as `FollowerState.limits` says; then
-    `FollowerState.appended`, or `failed`."""
+    """Append the records of the Fetch response, then advance the high watermark and the log start
+    offset.
+
+    Records of an epoch later than `leader_epoch` are left out (KAFKA-18723). `FollowerState.limits`
+    returns the two offsets; call `FollowerState.appended` or `failed` afterwards.
+    """
 
     leader_epoch: int
     offset: int
@@ -159,12 +172,12 @@ class AppendFetched:
     start_offset: int
 
 
-# What it is told
+# Results of requests
 
 
 @value_class
 class FetchResult:
-    """A Fetch answer without its records."""
+    """Fetch response of one partition, without its records."""
 
     high_watermark: int
     start_offset: int
@@ -173,7 +186,7 @@ class FetchResult:
 
 @value_class
 class OffsetResult:
-    """ListOffsets' answer."""
+    """ListOffsets response of one partition."""
 
     offset: int
     epoch: int = NO_EPOCH
@@ -196,13 +209,16 @@ _STOPPING_ERRORS = frozenset({ErrorCode.kafka_storage_error, ErrorCode.fenced_le
 
 
 class FollowerState:
-    """See the module. Times are monotonic, in ms."""
+    """Follower of one partition. Times are monotonic, in ms."""
 
     def __init__(
         self, log: FollowerLog, *, back_off_ms: int, first_back_off_ms: int | None = None
     ) -> None:
-        """The delay after an error is `first_back_off_ms` at first, `back_off_ms` at most, and always
-        if no other is given."""
+        """Start in STOPPED.
+
+        The delay after errors doubles from `first_back_off_ms` to `back_off_ms`; it is always
+        `back_off_ms` if there is no first one.
+        """
         self._log = log
         self._back_off_ms = back_off_ms
         self._first_back_off_ms = min(
@@ -212,22 +228,22 @@ class FollowerState:
         self.leader_epoch = NO_EPOCH
         self.state = ReplicaFetchState.STOPPED
         self.due_ms = 0
-        """Nothing is wanted before."""
+        """Earliest time of the next action."""
         self._compares = True
         self._pending_change: LogChange | None = None
         self._pending: FollowerAction | None = None
         self._superseded = False
-        """The change under way was wanted before the last `follow` or `stop`."""
+        """Whether the running change was decided before the last `follow` or `stop`."""
         self._tier_start = 0
         self._local_start = OffsetResult(0)
         self._was_out_of_range = False
-        """Out of range before, and nothing has been fetched since."""
+        """Whether an OFFSET_OUT_OF_RANGE was followed by no successful fetch yet."""
 
     def follow(self, leader_epoch: int, *, compares: bool = True) -> None:
-        """There is a leader of this epoch; it `compares` if its Fetch tells diverging epochs.
+        """Follow the leader of this epoch. `compares`: its Fetch returns diverging epochs.
 
-        An epoch that is known already changes nothing. A change of the log that is under way is
-        still to be told of: until then nothing else is wanted.
+        An epoch that is not newer changes nothing. A running change of the log has to be reported
+        first; until then there is no next action.
         """
         if leader_epoch <= self.leader_epoch:
             return
@@ -240,17 +256,17 @@ class FollowerState:
         self._begin()
 
     def stop(self) -> None:
-        """There is no leader, or it is this node itself; `follow` goes on in a later epoch."""
+        """Stop: there is no leader, or it is this node. `follow` with a later epoch starts again."""
         self.state = ReplicaFetchState.STOPPED
         self._drop_pending()
 
     @property
     def is_changing(self) -> bool:
-        """A change of the log is under way: this node must not lead before it is done."""
+        """Whether a change of the log is running. This node must not become the leader meanwhile."""
         return isinstance(self._pending, LogChange)
 
     def is_superseded(self, change: LogChange) -> bool:
-        """Whether there was another leader, or none, since `change` was wanted."""
+        """Whether the leader or its epoch changed after `change` was decided."""
         return self._superseded or change is not self._pending
 
     def _drop_pending(self) -> None:
@@ -271,12 +287,12 @@ class FollowerState:
         if not has_epochs and log.end_offset > log.high_watermark:
             self._truncate(log.high_watermark)
 
-    # What it wants
+    # Next action
 
     def next_action(self, now_ms: int) -> FollowerAction | None:
-        """What is to be asked or done now; None: nothing, or it is under way, or delayed.
+        """Return the next action; None if one is pending, or delayed, or there is none.
 
-        Whoever is told it sees to it: it is under way from now on, until what came of it is told.
+        The action is pending until the caller reports its result.
         """
         if self._pending is not None or now_ms < self.due_ms:
             return None
@@ -284,12 +300,12 @@ class FollowerState:
         return self._pending
 
     def forget_pending(self) -> None:
-        """Nobody has its question any more: it is to be put to the leader again."""
+        """Drop the pending request, because its fetcher was removed: it is sent again."""
         if not self.is_changing:
             self._pending = None
 
     def is_awaiting(self, query: FollowerAction) -> bool:
-        """Whether it is this one that is under way, and not another, or none."""
+        """Whether this very action is the pending one."""
         return query is self._pending
 
     def _flush(self) -> FlushTo | None:
@@ -311,43 +327,46 @@ class FollowerState:
             return QueryEpochEnd(self.leader_epoch, self._local_start.epoch - 1)
         return QueryOffset(self.leader_epoch, _TIMESTAMPS[self.state])
 
-    # What it is told by its leader
+    # Responses of the leader
 
     def fetched(self, query: Fetch, response: FetchResult) -> AppendFetched | None:
-        """None if there is nothing to take: see what is wanted now."""
+        """Handle a Fetch response; None if no records are to be appended. See `next_action` then."""
         if not self._resolve(query):
             return None
         if response.diverging is not None:
             self._diverge(response.diverging)
             return None
-        self._pending = query  # until the records are taken
+        self._pending = query  # until the records are appended
         return AppendFetched(
             query.leader_epoch, query.offset, response.high_watermark, response.start_offset
         )
 
     def limits(self, append: AppendFetched) -> tuple[int, int]:
-        """The high watermark and the log start that `append` allows, once its records are appended."""
+        """Return the high watermark and the log start offset to set after the append."""
         high_watermark = min(append.high_watermark, self._log.end_offset)
         return high_watermark, min(
             append.start_offset, max(high_watermark, self._log.high_watermark)
         )
 
     def appended(self, append: AppendFetched) -> None:
-        """It is in the log: the next records are wanted."""
-        if self._is_under_way_for(append):
+        """Finish the append: the next action is another Fetch."""
+        if self._is_pending_for(append):
             self._pending = None
             self._was_out_of_range = False
             self._next_back_off_ms = self._first_back_off_ms
 
     def start_before(self, append: AppendFetched, first_offset: int) -> None:
-        """The records begin at `first_offset`, below the end of a log that is empty: the leader's log
-        starts within their first batch. What was fetched is taken in answer to the next Fetch."""
-        if self._is_under_way_for(append):
+        """Start the empty log at `first_offset`, where the fetched batch begins, below the log's
+        end.
+
+        The leader's log starts within its first batch. The fetched records serve the next Fetch.
+        """
+        if self._is_pending_for(append):
             self._pending = None
             self._pending_change = TruncateFullyAndStartAt(first_offset)
 
     def epoch_end_received(self, query: QueryEpochEnd, response: EpochEnd) -> None:
-        """OffsetForLeaderEpoch's answer; (-1, -1) if the leader knows no such epoch."""
+        """Handle an OffsetForLeaderEpoch result; (-1, -1) if the leader does not know the epoch."""
         if not self._resolve(query):
             return
         if self.state is ReplicaFetchState.LOCATING_EPOCH:
@@ -356,18 +375,18 @@ class FollowerState:
             self._diverge(response)
 
     def offset_received(self, query: QueryOffset, response: OffsetResult, now_ms: int) -> None:
-        """ListOffsets' answer."""
+        """Handle a ListOffsets result of the leader."""
         if self._resolve(query):
             _LOCATED[self.state](self, response, now_ms)
 
     def failed(self, query: FollowerAction | AppendFetched, error: ErrorCode, now_ms: int) -> None:
-        """The leader answered with an error, or not at all; or what was wanted could not be done.
+        """Handle an error of the leader or the connection, or a local failure of the action.
 
-        CORRUPT_MESSAGE and what a connection says back off, KAFKA_STORAGE_ERROR (of the own log)
-        stops.
+        KAFKA_STORAGE_ERROR of the local log and FENCED_LEADER_EPOCH stop the follower; other errors
+        delay it or change its state.
         """
         if isinstance(query, AppendFetched):
-            if not self._is_under_way_for(query):
+            if not self._is_pending_for(query):
                 return
             self._pending = None
         elif not self._resolve(query):
@@ -391,7 +410,7 @@ class FollowerState:
         self._pending = None
         return True
 
-    def _is_under_way_for(self, append: AppendFetched) -> bool:
+    def _is_pending_for(self, append: AppendFetched) -> bool:
         asked = self._pending
         return (
             isinstance(asked, Fetch)
@@ -406,7 +425,7 @@ class FollowerState:
             self.state = ReplicaFetchState.FETCHING
             self._pending_change = None
 
-    # Where the logs part
+    # Truncation
 
     def _diverge(self, leader: EpochEnd) -> None:
         log = self._log
@@ -424,13 +443,14 @@ class FollowerState:
         self._truncate(decided.offset)
 
     def _truncate(self, offset: int) -> None:
-        """Even if that is the end: an epoch that began there and wrote nothing is to be forgotten."""
+        """Truncate even at the log end offset, to remove a leader epoch that begins there without
+        records."""
         self._pending_change = TruncateTo(offset)
 
-    # The leader's log is elsewhere
+    # Fetch offset out of range, or in the remote tier
 
     def _handle_out_of_range(self, now_ms: int) -> None:
-        """Twice in a row, with nothing fetched between, the answers do not help: not at once again."""
+        """Locate the end of the leader's log; the second time in a row after a delay."""
         if self._was_out_of_range:
             self.due_ms = now_ms + self._back_off_ms
         self._was_out_of_range = True
@@ -463,7 +483,8 @@ class FollowerState:
             self._build(response, response.epoch)
 
     def _epoch_located(self, response: EpochEnd) -> None:
-        """Of the record before the local start; there may be epochs between that wrote nothing."""
+        """Use the epoch of the record before the local log start: epochs between may have no
+        records."""
         local = self._local_start
         self._build(local, response.epoch if response.end_offset >= local.offset else local.epoch)
 
@@ -473,10 +494,10 @@ class FollowerState:
             self.leader_epoch, local.offset, epoch, self._tier_start
         )
 
-    # What it did to its log
+    # Results of log changes
 
     def changed(self, change: LogChange) -> None:
-        """It is done: the log is as it says."""
+        """Finish a change: the log is as the change describes."""
         if not self._resolve(change):
             return
         self._pending_change = None

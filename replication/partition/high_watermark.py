@@ -1,4 +1,4 @@
-"""The high watermark: the offset below which every in-sync replica has the log."""
+"""High watermark: the offset below which all in-sync replicas have the log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ UNKNOWN = -1
 def decide_high_watermark(
     current: int, leader: int, end_offsets: Mapping[int, int], in_sync: Set[int]
 ) -> int:
-    """The offset (exclusive) that all of `in_sync` have, never below `current`.
+    """Return the offset (exclusive) up to which all of `in_sync` have the log, never below
+    `current`.
 
-    `end_offsets` is each replica's log end offset as the leader knows it, its own included; a
-    member of the in-sync set that has not fetched yet holds the watermark where it is.
+    `end_offsets` has the log end offset of each replica as the leader knows it, the leader
+    included. A replica of the ISR that has not fetched yet keeps the high watermark at `current`.
     """
     if in_sync == {leader}:
         return max(current, end_offsets[leader])
@@ -24,23 +25,30 @@ def decide_high_watermark(
 
 
 class UncommittedBytes:
+    """Sizes of the appends past the high watermark, to count how many bytes an advance makes
+    readable.
+
+    Keeps at most PARTS_MAX appends; the newest ones are merged beyond that. Records that were
+    uncommitted when the count began have no known size and count as UNCOUNTED_BYTES.
+    """
+
     def __init__(self, high_watermark: int, end_offset: int) -> None:
-        """The log ends at `end_offset` so far."""
+        """Begin with a log that ends at `end_offset`."""
         self._uncounted_to = end_offset if end_offset > high_watermark else UNKNOWN
         self._parts: list[tuple[int, int]] = []
-        """(end offset, bytes), the end offsets growing."""
+        """(end offset, bytes) of each append, by ascending end offset."""
 
     def appended(self, end_offset: int, size_bytes: int) -> None:
-        """The log ends at `end_offset` after `size_bytes` more."""
+        """Add an append of `size_bytes` after which the log ends at `end_offset`."""
         parts = self._parts
         while parts and parts[-1][0] >= end_offset:
-            parts.pop()  # it was cut off since
+            parts.pop()  # truncated since
         if len(parts) >= PARTS_MAX:
             size_bytes += parts.pop()[1]
         parts.append((end_offset, size_bytes))
 
     def advance_to(self, high_watermark: int) -> int:
-        """All below is visible now: how many bytes that adds."""
+        """Return how many bytes an advance of the high watermark makes readable."""
         parts, size_bytes = self._parts, 0
         if self._uncounted_to != UNKNOWN:
             size_bytes = UNCOUNTED_BYTES

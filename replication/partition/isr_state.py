@@ -1,24 +1,24 @@
-"""The in-sync set as its leader knows it: what the controller has said, and what it was asked for.
+"""In-sync replicas as the leader knows them: the committed ISR and the proposed ISR.
 
-A leader changes nothing itself: it proposes, with the partition epoch it knows, and the controller
-answers or lets it know by a new image (KIP-497). What became of a proposal is unknown until then, so
-one is under way at most, and until it is resolved the leader reckons with both outcomes: `maximal` is
-every replica that may be in sync as the controller sees it.
+A leader does not change the ISR itself. It proposes one with the partition epoch that it knows, and
+the controller responds or publishes a new image (KIP-497). The result is unknown until then. So at
+most one proposal is pending, and the leader considers both results: `maximal` is every replica that
+may be in the ISR from the controller's view.
 
-| under way | maximal | |
+| pending | maximal | |
 |---|---|---|
-| nothing | what is committed | |
-| an expansion | the committed ones and the new one | it may have come to pass |
-| a shrink | what is committed | it may not have come to pass |
+| none | the committed ISR | |
+| an expansion | the committed ISR and the new replica | it may be committed already |
+| a shrink | the committed ISR | it may not be committed yet |
 
-| what is heard of a proposal | what becomes of it |
+| result of a proposal | effect |
 |---|---|
-| an answer of this leader epoch, its partition epoch not behind | committed as answered |
-| an answer of another leader epoch, or one that is behind | unknown: it waits for an image |
-| OPERATION_NOT_ATTEMPTED, INELIGIBLE_REPLICA: not done, and never will be | dropped |
-| an error that tells that either of the two knows less than the other (`_UNKNOWN`) | as before |
-| any other error | sent again |
-| an image of a later partition epoch | dropped: it is in there, or is refused |
+| a response of this leader epoch, its partition epoch not behind | committed as in the response |
+| a response of another leader epoch, or one that is behind | unknown: pending until a new image |
+| OPERATION_NOT_ATTEMPTED, INELIGIBLE_REPLICA: rejected for good | dropped |
+| an error that shows different metadata on the two nodes (`_UNKNOWN`) | unknown: pending until a new image |
+| any other error | the same request is retried |
+| an image of a later partition epoch | dropped: the image includes it, or it was rejected |
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _UNKNOWN = frozenset(
 
 
 class ProposalOutcome(enum.Enum):
-    """What an answer has made of a proposal."""
+    """Result of a proposal after a response."""
 
     COMMITTED = "committed"
     DROPPED = "dropped"
-    UNKNOWN_RESULT = "waits for an image"
-    RETRY = "to be sent again"
-    STALE = "of another proposal"
+    UNKNOWN_RESULT = "pending until a new image"
+    RETRY = "to be retried"
+    STALE = "no longer pending"
 
 
 @value_class
 class IsrProposal:
-    """An in-sync set that the controller is asked for, in place of the one of `partition_epoch`."""
+    """A proposed ISR, based on the ISR of `partition_epoch`."""
 
     isr: ReplicaIds
     leader_epoch: int
@@ -64,7 +64,7 @@ class IsrProposal:
 
 @value_class
 class CommittedIsr:
-    """AlterPartition's answer: what is committed now."""
+    """AlterPartition response: the committed ISR and its epochs."""
 
     isr: ReplicaIds
     leader_epoch: int
@@ -72,14 +72,14 @@ class CommittedIsr:
 
 
 class IsrState:
-    """See the module. Of one leader in all its epochs, as `adopt` tells them."""
+    """Committed and proposed ISR of one leader over all its leader epochs."""
 
     def __init__(self, committed: ReplicaIds, leader_epoch: int, partition_epoch: int) -> None:
         self.committed = committed
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.proposal: IsrProposal | None = None
-        """Under way, or waiting for the image that tells what became of it."""
+        """Pending: no response yet, or a new image has to show the result."""
 
     @property
     def maximal(self) -> ReplicaIds:
@@ -88,17 +88,17 @@ class IsrState:
         return self.committed | self.proposal.isr
 
     def propose(self, in_sync: ReplicaIds) -> IsrProposal:
-        """ValueError while another proposal is under way."""
+        """Begin a proposal. Raises ValueError while another one is pending."""
         if self.proposal is not None:
-            raise ValueError(f"{self.proposal} is under way")
+            raise ValueError(f"{self.proposal} is pending")
         self.proposal = IsrProposal(in_sync, self.leader_epoch, self.partition_epoch)
         return self.proposal
 
     def adopt(self, committed: ReplicaIds, leader_epoch: int, partition_epoch: int) -> bool:
-        """An image says so. False if it is behind what is known, and nothing changed.
+        """Take over the ISR of an image. Returns False, without a change, if the image is behind.
 
-        An image of the same epochs leaves a proposal alone: it was made when the image was already
-        known, and may yet come to pass.
+        An image of the same epochs keeps the proposal: the proposal was made with that image known,
+        and may still be committed.
         """
         if partition_epoch < self.partition_epoch or leader_epoch < self.leader_epoch:
             return False
@@ -112,7 +112,7 @@ class IsrState:
     def responded(
         self, proposal: IsrProposal, response: CommittedIsr | ErrorCode
     ) -> ProposalOutcome:
-        """See the table. STALE: `proposal` is not the one under way any more."""
+        """Handle the response, as in the table. STALE: `proposal` is no longer the pending one."""
         if proposal is not self.proposal:
             return ProposalOutcome.STALE
         if isinstance(response, CommittedIsr):

@@ -1,8 +1,7 @@
-"""A partition that this node leads with other replicas: what its `LeaderState` decides is done here.
+"""Leader role of a partition with several replicas: executes the actions of `LeaderState`.
 
-Everything is synchronous, on the loop: an event goes in, the actions that come out are done before
-the next event. What the controller answers to a proposal comes when it comes, and is for nobody if
-this node has ceased to lead meanwhile.
+Everything is synchronous, on the event loop: each event's actions are executed before the next
+event. The controller's response to a proposal is ignored if this node is no longer the leader.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ OnAlterPartitionResponse = Callable[[CommittedIsr | ErrorCode], None]
 
 @value_class
 class ClusterContext:
-    """What a leader knows of the rest of the cluster.
+    """Services of the node that the leader of a partition uses.
 
-    `lag_max_ms` is replica.lag.time.max.ms. `propose` asks the controller for an in-sync set of a
-    partition, by topic id and index, and has the answer told once, on the loop, never within the
-    call; one that is asked for again waits for its turn. `disk_full` hears of an append that has met a
-    full disk. `isr_changed` hears what became of a proposal, where that is known: by how many the in-sync set
-    grew (fewer than 0: it shrank), or None where an answer says that it did not change.
+    `brokers` returns the registration of a broker. `lag_max_ms` is replica.lag.time.max.ms.
+    `propose` sends a proposed ISR of a partition (topic id, index) to the controller and calls back
+    once with the response, on the loop, never within the call; a retried proposal waits for its
+    back-off. `disk_full` is called when an append fails because the disk is full. `isr_changed` is
+    called with the number of replicas that a committed proposal added (negative: removed), or with
+    None if the response shows an unchanged ISR.
     """
 
     brokers: Callable[[int], BrokerImage | None]
@@ -48,7 +48,7 @@ class ClusterContext:
 
 
 class LeaderLogView:
-    """A `PartitionLog` as a `LeaderState` sees it."""
+    """A `PartitionLog` as a `LeaderLog`."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -75,8 +75,11 @@ class LeaderLogView:
 
 
 class LeaderRole:
-    """From one becoming leader to the next ceasing to be. `advanced` is told how many bytes became
-    visible whenever the high watermark, or the least log start of the replicas, has moved."""
+    """Leadership of one replica, from its election until another replica leads.
+
+    `advanced` is called with the number of bytes that became readable whenever the high watermark
+    or the low watermark of the replicas has moved.
+    """
 
     def __init__(
         self,
@@ -104,10 +107,11 @@ class LeaderRole:
         self._is_over = False
 
     def adopt(self, image: PartitionImage) -> None:
-        """This node leads by `image`. Raises LogFailed where an epoch can't begin in the log.
+        """Take over an image in which this node leads. Raises LogFailed if the epoch cannot begin
+        in the log.
 
-        A proposal that has come to pass may be seen here before it is answered: always, where this node
-        is the active controller, too.
+        The image with a committed proposal may arrive before the response: always, if this node is
+        also the active controller.
         """
         isr = self.state.isr
         proposal, before = isr.proposal, isr.committed
@@ -121,7 +125,8 @@ class LeaderRole:
             self._isr_changed(len(proposal.isr) - len(before))
 
     def is_ahead_of(self, image: PartitionImage) -> bool:
-        """Whether the controller has answered this leader what `image` does not tell yet."""
+        """Whether the controller has already sent this leader a newer partition epoch than `image`
+        has."""
         return image.partition_epoch < self.state.isr.partition_epoch
 
     def appended(self, size_bytes: int) -> None:
@@ -129,23 +134,23 @@ class LeaderRole:
         self._do(self.state.appended(self._now_ms()))
 
     def flushed(self) -> None:
-        """More of the log may count than before."""
+        """Advance the high watermark after a flush, as far as it now may."""
         self._do(self.state.appended(self._now_ms()))
 
     def disk_full(self, error: DiskFull) -> None:
-        """An append has met it; nothing was appended."""
+        """Report an append that failed because the disk is full; nothing was appended."""
         self._disk_full(self._log, error)
 
     def is_dispensable(self) -> bool:
-        """Whether others are in sync and up, enough to take records without this node."""
+        """Whether enough other in-sync replicas are active for acks=all without this node."""
         live = 0
-        for each in self.state.isr.committed - {self._node_id}:
-            broker = self._brokers(each)
+        for replica in self.state.isr.committed - {self._node_id}:
+            broker = self._brokers(replica)
             live += broker is not None and broker.active
         return live >= max(1, self._log.config.min_insync_replicas)
 
     def fetched(self, follower: int, *, offset: int, start_offset: int, broker_epoch: int) -> None:
-        """See `LeaderState.fetched`, which says what it raises."""
+        """Record a fetch of a follower. Raises as `LeaderState.fetched`."""
         before = self.state.progress_of(follower).start_offset
         self._do(
             self.state.fetched(
@@ -160,19 +165,19 @@ class LeaderRole:
             self._advanced(0)
 
     def tick(self) -> None:
-        """Due every half replica.lag.time.max.ms."""
+        """Shrink the ISR if necessary; call every half replica.lag.time.max.ms."""
         self._do(self.state.tick(self._now_ms()))
 
     def brokers_changed(self) -> None:
         self._do(self.state.brokers_changed(self._now_ms()))
-        self._advanced(0)  # one that is gone holds the low watermark no more
+        self._advanced(0)  # an offline broker no longer holds back the low watermark
 
     def end(self) -> None:
-        """This node leads no more, or leads alone."""
+        """End the role: another node leads, or no other replica is left."""
         self._is_over = True
 
     def caught_up_ms_ago(self, follower: int) -> int:
-        """How long since it last had all there was."""
+        """Return how many ms ago the follower last had the whole log."""
         return self._now_ms() - self.state.progress_of(follower).caught_up_ms
 
     def _now_ms(self) -> int:
@@ -196,7 +201,7 @@ class LeaderRole:
     def _altered(self, proposal: IsrProposal, response: CommittedIsr | ErrorCode) -> None:
         isr = self.state.isr
         if self._is_over or proposal is not isr.proposal:
-            return  # an image was here first
+            return  # an image has resolved it
         before = isr.committed
         self._do(self.state.altered(proposal, response, self._now_ms()))
         after = isr.committed

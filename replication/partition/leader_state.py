@@ -1,20 +1,19 @@
-"""A partition's leader, as a decision without I/O: what its followers have, who is in sync, what is
-replicated.
+"""State of a partition's leader, without I/O: follower progress, ISR and high watermark.
 
-Appends, fetches, images, answers and time go in, actions come out, in the order in which they are to
-be done. Invariants:
+Events are appends, fetches, images, responses and time. Each call returns actions, to be executed
+in their order. Invariants:
 
-- The high watermark never goes back in a leader's life. It is the least end of the log among
-  the maximal in-sync set (`in_sync.py`) and those who are about to join it: a follower that is caught
-  up may be let in, and would never be if the high watermark ran ahead of it. It stands still while
-  fewer than min.insync.replicas are in sync (KIP-966).
-- Whoever joins the in-sync set has all below the high watermark and all that was before this
-  leader's epoch, its broker is neither fenced nor shutting down, and it has fetched since its last
-  restart: the broker epoch that it fetched with is the one that the cluster knows, and the controller
-  is told it (KIP-841, KIP-903). Else a broker that lost its log with an unclean shutdown would be in
-  sync by what it had before.
-- Of a follower's fetch only that counts which was answered with records: one that was told where the
-  logs part has not got what it asked for.
+- The high watermark never decreases while this node leads. It is the smallest log end offset of the
+  maximal ISR (`isr_state.py`) and of the caught-up followers that are about to join it: otherwise
+  the high watermark would stay ahead of such a follower, and it could never join. It does not
+  advance while fewer than min.insync.replicas are in sync (KIP-966).
+- A replica joins the ISR only if it has everything below the high watermark and everything before
+  this leader epoch, its broker is neither fenced nor in controlled shutdown, and it has fetched
+  since the broker's last restart: the broker epoch of the fetch is the registered one, and
+  AlterPartition contains it (KIP-841, KIP-903). Otherwise a broker that lost its log in an unclean
+  shutdown would be in sync because of offsets from before.
+- A follower's fetch counts only if the response has records: a follower with a diverging epoch does
+  not have the log up to its fetch offset.
 """
 
 from __future__ import annotations
@@ -41,23 +40,26 @@ from odradek.replication.partition.isr_state import (
 from odradek.seams.values import value_class
 
 NO_BROKER_EPOCH = -1
-"""A broker epoch that the controller does not check."""
+"""Broker epoch that the controller does not check."""
 
 
 UNKNOWN = -1
 NEVER = -(1 << 62)
-"""Long before any time that a clock tells; a monotonic one may begin at 0."""
+"""Time before any monotonic time; the clock may begin at 0."""
 
 
 @value_class
 class FollowerProgress:
-    """Offsets are -1 and times NEVER until the first fetch. A broker epoch is None until then, and -1 of
-    a follower that does not tell it (before KIP-903)."""
+    """Fetch state of one follower.
+
+    Offsets are -1 and times NEVER before the first fetch. The broker epoch is None before it, and
+    -1 if the follower sends none (before KIP-903).
+    """
 
     end_offset: int = UNKNOWN
     start_offset: int = UNKNOWN
     leader_end_offset: int = UNKNOWN
-    """The leader's own end when the last fetch came."""
+    """Log end offset of the leader at the last fetch."""
     fetched_ms: int = NEVER
     caught_up_ms: int = NEVER
     broker_epoch: int | None = None
@@ -65,7 +67,7 @@ class FollowerProgress:
     def after_fetch(
         self, offset: int, start_offset: int, broker_epoch: int, leader_end_offset: int, now_ms: int
     ) -> FollowerProgress:
-        """The follower asked for what is at `offset`: it has all that is below."""
+        """Return the progress after a fetch at `offset`: the follower has everything below it."""
         caught_up_ms = self.caught_up_ms if offset >= self.end_offset else NEVER
         if offset >= leader_end_offset:
             caught_up_ms = max(caught_up_ms, now_ms)
@@ -83,8 +85,11 @@ class FollowerProgress:
     def after_election(
         self, leader_end_offset: int, now_ms: int, *, in_sync: bool
     ) -> FollowerProgress:
-        """The leader was elected again: who is in sync gets its time anew, who is not has to fetch
-        before it can be. What it has is known from before."""
+        """Return the progress at the start of a new leader epoch of the same leader.
+
+        The lag time of an in-sync replica starts again; any other replica has to fetch first. Known
+        offsets are kept.
+        """
         since_ms = now_ms if in_sync else NEVER
         return FollowerProgress(
             end_offset=self.end_offset,
@@ -108,7 +113,7 @@ class LeaderLog(Protocol):
 
     @property
     def counted_end(self) -> int:
-        """Less than the end while what is past it has to be on the leader's disk first."""
+        """Log end offset, or the recovery point while flush.messages requires a flush first."""
         ...
 
     @property
@@ -120,7 +125,7 @@ class LeaderLog(Protocol):
 
 @value_class
 class BeginEpoch:
-    """Write into the log's history that `leader_epoch` starts here, before anything is appended."""
+    """Add `leader_epoch` to the leader epoch cache before anything is appended."""
 
     leader_epoch: int
     start_offset: int
@@ -128,16 +133,16 @@ class BeginEpoch:
 
 @value_class
 class AdvanceHighWatermark:
-    """And let those know who wait."""
+    """Advance the high watermark to `offset` and notify the watchers."""
 
     offset: int
 
 
 @value_class
 class AlterPartition:
-    """Ask the controller; `LeaderState.altered` wants the answer, with this `proposal`.
+    """AlterPartition request to the controller; pass the response to `LeaderState.altered`.
 
-    `in_sync`: (broker, its epoch, or -1) by broker id.
+    `isr`: (broker id, broker epoch or -1), by broker id.
     """
 
     proposal: IsrProposal
@@ -149,8 +154,11 @@ NO_ACTIONS: Sequence[LeaderAction] = ()
 
 
 class LeaderState:
-    """See the module. Times are monotonic, in ms. The actions of one call are to be done before the
-    next one: the log's end and high watermark are read anew in each."""
+    """Leader of one partition. Times are monotonic, in ms.
+
+    Execute the actions of a call before the next call: each call reads the log's end and high
+    watermark again.
+    """
 
     def __init__(
         self,
@@ -166,11 +174,14 @@ class LeaderState:
         self._lag_max_ms = lag_max_ms
         self._followers: dict[int, FollowerProgress] = {}
         self.start_offset = 0
-        """Where the epoch begins."""
+        """Log end offset at the start of the leader epoch."""
         self.isr = IsrState(frozenset(), leader_epoch=-1, partition_epoch=-1)
         self._last_request: AlterPartition | None = None
-        """What the newest proposal was made by. It is sent again as it was: a broker that restarted since
-        may have lost what it was proposed for, and only its epoch of then tells the controller."""
+        """The request of the newest proposal, which a retry sends unchanged.
+
+        A broker that restarted since may have lost the log that it was proposed with; the
+        controller detects this only by the broker epoch of then.
+        """
 
     @property
     def leader_epoch(self) -> int:
@@ -180,10 +191,10 @@ class LeaderState:
     def followers(self) -> dict[int, FollowerProgress]:
         return dict(self._followers)
 
-    # What the cluster decided
+    # Metadata
 
     def adopt(self, image: PartitionImage, now_ms: int) -> Sequence[LeaderAction]:
-        """This node leads by `image`: elected, elected again, or something else has changed."""
+        """Take over an image in which this node leads: elected, reelected, or any other change."""
         elected = image.leader_epoch > self.leader_epoch
         committed = frozenset(image.isr)
         if not self.isr.adopt(committed, image.leader_epoch, image.partition_epoch):
@@ -203,13 +214,13 @@ class LeaderState:
         return [BeginEpoch(image.leader_epoch, end), *self._advance_high_watermark(now_ms)]
 
     def brokers_changed(self, now_ms: int) -> Sequence[LeaderAction]:
-        """One was fenced, began to shut down, is back: who holds the high watermark may be another."""
+        """Advance the high watermark after a broker was fenced, unfenced, or started its shutdown."""
         return self._advance_high_watermark(now_ms)
 
-    # What is appended and fetched
+    # Appends and fetches
 
     def check_append(self) -> None:
-        """Before an append with acks=all. Raises NotEnoughReplicas."""
+        """Check an append with acks=all. Raises NotEnoughReplicas."""
         in_sync, required = len(self.isr.committed), self._required
         if in_sync < required:
             raise NotEnoughReplicas(f"{in_sync} of {required} required replicas are in sync")
@@ -218,11 +229,11 @@ class LeaderState:
         return self._advance_high_watermark(now_ms)
 
     def check_fetch(self, follower: int, broker_epoch: int) -> None:
-        """Before a follower's fetch is read for; its leader epoch is checked already.
+        """Check a follower's fetch before it is read; the caller has checked its leader epoch.
 
-        Raises UnknownLeaderEpoch for one that is no replica as far as is known here: it may have heard
-        of a reassignment before this node did. NotLeader if its broker has restarted since it sent
-        this, or `broker_epoch` is -1: it does not tell.
+        Raises UnknownLeaderEpoch if the broker has no replica: it may have received a reassignment
+        before this node. Raises NotLeader if the fetch is from before its broker's restart. A
+        `broker_epoch` of -1 is not checked.
         """
         if follower not in self._followers:
             raise UnknownLeaderEpoch(f"{follower} is no replica in epoch {self.leader_epoch} yet")
@@ -232,9 +243,9 @@ class LeaderState:
     def fetched(
         self, follower: int, *, offset: int, start_offset: int, broker_epoch: int, now_ms: int
     ) -> Sequence[LeaderAction]:
-        """A follower's fetch was read for, and its log did not part from this one.
+        """Record a fetch that was read and whose log does not diverge.
 
-        `offset`: what it wants next, so it has all below. Raises as `check_fetch`.
+        `offset` is the fetch offset: the follower has everything below it. Raises as `check_fetch`.
         """
         self.check_fetch(follower, broker_epoch)
         self._followers[follower] = self._followers[follower].after_fetch(
@@ -242,18 +253,18 @@ class LeaderState:
         )
         return [*self._expand_isr(follower), *self._advance_high_watermark(now_ms)]
 
-    # The in-sync set
+    # In-sync replicas
 
     def tick(self, now_ms: int) -> Sequence[LeaderAction]:
-        """Due every half replica.lag.time.max.ms: who lags leaves, who was waited for is not any more."""
+        """Shrink the ISR by lagging replicas; call every half replica.lag.time.max.ms."""
         return [*self._shrink_isr(now_ms), *self._advance_high_watermark(now_ms)]
 
     def altered(
         self, proposal: IsrProposal, response: CommittedIsr | ErrorCode, now_ms: int
     ) -> Sequence[LeaderAction]:
-        """What came of an AlterPartition; a connection that broke is REQUEST_TIMED_OUT.
+        """Handle the response to AlterPartition; a lost connection is REQUEST_TIMED_OUT.
 
-        One that is to be sent again is among the actions: the driver waits its back-off before.
+        A request to retry is among the actions; the caller waits for its back-off first.
         """
         outcome = self.isr.responded(proposal, response)
         if outcome is ProposalOutcome.RETRY:
@@ -294,10 +305,10 @@ class LeaderState:
         return [self._last_request]
 
     def _broker_epoch_of(self, member: int) -> int:
-        """The broker epoch that the controller is to check `member` by.
+        """Return the broker epoch of `member` that AlterPartition contains.
 
-        A member that has not fetched yet is there already: if it restarted, the controller has taken
-        it out, and with that refuses this by the partition epoch.
+        A member that has not fetched yet was in the ISR before: if its broker restarted, the
+        controller has removed it, and rejects the request because of its partition epoch.
         """
         if member == self._node_id:
             broker = self._brokers(member)
@@ -316,14 +327,14 @@ class LeaderState:
         return broker_epoch >= broker.epoch
 
     def progress_of(self, replica: int) -> FollowerProgress:
-        """Of one that has not fetched, or is no replica, nothing is known."""
+        """Return the progress of a replica; an empty one if it has not fetched or is no replica."""
         return self._followers.get(replica) or FollowerProgress()
 
-    # What is replicated
+    # High watermark and low watermark
 
     @property
     def _required(self) -> int:
-        """min.insync.replicas, of which there cannot be more than replicas."""
+        """The required in-sync replicas: min.insync.replicas, at most the number of replicas."""
         return min(self._log.min_insync_replicas, len(self._followers) + 1)
 
     @property
@@ -331,9 +342,10 @@ class LeaderState:
         return len(self.isr.committed) < self._required
 
     def is_replicated(self, offset: int) -> bool:
-        """Whether all below `offset` is, for an append with acks=all that waits.
+        """Whether everything below `offset` is replicated, for a waiting append with acks=all.
 
-        Raises NotEnoughReplicasAfterAppend if it is, yet on fewer than are required by now.
+        Raises NotEnoughReplicasAfterAppend if it is replicated, but fewer than the required
+        replicas are in sync.
         """
         if self._log.high_watermark < offset:
             return False
@@ -345,8 +357,8 @@ class LeaderState:
         return True
 
     def low_watermark(self) -> int:
-        """Where the logs of all replicas start that are up, at the least (DeleteRecords); -1 as long
-        as one of them has not fetched."""
+        """Smallest log start offset of all unfenced replicas (DeleteRecords); -1 until all have
+        fetched."""
         starts = [
             progress.start_offset
             for each, progress in self._followers.items()
@@ -374,7 +386,7 @@ class LeaderState:
         )
 
     def _high_watermark_replicas(self, end: int, now_ms: int) -> ReplicaIds:
-        """Whose logs the high watermark waits for."""
+        """Replicas whose log end offsets limit the high watermark."""
         joining = {
             each
             for each, progress in self._followers.items()

@@ -1,18 +1,18 @@
-"""A partition of which this node has a replica: who leads it, what is replicated, who waits for it.
+"""Partition replica of this node: its role, its high watermark, and its watchers.
 
-The log below knows offsets and bytes, nothing of leaders. This object adds the role, and tells its
-watchers (waiting fetches and produces) synchronously when something became visible, so that no wait
-is ended by a timer that an append could end. Where the high watermark comes from depends on the role:
+`PartitionLog` knows offsets and bytes, but no leaders. A Partition adds the role, and notifies its
+watchers (waiting fetches and produces) synchronously when records become readable, so that an
+append completes a wait without a timer. The role decides where the high watermark comes from:
 
-| this node | the high watermark | |
+| this node | the high watermark | by |
 |---|---|---|
-| has the only replica | is the log's end, as far as that counts | `PartitionLog.counted_end` |
-| leads others | follows from what these have fetched | `leader_role.py`, `leader.py` |
-| follows | is what the leader says | `replicated`, which whoever fetches calls |
+| has the only replica | is the log end offset, or the recovery point while a flush is due | `PartitionLog.counted_end` |
+| leads other replicas | is computed from their fetches | `leader_role.py`, `leader_state.py` |
+| follows | comes from the leader | `replicated`, which the fetcher calls |
 
-While a follower's change of its log runs in a thread (`begin_change`), this node does not become the
-leader: the image that says so waits for `end_change`. One that is retired (deleted, or without a disk) never
-leads again: there may be another replica of that name here by then, in a log of its own.
+While a follower's change of its log runs in a thread (`begin_change`), this node does not become
+the leader: the image waits for `end_change`. A retired partition (deleted, or its log directory
+failed) never leads again: a new replica of the same name may exist by then, with another log.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
 
 ACKS_ALL = -1
 NEWEST_BYTES_MAX = 4096
-"""So large a batch is kept in memory for whoever waits for it: most of those that are waited for are
-smaller, and reading one from its file costs more than the copy."""
+"""Largest batch in bytes that is kept in memory for waiting fetches.
+
+Most such batches are smaller, and reading one from its file costs more than the copy.
+"""
 
 
 TRAFFIC_COUNTERS = (
@@ -63,10 +65,10 @@ TRAFFIC_COUNTERS = (
 
 
 class PartitionTraffic:
-    """Of one partition since it was opened, or of many.
+    """Traffic counters of one partition since it was opened, or sums over many.
 
-    Bytes are those of batches. `produces` and `fetches` count partitions, not requests, as Kafka has
-    it; what followers fetch is in neither `fetches` nor `bytes_out`.
+    Bytes are those of batches. `produces` and `fetches` count partitions, not requests, as in
+    Kafka. Fetches of followers are in neither `fetches` nor `bytes_out`.
     """
 
     __slots__ = TRAFFIC_COUNTERS
@@ -84,46 +86,46 @@ class PartitionTraffic:
         self.replicated_bytes_out = 0
 
     def appended(self, messages: int, size_bytes: int) -> None:
-        """A batch was."""
+        """Count a batch that was appended."""
         self.produces += 1
         self.messages_in += messages
         self.bytes_in += size_bytes
 
     def refused(self, rejected_bytes: int) -> None:
-        """A batch was; `rejected_bytes` of it, if it was too large."""
+        """Count a rejected batch; `rejected_bytes` is its size if it was too large."""
         self.produces += 1
         self.failed_produces += 1
         self.bytes_rejected += rejected_bytes
 
     def add(self, other: PartitionTraffic) -> None:
-        """Count what `other` has counted, too."""
+        """Add the counts of `other` to these."""
         for name in TRAFFIC_COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Watcher(Protocol):
-    """Somebody who waits for a partition; called on the loop, between two awaits of anyone else."""
+    """Waits for a change of a partition; its methods are called synchronously, on the loop."""
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
-        """The high watermark moved; `size_bytes` is how much was appended since the last call."""
+        """Handle an advance of the high watermark that makes `size_bytes` readable."""
         ...
 
     def interrupted(self, partition: Partition) -> None:
-        """The role changed or the replica is gone: ask again and be told why."""
+        """Handle a change of role or the removal of the replica: check the partition again."""
         ...
 
 
 class _NewestBatch(NamedTuple):
-    """The batch that was appended last, by a client."""
+    """The last batch that a client appended."""
 
     tip: Tip
-    """Of the log since; with another, it is not the last one any more."""
+    """Tip of the log after the append; the batch is the last one while the tip is the same."""
     first_offset: int
     data: bytes
 
 
 class ChangeWatcher:
-    """A watcher that waits for anything at all to change in some partitions, once."""
+    """Watcher that waits for the next change of any of several partitions."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -136,7 +138,7 @@ class ChangeWatcher:
 
     @classmethod
     async def wait(cls, partitions: Iterable[Partition]) -> None:
-        """Return at the next change. Whoever decided to wait must not have awaited since."""
+        """Return at the next change. Call it without an await after the check that led to waiting."""
         watcher, watched = cls(), list(partitions)
         for partition in watched:
             partition.watch(watcher)
@@ -148,8 +150,11 @@ class ChangeWatcher:
 
 
 class Partition:
-    """See the module. All methods are synchronous, but for one; errors are KafkaErrors with the code
-    to answer."""
+    """Replica of one partition on this node.
+
+    All methods except `wait_unchanged` are synchronous. They raise KafkaErrors with the code for
+    the response.
+    """
 
     def __init__(
         self,
@@ -160,32 +165,33 @@ class Partition:
         image: PartitionImage,
         cluster_context: Callable[[], ClusterContext] | None = None,
     ) -> None:
-        """`cluster_context` is asked for when this node leads other replicas; without it none of these
-        is ever known to have anything."""
+        """`cluster_context` is called when this node leads other replicas. Without it their
+        progress stays unknown."""
         self.log = log
         self.traffic: PartitionTraffic | None = None
-        """None where nobody is told of it."""
+        """None if the traffic of this partition is not counted."""
         self._refusals: RefusedBatches | None = None
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id
         self._node_id = node_id
         self._cluster_context = cluster_context
-        self._watchers: dict[Watcher, None] = {}  # told in the order in which they came
+        self._watchers: dict[Watcher, None] = {}  # notified in the order of their registration
         self._end_watchers: dict[Watcher, None] = {}
         self._unannounced_bytes = 0
         self._newest: _NewestBatch | None = None
         self._uncommitted_bytes: UncommittedBytes | None = None
-        """Of a follower."""
+        """Used only while this node follows."""
         self._retired_error: KafkaError | None = None
         self._change_ended: trio.Event | None = None
-        """Set when the change that is under way has ended."""
+        """Set when the running change of the log has ended."""
         self._deferred_image: PartitionImage | None = None
         self.leader_role: LeaderRole | None = None
-        """None where this node does not lead, or has the only replica."""
+        """None if this node does not lead, or has the only replica."""
         self.leader_epoch = -1
         self.leading_since = -1
-        """The leader epoch in which this node became the leader, and it has been since; -1: it is not."""
+        """Leader epoch since which this node has led without interruption; -1 if it does not lead.
+        """
         log.on_flushed = self._flushed
         self._adopt(image)
         self._lead(image)
@@ -193,10 +199,10 @@ class Partition:
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} epoch {self.leader_epoch}>"
 
-    # The role
+    # Role
 
     def update(self, image: PartitionImage) -> None:
-        """Take over what the cluster decided; whoever waits on the old role is interrupted."""
+        """Take over the partition state of an image; a change of role interrupts the watchers."""
         if self._retired_error is not None and image.leader == self._node_id:
             return
         self._deferred_image = None
@@ -212,8 +218,11 @@ class Partition:
         self._lead(image)
 
     def _adopt(self, image: PartitionImage) -> None:
-        """Take it over. Where an epoch was left out another node may have led it, and had replicas
-        cut: what this one knew of them, and what waited, is of another leadership then."""
+        """Take over the state of the image.
+
+        If a leader epoch was skipped, another node may have led it and truncated replicas. So what
+        is known of the replicas, and what waits, belongs to an earlier leadership.
+        """
         leads, before = image.leader == self._node_id, self.leading_since
         if not leads:
             self.leading_since = -1
@@ -224,14 +233,14 @@ class Partition:
         self.replicas = tuple(image.replicas)
         self._is_alone = self.replicas == (self._node_id,)
         self.assigned_directory = image.directory_of(self._node_id)
-        """Where the cluster thinks that the log is (KIP-858)."""
+        """Id of the replica's log directory in the cluster metadata (KIP-858)."""
         is_the_same = leads and self.leading_since == before
         if self.leader_role is not None and (self._is_alone or not is_the_same):
             self.leader_role.end()
             self.leader_role = None
 
     def _lead(self, image: PartitionImage) -> None:
-        """Begin the epoch, if this node leads it, and see what is replicated by that."""
+        """Begin the leader epoch if this node leads, and advance the high watermark."""
         if image.leader != self._node_id:
             return
         self._uncommitted_bytes = None
@@ -245,9 +254,10 @@ class Partition:
             if self.log.epochs.latest != image.leader_epoch:
                 self.log.assign_epoch(image.leader_epoch, self.log.end_offset)
         except LogFailed:
-            return  # its directory is offline: `retire` is on its way, and then another leader
+            return  # the directory is offline; `retire` and another leader follow
         if self.log.high_watermark < self.log.end_offset:
-            self._unannounced_bytes = UNCOUNTED_BYTES  # others were waited for; how much, they knew
+            # other replicas held it back; their sizes are unknown
+            self._unannounced_bytes = UNCOUNTED_BYTES
         self._advance()
 
     def _begin_leading(self, cluster_context: ClusterContext) -> LeaderRole:
@@ -260,10 +270,10 @@ class Partition:
         return self.leader == self._node_id
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
-        """That this node leads, in the epoch that the client thinks (-1: it does not say).
+        """Check that this node leads, and in the client's leader epoch (-1: not checked).
 
-        Raises FencedLeaderEpoch, UnknownLeaderEpoch or NotLeader (KIP-320), and what `retire` was
-        given.
+        Raises FencedLeaderEpoch, UnknownLeaderEpoch or NotLeader (KIP-320), or the error passed to
+        `retire`.
         """
         self.check_epoch(current_leader_epoch)
         if self.leader != self._node_id:
@@ -274,16 +284,19 @@ class Partition:
             raise self._retired_error
         if current_leader_epoch not in (-1, self.leader_epoch):
             if current_leader_epoch < self.leader_epoch:
-                raise FencedLeaderEpoch(f"the leader epoch is {self.leader_epoch} by now")
+                raise FencedLeaderEpoch(f"the leader epoch is {self.leader_epoch}")
             raise UnknownLeaderEpoch(f"the leader epoch here is still {self.leader_epoch}")
 
     def check_led_since(self, epoch: int) -> None:
-        """That this node has led ever since leader epoch `epoch`, so that its log has grown and no more.
-        Raises NotLeader."""
-        if not 0 <= self.leading_since <= epoch:
-            raise NotLeader(f"{self.topic}-{self.index} was led by another since epoch {epoch}")
+        """Check that this node has led since leader epoch `epoch`, so that its log was only
+        appended to.
 
-    # Producing
+        Raises NotLeader.
+        """
+        if not 0 <= self.leading_since <= epoch:
+            raise NotLeader(f"another node has led {self.topic}-{self.index} since epoch {epoch}")
+
+    # Produce
 
     def append(
         self,
@@ -297,13 +310,14 @@ class Partition:
         checked: Batch | None = None,
         at_once: bool = False,
     ) -> Appended:
-        """Append as leader; `records` are stamped in place.
+        """Append as leader; offsets and leader epoch are written into `records` in place.
 
         `transaction_version`, `guard`, `checked` and `at_once` are those of
         `PartitionLog.append_as_leader`.
 
-        Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than min.insync.replicas in sync, or
-        than there are replicas, for what is not committed already), what `retire` was given, and whatever the log refuses.
+        Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer in-sync replicas than the smaller of
+        min.insync.replicas and the number of replicas, unless the batch is committed already), the
+        error passed to `retire`, and the errors of the log.
         """
         if self._retired_error is not None or self.leader != self._node_id:
             self.check_leader()
@@ -312,8 +326,8 @@ class Partition:
             try:
                 leader_role.state.check_append()
             except NotEnoughReplicas:
-                # One that is committed is no append. (Kafka refuses it too; its producer then takes it for one
-                # that was never written, and what follows it for out of order.)
+                # A committed duplicate is not appended again. (Kafka rejects it; its producer then
+                # treats it as never written, and the following batches as out of order.)
                 before = (
                     self.log.find_committed_duplicate(records)
                     if origin is AppendOrigin.CLIENT
@@ -337,9 +351,9 @@ class Partition:
             if leader_role is not None:
                 leader_role.disk_full(error)
             raise
-        if self.traffic is not None:  # what came in, as Kafka counts it
+        if self.traffic is not None:  # the received bytes, as in Kafka
             self.traffic.appended(appended.last_offset - appended.first_offset + 1, len(records))
-        size_bytes = appended.size_bytes  # what there is to be read of it
+        size_bytes = appended.size_bytes  # readable bytes
         if leader_role is None:
             if self._watchers and origin is AppendOrigin.CLIENT:
                 self._keep_newest(appended)
@@ -353,8 +367,10 @@ class Partition:
         return appended
 
     def error_for_producer(self, records: memoryview, error: KafkaError) -> KafkaError:
-        """What the client that sent `records` is told where `append` raised `error`: that, or why a batch
-        was refused that they come behind (see `refusals`)."""
+        """Return the error for the response to `records`, after `append` raised `error`.
+
+        That is `error`, or the error of an earlier rejected batch (`refused_batches.py`).
+        """
         if self._refusals is None:
             from odradek.replication.partition.refused_batches import RefusedBatches
 
@@ -368,7 +384,7 @@ class Partition:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool
     ) -> VerificationGuard | None:
-        """See `ProducerStates.begin_verification`. Raises NotLeader and LogFailed too."""
+        """Begin a transaction verification (`ProducerStates`). Also raises NotLeader and LogFailed."""
         self.check_leader()
         self.log.check_online()
         return self.log.producers.begin_verification(
@@ -380,25 +396,26 @@ class Partition:
         )
 
     def is_replicated(self, offset: int, epoch: int) -> bool:
-        """Whether every in-sync replica has the record at `offset`, appended here in leader epoch
+        """Whether all in-sync replicas have the record at `offset`, appended in leader epoch
         `epoch`.
 
-        Raises NotLeader if this node has not led ever since, for the record may be another one now,
-        and NotEnoughReplicasAfterAppend if it is replicated to fewer than min.insync.replicas.
+        Raises NotLeader if another node has led since, because the offset may have another record
+        now. Raises NotEnoughReplicasAfterAppend if fewer than min.insync.replicas have the record.
         """
         self.check_led_since(epoch)
         if self.leader_role is None:
             return self.log.high_watermark > offset
         return self.leader_role.state.is_replicated(offset + 1)
 
-    # Being fetched from by followers
+    # Fetches of followers
 
     def check_follower(
         self, follower: int, broker_epoch: int, *, has_leader_epoch: bool = True
     ) -> None:
-        """Before a follower's fetch is read for, after `check_leader`; see `LeaderState.check_fetch`.
+        """Check a follower's fetch after `check_leader`, before it is read
+        (`LeaderState.check_fetch`).
 
-        One that does not tell the leader epoch it knows (before KIP-320) is told NotLeader in place of
+        A request without a leader epoch (before KIP-320) raises NotLeader in place of
         UnknownLeaderEpoch.
         """
         if self.leader_role is not None and (has_leader_epoch or follower in self.replicas):
@@ -408,7 +425,7 @@ class Partition:
         raise unknown(f"broker {follower} has no replica of {self!r} yet")
 
     def fetched(self, follower: int, *, offset: int, start_offset: int, broker_epoch: int) -> None:
-        """A follower's fetch was read for, and its log does not part from this one."""
+        """Record a fetch of a follower that was read and whose log does not diverge."""
         self.check_leader()
         if self.leader_role is None:
             raise NotLeader(f"{self!r} has no other replica now")
@@ -418,27 +435,26 @@ class Partition:
 
     @property
     def is_behind_its_epoch(self) -> bool:
-        """Whether the high watermark is still that of the time before this leader epoch."""
+        """Whether the high watermark is still below the start of this leader epoch."""
         if self.leader_role is not None:
             return self.leader_role.state.start_offset > self.log.high_watermark
         epochs = self.log.epochs.entries
         return self.is_leader and bool(epochs) and epochs[-1].start_offset > self.log.high_watermark
 
     def low_watermark(self) -> int:
-        """Where the logs of all replicas that are up start at the least; see `LeaderState`."""
+        """Smallest log start offset of all unfenced replicas; see `LeaderState`."""
         if self.leader_role is None:
             return self.log.log_start_offset
         return self.leader_role.state.low_watermark()
 
     def delete_before(self, offset: int, reason: str) -> None:
-        """Move the log's start up; followers are told with their next answers."""
+        """Advance the log start offset; followers receive it in their next Fetch response."""
         if self.log.advance_log_start(offset, reason):
             for watcher in tuple(self._end_watchers):
                 watcher.visible(self, 0)
 
     def _advance(self) -> None:
-        """All that is appended, and that flush.messages does not hold back, is visible, where there are no
-        other replicas."""
+        """Advance the high watermark to the counted end if there are no other replicas."""
         if self._is_alone and self.log.advance_high_watermark(self.log.counted_end):
             size_bytes, self._unannounced_bytes = self._unannounced_bytes, 0
             if self._watchers:
@@ -456,16 +472,17 @@ class Partition:
         for watcher in tuple(self._watchers):
             watcher.visible(self, size_bytes)
 
-    # Following
+    # Follower
 
     def begin_change(self) -> None:
-        """A change of the log begins in a thread, during which this node must not become the leader."""
-        assert self._change_ended is None, f"{self!r} is being changed"
+        """Begin a change of the log in a thread; until it ends, this node does not become the
+        leader."""
+        assert self._change_ended is None, f"a change of {self!r} is running"
         self._change_ended = trio.Event()
 
     def end_change(self) -> bool:
-        """It is done, or failed. True if this node has the role now that had to wait for that."""
-        assert self._change_ended is not None, f"{self!r} is not being changed"
+        """End the change. Returns True if a deferred role took effect now."""
+        assert self._change_ended is not None, f"no change of {self!r} is running"
         self._change_ended.set()
         self._change_ended = None
         image = self._deferred_image
@@ -475,12 +492,12 @@ class Partition:
         return True
 
     async def wait_unchanged(self) -> None:
-        """Return when no change of the log is under way."""
+        """Return when no change of the log is running."""
         while self._change_ended is not None:
             await self._change_ended.wait()
 
     def replicated(self, high_watermark: int, size_bytes: int) -> None:
-        """As a follower: `size_bytes` were appended, and all below `high_watermark` is replicated."""
+        """Advance the high watermark as a follower, after an append of `size_bytes`."""
         log = self.log
         if self.traffic is not None:
             self.traffic.replicated_bytes_in += size_bytes
@@ -491,10 +508,10 @@ class Partition:
         if log.advance_high_watermark(high_watermark):
             self._announce(self._uncommitted_bytes.advance_to(log.high_watermark))
 
-    # Waiting
+    # Watchers
 
     def watch(self, watcher: Watcher, *, end: bool = False) -> None:
-        """Tell `watcher` of what becomes visible; with `end`, of what the leader appends."""
+        """Notify `watcher` when records become readable; with `end`, when the leader appends."""
         if end and self.leader_role is not None:
             self._end_watchers[watcher] = None
         else:
@@ -507,19 +524,22 @@ class Partition:
             self._newest = None
 
     def newest_batch(self, offset: int, limit: int) -> bytes | None:
-        """All records from `offset` up to `limit`, if they are the small batch that a client appended last,
-        and somebody waited for it while this was the only replica: such a one needs no look into the log.
-        No transaction ends in it."""
+        """Return all records from `offset` to `limit` if they are the small batch appended last;
+        else None.
+
+        It is kept only while a fetch waits and this is the only replica, and saves the read of the
+        log. No transaction ends in it.
+        """
         newest = self._newest
         if newest is None or newest.first_offset != offset:
-            return None  # as it mostly is
+            return None  # the usual case
         log = self.log
         is_last = log.tip is newest.tip and newest.tip.end_offset == limit
         is_there = offset >= log.log_start_offset and log.failure is None
         return newest.data if is_last and is_there else None
 
     def retire(self, reason: KafkaError) -> None:
-        """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""
+        """Retire the replica: it was deleted or its log directory failed. Interrupts the watchers."""
         self._retired_error = reason
         self._deferred_image = None
         if self.leader_role is not None:

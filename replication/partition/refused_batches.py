@@ -1,11 +1,13 @@
-"""What an idempotent producer sent behind a batch that was refused for a while, before it knew.
+"""Errors for batches that an idempotent producer sent after a rejected batch, before it got the
+response.
 
-It has up to five requests on their way. Where the first is refused because too few replicas are in sync, or
-because this node does not lead yet, and that is over when the next one is looked at, then the next one is out of
-order, by nobody's fault. Java's producer sends both again, whatever the second was told. librdkafka begins a new
-epoch when it is told OUT_OF_ORDER_SEQUENCE_NUMBER, and writes anew in it what it has no answer for, in every
-partition: what was written, and not acknowledged yet, is there twice (as with Kafka). So the second is
-told what the first was.
+The producer has up to five requests in flight. The first may be rejected because too few replicas
+are in sync, or because this node does not lead yet. If that has changed when the next request
+arrives, that one fails with OUT_OF_ORDER_SEQUENCE_NUMBER, although the producer made no mistake.
+Java's producer retries both, whatever the second error is. But librdkafka starts a new epoch after
+OUT_OF_ORDER_SEQUENCE_NUMBER, and writes all records without a response again, in every partition:
+records that were written but not acknowledged are duplicated (with Kafka too). So the second batch
+gets the error of the first.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from odradek.protocol.records.batch import NO_SEQUENCE, Batch
 from odradek.storage.errors import OutOfOrderSequence
 
 IN_FLIGHT_MAX = 5
-"""Requests that an idempotent producer may have on their way."""
+"""Requests that an idempotent producer may have in flight."""
 PRODUCERS_MAX = 1000
-"""So many are remembered; the oldest is forgotten then."""
+"""Producers with a rejected batch to remember; the oldest is forgotten beyond that."""
 RETRIABLE_ERRORS = frozenset(
     {
         ErrorCode.not_enough_replicas,
@@ -35,20 +37,22 @@ class _Refused:
     epoch: int
     error: KafkaError
     sequences: deque[int] = field(default_factory=lambda: deque(maxlen=IN_FLIGHT_MAX))
-    """With which the batches begin that were refused, the newest last."""
+    """Base sequences of the rejected batches, the newest last."""
     remaining: int = 0
-    """How many more the producer may have sent before it knew."""
+    """Further batches that the producer may have sent before it got the response."""
 
 
 class RefusedBatches:
-    """Of one partition."""
+    """Rejected batches of one partition, by producer id."""
 
     def __init__(self) -> None:
         self._by_producer: dict[int, _Refused] = {}
 
     def error_for_producer(self, records: memoryview, error: KafkaError) -> KafkaError:
-        """What the producer of `records` is told where they are refused for `error`: that, or why a batch
-        was refused that they come behind."""
+        """Return the error for the response to the producer of `records`.
+
+        That is `error`, or the error of an earlier rejected batch if these records follow that one.
+        """
         if error.code in RETRIABLE_ERRORS:
             self._remember(records, error)
         elif isinstance(error, OutOfOrderSequence):
@@ -77,7 +81,7 @@ class RefusedBatches:
         if (
             refused is None
             or refused.epoch != batch.producer_epoch
-            or error.expected not in refused.sequences  # the one that was refused came again since
+            or error.expected not in refused.sequences  # the rejected batch was retried
             or not refused.remaining
         ):
             return error

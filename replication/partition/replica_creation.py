@@ -1,21 +1,21 @@
-"""Whether a replica that has no log here may be given an empty one, and where (KIP-858).
+"""Decision whether a replica without a log on this node gets an empty one, and where (KIP-858).
 
-An empty log in place of a lost one is how acknowledged records disappear: the node would lead with it.
-So the decision asks where the cluster knows the replica to be, `assigned`:
+An empty log in place of a missing one loses acknowledged records: the node could become leader with
+it. So the decision uses the log directory of the replica in the cluster metadata, `assigned`:
 
-| replica | assigned to | a directory is offline | others in sync | |
+| replica | assigned to | a directory is offline | others in sync | log is created |
 |---|---|---|---|---|
-| of a topic made in this run | a live directory | | | there |
-| of a topic made in this run | anything else | | | in the best place |
-| known before | anything | yes | | no: it may be in there |
-| known before | a live directory | no | | there: it was never made |
-| known before | none (unassigned, migrating, lost) | no | | in the best place |
-| known before | a directory that is not here | no | yes | in the best place: it is copied anew |
-| known before | a directory that is not here | no | no | no: nobody else has its records |
+| of a topic created in this run | an online directory | | | there |
+| of a topic created in this run | anything else | | | in the best directory |
+| known before | anything | yes | | no: it may be in the offline directory |
+| known before | an online directory | no | | there: it was never created |
+| known before | none (unassigned, migrating, lost) | no | | in the best directory |
+| known before | an unknown directory | no | yes | in the best directory: it is replicated again |
+| known before | an unknown directory | no | no | no: no other in-sync replica has its records |
 
-Kafka makes the log in the last case too, and leads with it from its next start on: a disk that was taken
-out of `log.dirs` costs the partition. Here it stays offline until the directory is back or the topic is
-deleted.
+Kafka creates the log in the last case too, and may lead with it after the next restart: a disk that
+was removed from `log.dirs` loses the partition. Here the replica stays offline until the directory
+is back or the topic is deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class ReplicaCreation:
-    """`refusal` says why not; else the log goes to `directory`, or to the best one."""
+    """Decision: the reason of a refusal, or the log directory (None: the best one)."""
 
     directory: UUID | None = None
     refusal: str | None = None
@@ -43,7 +43,7 @@ def decide_replica_creation(
     any_offline: bool,
     others_in_sync: bool,
 ) -> ReplicaCreation:
-    """See the table. `assigned` is what the image says, `live` the directories that are online."""
+    """Decide by the table. `assigned` is from the image; `live` are the online directories."""
     if not is_new and any_offline:
         return ReplicaCreation(refusal="it may be in a log directory that is offline")
     if assigned in live:
@@ -51,6 +51,6 @@ def decide_replica_creation(
     if is_new or others_in_sync or assigned.int < RESERVED_DIRECTORIES:
         return ReplicaCreation()
     return ReplicaCreation(
-        refusal=f"it is in the log directory with the id {assigned}, which is none of log.dirs: "
-        f"bring that one back, or delete the topic"
+        refusal=f"it is in the log directory with id {assigned}, which is not in log.dirs: "
+        f"restore that directory, or delete the topic"
     )

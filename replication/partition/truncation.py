@@ -1,22 +1,22 @@
-"""Where two replicas' logs part, and where the follower cuts its own (KIP-101, KIP-279, KIP-595).
+"""Truncation of a follower's log where it diverges from the leader's (KIP-101, KIP-279, KIP-595).
 
-An epoch has one leader, who appends once: two logs that hold the same epoch at an offset are the same
-up to there. So replicas compare not records but epochs and where these end. One round finds the last
-epoch that both know, unless the follower has an epoch below it that the leader lacks; then the
-follower cuts less than it must, and asks again with what is left (KIP-279). Each such round takes an
-epoch off the follower's history, so the rounds come to an end, and none of them cuts what the leader
-has too.
+An epoch has one leader, which appends each offset once: two logs with the same epoch at an offset
+are identical up to it. So replicas compare epochs and their end offsets, not records. One request
+finds the last common epoch, unless the follower has an epoch below it that the leader does not
+have. Then the follower truncates less than necessary, and queries again with the remaining epochs
+(KIP-279). Each such request removes an epoch from the follower's log, so their number is limited,
+and none truncates records that the leader has.
 
-| the leader says of the follower's last epoch | the follower cuts at | and then |
+| the leader's result for the follower's last epoch | the follower truncates to | then |
 |---|---|---|
-| nothing: it knows no such epoch, nor a later one | its high watermark | fetches |
-| an offset, no epoch (OffsetForLeaderEpoch v0) | that offset | fetches |
-| an epoch that the follower has | where it ends first, here or there | fetches |
-| an epoch that the follower has not | the end of its last epoch before | asks again |
-| an epoch before all that the follower knows | that epoch's end at the leader | fetches |
+| none: it knows neither this epoch nor a later one | its high watermark | fetches |
+| an offset without epoch (OffsetForLeaderEpoch v0) | that offset | fetches |
+| an epoch that the follower has | the smaller of both end offsets of the epoch | fetches |
+| an epoch that the follower does not have | the end of its last earlier epoch | queries again |
+| an epoch before all of the follower's | the leader's end offset of that epoch | fetches |
 
-Never past the follower's own end. The answer may lie below the follower's high watermark: after an
-unclean election what was committed is given up, and that is the only case.
+The offset is never past the follower's log end offset. It is below the follower's high watermark
+only after an unclean leader election, which loses committed records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from odradek.storage.log.epochs import NO_EPOCH, NO_OFFSET, EpochEnd
 
 
 class Epochs(Protocol):
-    """A log's history of leaders: `storage.log.epochs.LeaderEpochCache`."""
+    """Leader epochs of a log: `storage.log.epochs.LeaderEpochCache`."""
 
     @property
     def latest(self) -> int | None: ...
@@ -39,7 +39,7 @@ class Epochs(Protocol):
 
 @value_class
 class Truncation:
-    """Cut off all from `offset` on; `done` False: the logs may part even before that, ask again."""
+    """Offset to truncate to. `done` False: the logs may diverge even earlier; query again."""
 
     offset: int
     done: bool
@@ -48,7 +48,10 @@ class Truncation:
 def decide_truncation(
     own: Epochs, *, end_offset: int, high_watermark: int, leader: EpochEnd
 ) -> Truncation:
-    """See the table. `leader`: what it said, to OffsetForLeaderEpoch or as a diverging epoch."""
+    """Decide by the table.
+
+    `leader` is the result of OffsetForLeaderEpoch, or the diverging epoch of a Fetch response.
+    """
     if leader.end_offset == NO_OFFSET:
         return Truncation(min(high_watermark, end_offset), True)
     if leader.epoch == NO_EPOCH:
@@ -64,17 +67,20 @@ def decide_truncation(
 def find_divergence(
     own: Epochs, *, start_offset: int, fetch_offset: int, last_fetched_epoch: int
 ) -> EpochEnd | None:
-    """The leader's half: what to tell who has `last_fetched_epoch` below `fetch_offset` (-1: does
-    not say); None if its log is the start of ours.
+    """Return the diverging epoch for a follower; None if its log is a prefix of this one.
 
-    Raises OffsetOutOfRange if the logs cannot be compared: the epoch is later than all of ours, or the
-    follower ends below `start_offset`.
+    `last_fetched_epoch` is the epoch of the follower's record before `fetch_offset` (-1: not sent).
+
+    Raises OffsetOutOfRange if the logs cannot be compared: the epoch is later than all of this log,
+    or the follower ends below `start_offset`.
     """
     if last_fetched_epoch == NO_EPOCH:
         return None
     end = own.end_offset_for(last_fetched_epoch)
     if end.epoch == NO_EPOCH or end.end_offset == NO_OFFSET:
-        raise OffsetOutOfRange(f"epoch {last_fetched_epoch} is later than all that are known here")
+        raise OffsetOutOfRange(
+            f"epoch {last_fetched_epoch} is later than the last epoch of the log"
+        )
     if fetch_offset < start_offset:
         raise OffsetOutOfRange(f"the log starts at {start_offset}, past {fetch_offset}")
     if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:

@@ -36,7 +36,7 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPar
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 
-log = logging.getLogger("odradek.following")
+log = logging.getLogger("odradek.fetching")
 
 READING_S = 1.0
 """How long what is in the tier may still be read, before the leader is asked again what is wanted of it."""

@@ -52,7 +52,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("respond", "outcome", "committed", "epoch", "pending"), ROWS)
+@pytest.mark.parametrize(("response", "outcome", "committed", "epoch", "pending"), ROWS)
 def test_an_answer(
     response: CommittedIsr | ErrorCode,
     outcome: ProposalOutcome,
