@@ -29,7 +29,7 @@ def test_whoever_may_be_in_sync_counts() -> None:
 def test_one_is_under_way_at_most() -> None:
     known, proposal = _proposing(THREE, TWO)
     assert proposal == IsrProposal(THREE, 4, 7)
-    with pytest.raises(ValueError, match="under way"):
+    with pytest.raises(ValueError, match="is pending"):
         known.propose(TWO)
 
 
