@@ -86,9 +86,9 @@ def test_wrong_usage(offline: CommandLine) -> None:
     balance = ["log-dirs", "balance"]
     assert "not allowed with" in offline(*balance, "--plan", "--execute", code=2).stderr
     for tolerance in ("101", "-3", "abc"):
-        assert "no percentage" in offline(*balance, "--tolerance", tolerance, code=2).stderr
+        assert "is not a percentage" in offline(*balance, "--tolerance", tolerance, code=2).stderr
     for rate in ("0", "1e6", "9" * 20):
-        assert "no number of bytes" in offline(*balance, "--throttle", rate, code=2).stderr
+        assert "is not a number of bytes" in offline(*balance, "--throttle", rate, code=2).stderr
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def test_directories_are_evened_out(
     odradek(
         "configs", "alter", "broker", "1", "--set", f"{MOVE_RATE}=70000000"
     )  # as if interrupted
-    assert "is limited to 70000000 bytes/s" in odradek("log-dirs", "balance", "--execute").stderr
+    assert "limits moves between log directories to 70000000 bytes/s" in odradek("log-dirs", "balance", "--execute").stderr
     assert odradek("log-dirs", "balance", "--execute", "--throttle", "1000").stderr == ""
     configs = odradek("configs", "describe", "broker", "1", "--json").json
     assert MOVE_RATE not in {row["name"] for row in configs}
