@@ -149,7 +149,10 @@ def test_directories_are_evened_out(
     odradek(
         "configs", "alter", "broker", "1", "--set", f"{MOVE_RATE}=70000000"
     )  # as if interrupted
-    assert "limits moves between log directories to 70000000 bytes/s" in odradek("log-dirs", "balance", "--execute").stderr
+    assert (
+        "limits moves between log directories to 70000000 bytes/s"
+        in odradek("log-dirs", "balance", "--execute").stderr
+    )
     assert odradek("log-dirs", "balance", "--execute", "--throttle", "1000").stderr == ""
     configs = odradek("configs", "describe", "broker", "1", "--json").json
     assert MOVE_RATE not in {row["name"] for row in configs}
