@@ -36,20 +36,20 @@ def add_parser(
     parser = subparsers.add_parser(
         "acls",
         help="list, add and remove access control lists",
-        description="Who may do what; the broker needs an authorizer (authorizer.class.name).",
+        description="Access control lists (ACLs). The brokers need an authorizer (authorizer.class.name).",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT")
 
     listing = leaf(commands, "list", "list the ACLs", list_acls)
-    _filter_arguments(listing, "only those")
+    _filter_arguments(listing, "only ACLs")
 
     adding = leaf(commands, "add", "add ACLs, one for each operation", add)
     adding.add_argument(
-        "--principal", required=True, help="for whom, as in User:alice; 'User:*' is everybody"
+        "--principal", required=True, help="the principal, such as User:alice; 'User:*' matches all"
     )
-    adding.add_argument("--host", default="*", help="from which address (default: any)")
+    adding.add_argument("--host", default="*", help="the client's IP address (default: any)")
     adding.add_argument(
         "--operation",
         dest="operations",
@@ -57,13 +57,13 @@ def add_parser(
         required=True,
         choices=sorted(OPERATIONS),
         metavar="OPERATION",
-        help=f"{', '.join(sorted(OPERATIONS))}; may be given again",
+        help=f"{', '.join(sorted(OPERATIONS))}; can be repeated",
     )
-    adding.add_argument("--deny", action="store_true", help="forbid it instead of allowing it")
+    adding.add_argument("--deny", action="store_true", help="add ACLs that deny the operation")
     _resource_arguments(adding, required=True)
 
-    removing = leaf(commands, "remove", "remove ACLs, all those that fit", remove)
-    _filter_arguments(removing, "those")
+    removing = leaf(commands, "remove", "remove all ACLs that match the filter", remove)
+    _filter_arguments(removing, "ACLs")
     return parser
 
 
@@ -74,21 +74,19 @@ def run(args: argparse.Namespace) -> int:
 def _resource_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
     resources = parser.add_mutually_exclusive_group(required=required)
     for name in ("topic", "group", "transactional-id"):
-        resources.add_argument(f"--{name}", metavar="NAME", help=f"a {name}; '*' is every one")
-    resources.add_argument("--cluster", action="store_true", help="the cluster itself")
-    parser.add_argument(
-        "--prefixed", action="store_true", help="the name stands for all that begin with it"
-    )
+        resources.add_argument(f"--{name}", metavar="NAME", help=f"a {name}; '*' matches all")
+    resources.add_argument("--cluster", action="store_true", help="the cluster as a resource")
+    parser.add_argument("--prefixed", action="store_true", help="NAME is a prefix of names")
 
 
 def _filter_arguments(parser: argparse.ArgumentParser, which: str) -> None:
-    parser.add_argument("--principal", help=f"{which} for this principal, as in User:alice")
-    parser.add_argument("--host", help=f"{which} for this address")
+    parser.add_argument("--principal", help=f"{which} of this principal, such as User:alice")
+    parser.add_argument("--host", help=f"{which} of this client address")
     parser.add_argument(
         "--operation",
         choices=sorted(OPERATIONS),
         metavar="OPERATION",
-        help=f"{which} about this operation",
+        help=f"{which} for this operation",
     )
     _resource_arguments(parser, required=False)
 
@@ -145,7 +143,9 @@ async def add(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
 async def remove(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     wanted = _filter(args)
     if wanted == AclFilter():
-        raise WrongUsage("odradek acls remove: say which, by a principal or a resource")
+        raise WrongUsage(
+            "odradek acls remove: give a principal, a host, an operation or a resource"
+        )
     _print(await acl_admin.delete_acls(cluster, wanted), args)
     return 0
 

@@ -9,17 +9,18 @@ concurrently as it has threads for moves, and continues after a restart and afte
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from odradek.cli.balance_plan import plan
-from odradek.cli.balance_progress import Copied, Progress
 from odradek.cli.errors import CommandFailed
+from odradek.cli.log_dirs_output import percent
 from odradek.cli.move_throttles import MOVE_RATE, throttle_moves
 from odradek.cli.output import human_bytes, print_lines, print_now, print_table
 from odradek.cli.reassignment_file import dump
-from odradek.cli.reassignment_states import Move, places
+from odradek.cli.reassignment_states import DirectoryMoveState, replica_directories
 from odradek.cli.terminal import hint, is_terminal
 from odradek.client.admin import (
     ConfigChange,
@@ -47,6 +48,8 @@ PROGRESS_EVERY_S = 10.0
 """Interval of progress lines if stderr is not a terminal."""
 UNREACHABLE_MAX_S = 300.0
 """How long a broker may be unreachable, for example during a restart, before the command fails."""
+WINDOW_S = 30.0
+"""Seconds over which the rate of moves is computed."""
 RESTARTS_MAX = 3
 """How often a move that the broker has dropped is started again."""
 
@@ -287,13 +290,13 @@ async def _watch(
 ) -> None:
     """Print progress until all moves are complete. Raises CommandFailed if a move stops."""
     watcher = _Watcher(cluster, wanted)
-    progress = Progress()
+    progress = MoveProgress()
     clock = seams.clock
     printed_at, responded_at, is_unreachable = -inf, clock.monotonic(), False
     while True:
         now = clock.monotonic()
         try:
-            progress.saw(now, (await watcher.look()).values())
+            progress.add_sample(now, (await watcher.look()).values())
             responded_at, is_unreachable = now, False
         except ClientError as error:
             if now - responded_at > UNREACHABLE_MAX_S:
@@ -324,9 +327,9 @@ class _Watcher:
         self._cluster = cluster
         self._wanted = wanted
         self._lost = dict.fromkeys(wanted, 0)
-        self._done: dict[Replica, Copied] = {}
+        self._done: dict[Replica, CopyProgress] = {}
 
-    async def look(self) -> dict[Replica, Copied]:
+    async def look(self) -> dict[Replica, CopyProgress]:
         copied = dict(self._done)
         for broker in sorted({replica.broker for replica in self._wanted}):
             its = [r for r in self._wanted if r.broker == broker and r not in self._done]
@@ -340,25 +343,25 @@ class _Watcher:
 
     async def _check(
         self, its: Sequence[Replica], found: Sequence[LogDirectory]
-    ) -> dict[Replica, Copied]:
+    ) -> dict[Replica, CopyProgress]:
         sizes = {
             (Replica(directory.broker, each.topic, each.partition), each.is_future): each.size_bytes
             for directory in found
             for each in directory.replicas
         }
-        copied: dict[Replica, Copied] = {}
-        for replica, place in places(its, found).items():
+        copied: dict[Replica, CopyProgress] = {}
+        for replica, place in replica_directories(its, found).items():
             _, target, planned = self._wanted[replica]
             total = sizes.get((replica, False), planned)
-            state = place.towards(target)
-            if state is Move.COMPLETED:
-                copied[replica] = self._done[replica] = Copied(total, total, done=True)
-            elif state is Move.ACTIVE:
-                copied[replica] = Copied(sizes.get((replica, True), 0), total)
-            elif state is Move.CANCELLED and self._lost[replica] < RESTARTS_MAX:
+            state = place.state_of_move_to(target)
+            if state is DirectoryMoveState.COMPLETED:
+                copied[replica] = self._done[replica] = CopyProgress(total, total, done=True)
+            elif state is DirectoryMoveState.ACTIVE:
+                copied[replica] = CopyProgress(sizes.get((replica, True), 0), total)
+            elif state is DirectoryMoveState.CANCELLED and self._lost[replica] < RESTARTS_MAX:
                 self._lost[replica] += 1
                 await _begin(self._cluster, {replica: target})
-                copied[replica] = Copied(0, total)
+                copied[replica] = CopyProgress(0, total)
             else:
                 raise CommandFailed(
                     f"{replica} is no longer moving to {target} ({_describe_place(place.current, place.future)}"
@@ -371,3 +374,77 @@ def _describe_place(current: str | None, future: str | None) -> str:
     if current is None:
         return "it is not in an online log directory"
     return f"it is in {current}" + (f", moving to {future}" if future else "")
+
+
+# Progress
+
+
+@value_class
+class CopyProgress:
+    """Progress of one replica: copied bytes and total bytes."""
+
+    size_bytes: int
+    total_bytes: int
+    done: bool = False
+
+
+class MoveProgress:
+    """Progress and rate of all moves, from samples of the last `WINDOW_S`."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+        self._replicas = self._replicas_done = 0
+        self._bytes = self._bytes_done = 0
+
+    def add_sample(self, now: float, copied: Collection[CopyProgress]) -> None:
+        """Add a sample of all replicas, at a monotonic time in seconds."""
+        self._replicas = len(copied)
+        self._replicas_done = sum(each.done for each in copied)
+        self._bytes = sum(each.total_bytes for each in copied)
+        self._bytes_done = sum(
+            each.total_bytes if each.done else min(each.size_bytes, each.total_bytes)
+            for each in copied
+        )
+        self._samples.append((now, self._bytes_done))
+        while len(self._samples) > 2 and now - self._samples[0][0] > WINDOW_S:
+            self._samples.popleft()
+
+    @property
+    def is_done(self) -> bool:
+        return self._replicas_done == self._replicas
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Rate in bytes/s; 0 while it is unknown."""
+        (began, first), (now, last) = self._samples[0], self._samples[-1]
+        return max(0.0, (last - first) / (now - began)) if now > began else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Remaining seconds; None while nothing has moved."""
+        left = self._bytes - self._bytes_done
+        if left == 0:
+            return 0.0
+        rate = self.bytes_per_s
+        return left / rate if rate > 0 else None
+
+    def __str__(self) -> str:
+        done = f"{human_bytes(self._bytes_done)} of {human_bytes(self._bytes)}"
+        parts = [
+            f"{self._replicas_done} of {self._replicas} replicas",
+            f"{done} ({percent(self._bytes_done, self._bytes)} %)",
+        ]
+        if not self.is_done:
+            left = self.seconds_left
+            parts.append(f"{human_bytes(int(self.bytes_per_s))}/s")
+            parts.append(
+                "remaining time unknown" if left is None else f"{duration(left)} remaining"
+            )
+        return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Format seconds, rounded up: 75 is '1:15', 3700 is '1:01:40'."""
+    whole = int(-(-seconds // 1))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

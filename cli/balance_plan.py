@@ -1,20 +1,18 @@
-"""Which replicas must move so that a broker's log directories are even: a pure function.
+"""Planning of moves that balance the log directories of a broker, as a pure function.
 
-Even means: every directory's bytes are within a tolerance of the mean, and so is its number of
-replicas (at least to the next whole one). A replica that is too large for that is left out of the mean,
-with a directory of its own. How far a state is from that is its unevenness: of bytes, in
-whole percents of the mean beyond the tolerance, squared and added up; of replicas likewise, in
-replicas. The plan is the state with the least unevenness of bytes; of those the one with the least
-unevenness of replicas; of those the one that moves the fewest bytes, then the fewest replicas.
+Directories are balanced if the bytes and the number of replicas of each one are within a tolerance of the
+mean (the number of replicas: at least to the next integer). A replica that is larger than that gets a
+directory for itself and is excluded from the mean. The imbalance of bytes is the deviation beyond the
+tolerance in percent of the mean, squared and summed over the directories; the imbalance of replicas is the
+same in replicas. The plan minimizes, in this order: imbalance of bytes, imbalance of replicas, bytes moved,
+replicas moved.
 
-That is exact where all states can be tried (`EXACT_STATES`). Else it is found by steps, each of which
-moves or exchanges replicas of two directories and makes the state less uneven: the one that gains the
-most for each byte it moves, so that what is large enough and no larger goes first. Then, as long as it
-makes nothing worse, replicas go back where they came from or stay in the place of larger ones. Numbers of
-replicas are evened out so far as single ones, small enough not to upset the bytes, can do it.
+With few replicas all placements are compared (`EXACT_STATES`). Otherwise the plan is built greedily from
+steps that move or exchange replicas between two directories: each step is the one with the largest
+improvement per byte moved. Then moves are undone or replaced by smaller ones, as long as the imbalance does
+not increase. The number of replicas is balanced only with single moves that do not unbalance the bytes.
 
-Whatever the way, a plan never makes the state more uneven, and planned again after it was carried out
-the answer is: nothing to do.
+A plan never increases the imbalance. After it was executed, the next plan is empty.
 """
 
 from __future__ import annotations
@@ -26,19 +24,19 @@ from itertools import product
 from odradek.seams.values import value_class
 
 EXACT_STATES = 5_000
-"""Up to so many states all are tried: two directories with 12 replicas, three with 7."""
+"""Limit of placements for the exact plan: 12 replicas in two directories, or 7 in three."""
 TOLERANCE_PERCENT = 5
 EXTREMES = 2
 EXCHANGED = 200
-"""Replicas of a directory, from the largest down, that are looked at for an exchange."""
+"""Largest replicas of a directory that are considered for an exchange."""
 
-Unevenness = tuple[int, int]
+Imbalance = tuple[int, int]
 Score = tuple[int, int, int, int]
 
 
 @value_class
 class Goal:
-    """What is even. `share_bytes` over `sharing` directories is what each of them should have."""
+    """Definition of balanced: the mean of a directory is `share_bytes / sharing` bytes."""
 
     directories: int
     replicas: int
@@ -50,7 +48,7 @@ class Goal:
     def of(
         cls, sizes: Sequence[int], directories: int, tolerance_percent: int = TOLERANCE_PERCENT
     ) -> Goal:
-        """A replica that is larger than a fair share has a directory to itself; the others share."""
+        """Compute the mean; replicas larger than it get a directory for themselves and are excluded."""
         left, sharing = sum(sizes), directories
         for size in sorted(sizes, reverse=True):
             if sharing == 1 or size * sharing * 100 <= left * (100 + tolerance_percent):
@@ -60,7 +58,7 @@ class Goal:
 
     @property
     def low_bytes(self) -> int:
-        """The fewest bytes with which a directory is even, and the most (`high_bytes`)."""
+        """Lower limit of the bytes of a balanced directory; `high_bytes` is the upper limit."""
         return -(-self.share_bytes * (100 - self.tolerance_percent) // (100 * self.sharing))
 
     @property
@@ -68,7 +66,7 @@ class Goal:
         return self.share_bytes * (100 + self.tolerance_percent) // (100 * self.sharing)
 
     def of_bytes(self, size_bytes: int) -> int:
-        """How uneven a directory with these bytes is, not squared. All is times `sharing`."""
+        """Imbalance of a directory with these bytes, not squared, times `sharing`."""
         away = abs(size_bytes * self.sharing - self.share_bytes)
         beyond = away - self.share_bytes * self.tolerance_percent // 100
         percent = max(self.sharing, self.share_bytes // 100)
@@ -79,7 +77,7 @@ class Goal:
         tolerated = max(self.directories - 1, self.replicas * self.tolerance_percent // 100)
         return -(-(away - tolerated) // self.directories) if away > tolerated else 0
 
-    def unevenness(self, sizes: Sequence[int], counts: Sequence[int]) -> Unevenness:
+    def imbalance(self, sizes: Sequence[int], counts: Sequence[int]) -> Imbalance:
         return (
             sum(self.of_bytes(size) ** 2 for size in sizes),
             sum(self.of_replicas(count) ** 2 for count in counts),
@@ -93,7 +91,10 @@ def plan(
     *,
     tolerance_percent: int = TOLERANCE_PERCENT,
 ) -> list[int]:
-    """Where each replica is to be: `sizes` are bytes, `homes` the directories' numbers now."""
+    """Plan the directory number of each replica.
+
+    `sizes` are in bytes, `homes` are the current directory numbers.
+    """
     goal = Goal.of(sizes, directories, tolerance_percent)
     if directories < 2 or not sizes:
         return list(homes)
@@ -103,7 +104,7 @@ def plan(
 
 
 def score(goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]) -> Score:
-    """The less the better: unevenness of bytes, of replicas, bytes moved, replicas moved."""
+    """Score of a placement, lower is better: imbalance of bytes, of replicas, bytes moved, replicas moved."""
     loads = [0] * goal.directories
     counts = [0] * goal.directories
     moved_bytes = moved = 0
@@ -113,7 +114,7 @@ def score(goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequen
         if place != home:
             moved_bytes += size
             moved += 1
-    return (*goal.unevenness(loads, counts), moved_bytes, moved)
+    return (*goal.imbalance(loads, counts), moved_bytes, moved)
 
 
 def _best_of_all(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
@@ -122,11 +123,11 @@ def _best_of_all(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list
 
 
 def by_steps(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
-    """See the module."""
+    """Plan with greedy steps, for placements that are too many to compare."""
     places = list(homes)
     while (better := _better(goal, sizes, homes, places)) is not None:
         places = better
-    # From where it ended, as if that were home: that is what planning anew would do.
+    # Plan again from the result, so that the next plan after its execution is empty.
     while (better := _better(goal, sizes, places, places)) is not None:
         places = better
     return places
@@ -135,7 +136,7 @@ def by_steps(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int
 def _better(
     goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
 ) -> list[int] | None:
-    """A state that is less uneven than `places`, if steps lead to one."""
+    """Return a placement with less imbalance than `places`, or None if steps find none."""
     state = _State(goal, sizes, homes, places)
     while state.step():
         pass
@@ -146,7 +147,7 @@ def _better(
 
 @value_class
 class _Step:
-    """Replicas that go from one directory to another, and those that come back for them."""
+    """Move of replica `there` from source to target, in exchange for replica `back` if there is one."""
 
     there: int
     back: int | None
@@ -155,7 +156,7 @@ class _Step:
 
 
 class _State:
-    """A state on the way to the plan."""
+    """Placement of replicas that steps improve."""
 
     def __init__(
         self, goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
@@ -177,7 +178,7 @@ class _State:
     # Steps
 
     def step(self) -> bool:
-        """Take the best step, if there is one that helps."""
+        """Apply the best step; return whether a step improves the placement."""
         for steps in (self._moves, self._exchanges):
             for pairs in (self._extreme_pairs, self._pairs):
                 best = self._best(steps(pairs()))
@@ -191,11 +192,11 @@ class _State:
         return min(ranked, key=lambda pair: pair[0], default=(None, None))[1]
 
     def _rank(self, step: _Step) -> tuple[int, float, int] | None:
-        """The less the better; None for a step that does not help.
+        """Rank of a step, lower is better; None for a step that does not improve the placement.
 
-        What evens out bytes comes first, though it be by less than a percent (several of them may
-        make one), by what it gains for each byte that it moves; of equals the one that moves more:
-        that makes fewer steps.
+        Steps that balance bytes come first, even by less than one percent, ordered by their
+        improvement per byte moved. Among equal ones, the step that moves more bytes comes first,
+        because fewer steps follow it.
         """
         before, after = self._pair(step, taken=False), self._pair(step, taken=True)
         if after >= before:
@@ -205,23 +206,23 @@ class _State:
             return (0, -(before[1] - after[1]) / max(1, cost), -cost)
         return (1, cost, 0)
 
-    def _pair(self, step: _Step, *, taken: bool) -> tuple[Unevenness, int]:
-        """Unevenness of the two directories, and by how many bytes they miss the tolerance."""
+    def _pair(self, step: _Step, *, taken: bool) -> tuple[Imbalance, int]:
+        """Imbalance of the two directories, and their bytes outside of the tolerance."""
         goal = self._goal
         weight, count = self._weight(step) if taken else (0, 0)
         sizes = (self._loads[step.source] - weight, self._loads[step.target] + weight)
         counts = (self._counts[step.source] - count, self._counts[step.target] + count)
         missed = sum(max(size - goal.high_bytes, goal.low_bytes - size, 0) for size in sizes)
-        return goal.unevenness(sizes, counts), missed
+        return goal.imbalance(sizes, counts), missed
 
     def _weight(self, step: _Step) -> tuple[int, int]:
-        """What the target gets: bytes and replicas."""
+        """Bytes and replicas that the target directory gains."""
         if step.back is None:
             return self._sizes[step.there], 1
         return self._sizes[step.there] - self._sizes[step.back], 0
 
     def _cost(self, step: _Step) -> int:
-        """Bytes that the plan moves more (or less, if something goes back home)."""
+        """Bytes that the step adds to the plan; negative if a replica returns to its current directory."""
         cost = self._moved(step.there, step.target) - self._moved(step.there, step.source)
         if step.back is not None:
             cost += self._moved(step.back, step.source) - self._moved(step.back, step.target)
@@ -247,7 +248,7 @@ class _State:
         self.places[number] = place
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
-        """Directories between which something may have to go: to the one with less of something."""
+        """Yield (source, target) pairs of directories that are out of balance."""
         goal, loads, counts = self._goal, self._loads, self._counts
         uneven = [goal.of_bytes(size) > 0 for size in loads]
         crowded = [goal.of_replicas(count) > 0 for count in counts]
@@ -260,7 +261,7 @@ class _State:
                 yield source, target
 
     def _extreme_pairs(self) -> Iterator[tuple[int, int]]:
-        """Those of the fullest with the emptiest: mostly these have the best step."""
+        """Yield pairs of the fullest and the emptiest directories, which usually have the best step."""
         by_load = sorted(range(self._goal.directories), key=lambda each: self._loads[each])
         by_count = sorted(range(self._goal.directories), key=lambda each: self._counts[each])
         sources = {*by_load[-EXTREMES:], *by_count[-EXTREMES:]}
@@ -270,7 +271,7 @@ class _State:
                 yield source, target
 
     def _wanted(self, source: int, target: int) -> tuple[int, ...]:
-        """How many bytes it would be good to send from one to the other."""
+        """Numbers of bytes whose move from source to target reaches a limit or the middle."""
         goal, here, there = self._goal, self._loads[source], self._loads[target]
         sizes = {
             here - goal.high_bytes,
@@ -283,13 +284,13 @@ class _State:
         return tuple(sorted(size for size in sizes if size >= 0))
 
     def _moves(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_Step]:
-        """One replica, of nearly a size that is wanted."""
+        """Yield moves of one replica with about a wanted size."""
         for source, target in pairs:
             for number in self._near(source, self._wanted(source, target)):
                 yield _Step(number, None, source, target)
 
     def _exchanges(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_Step]:
-        """One for another, where the difference is nearly what is wanted."""
+        """Yield exchanges of two replicas whose sizes differ by about a wanted size."""
         for source, target in pairs:
             if self._loads[source] <= self._loads[target]:
                 continue
@@ -299,7 +300,7 @@ class _State:
                     yield _Step(number, back, source, target)
 
     def _near(self, place: int, sizes: Sequence[int]) -> set[int]:
-        """The replicas there that are next to these sizes, on either side."""
+        """Replicas of a directory with the nearest sizes above and below the given ones."""
         by_size = self._by_size[place]
         found: set[int] = set()
         for size in sizes:
@@ -310,12 +311,12 @@ class _State:
     # Saving
 
     def save(self) -> None:
-        """Move less without making anything worse."""
+        """Undo or shrink moves that do not improve the balance."""
         moved = [number for number, place in enumerate(self.places) if place != self._homes[number]]
         for number in sorted(moved, key=lambda each: -self._sizes[each]):
             home, place = self._homes[number], self.places[number]
             for back in (None, *self._smaller(number)):
-                # The other way round: `number` goes home, a smaller one of its home goes instead.
+                # Reversed: `number` returns to its home, and a smaller replica moves instead.
                 step = _Step(number, back, place, home)
                 before, after = self._pair(step, taken=False), self._pair(step, taken=True)
                 if after[0] <= before[0] and self._cost(step) < 0:
@@ -323,7 +324,7 @@ class _State:
                     break
 
     def _smaller(self, number: int) -> Iterator[int]:
-        """Replicas that never left its home, from the smallest to those just below its size."""
+        """Yield smaller replicas that did not leave its home, by size."""
         home, size = self._homes[number], self._sizes[number]
         by_size = self._by_size[home]
         for _, other in by_size[: bisect_left(by_size, (size, -1))][-EXCHANGED:]:

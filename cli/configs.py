@@ -16,7 +16,7 @@ from odradek.seams import Seams
 EPILOG = """\
 examples:
   odradek configs list
-  odradek configs describe topic orders            # what was set; --all shows every config
+  odradek configs describe topic orders            # configs that are set; --all shows every config
   odradek configs alter topic orders --set retention.ms=3600000 --unset cleanup.policy
   odradek configs describe broker 1 --all
   odradek configs alter broker default --set log.retention.ms=86400000
@@ -29,7 +29,7 @@ TYPES = {
     "client-metrics": ResourceType.CLIENT_METRICS,
     "group": ResourceType.GROUP,
 }
-SET_BY_SOMEBODY = frozenset(
+EXPLICIT_SOURCES = frozenset(
     {
         ConfigSource.TOPIC,
         ConfigSource.BROKER,
@@ -40,7 +40,7 @@ SET_BY_SOMEBODY = frozenset(
     }
 )
 CLUSTER_WIDE = "default"
-"""As a broker's name: the configs that every broker has unless it has its own."""
+"""Name for the cluster-wide default configs of brokers, which are named "" in the protocol."""
 
 
 def add_parser(
@@ -55,22 +55,28 @@ def add_parser(
     )
     commands = parser.add_subparsers(metavar="WHAT")
 
-    listing = leaf(commands, "list", "list what has configs", list_resources)
+    listing = leaf(commands, "list", "list resources that have configs", list_resources)
     listing.add_argument("type", nargs="?", choices=TYPES, metavar="TYPE", help=", ".join(TYPES))
 
-    describing = leaf(commands, "describe", "show configs and where they come from", describe)
+    describing = leaf(commands, "describe", "show configs with their values and sources", describe)
     _resource_arguments(describing)
-    describing.add_argument("--all", action="store_true", help="also those that nobody has set")
     describing.add_argument(
-        "--key", action="append", dest="keys", metavar="KEY", help="only this one; may be repeated"
+        "--all", action="store_true", help="also configs with their default value"
+    )
+    describing.add_argument(
+        "--key",
+        action="append",
+        dest="keys",
+        metavar="KEY",
+        help="only this config; can be repeated",
     )
 
-    altering = leaf(commands, "alter", "change some configs and leave the others", alter)
+    altering = leaf(commands, "alter", "alter configs; all others keep their values", alter)
     _resource_arguments(altering)
     for flag, operation, line in (
-        ("--set", ConfigOperation.SET, "give it this value"),
+        ("--set", ConfigOperation.SET, "set a config"),
         ("--append", ConfigOperation.APPEND, "add a value to a list"),
-        ("--subtract", ConfigOperation.SUBTRACT, "take a value from a list"),
+        ("--subtract", ConfigOperation.SUBTRACT, "remove a value from a list"),
     ):
         altering.add_argument(
             flag,
@@ -79,12 +85,18 @@ def add_parser(
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help=f"{line}; may be given again",
+            help=f"{line}; can be repeated",
         )
     altering.add_argument(
-        "--unset", action="append", default=[], metavar="KEY", help="back to the default"
+        "--unset",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="restore the default value; can be repeated",
     )
-    altering.add_argument("--validate-only", action="store_true", help="only see if it could be")
+    altering.add_argument(
+        "--validate-only", action="store_true", help="validate the change, without making it"
+    )
     return parser
 
 
@@ -119,11 +131,11 @@ async def list_resources(args: argparse.Namespace, cluster: Cluster, seams: Seam
 async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     entries = await admin.describe_configs(cluster, TYPES[args.type], _name(args), keys=args.keys)
     if not (args.all or args.keys):
-        entries = [entry for entry in entries if entry.source in SET_BY_SOMEBODY]
+        entries = [entry for entry in entries if entry.source in EXPLICIT_SOURCES]
     if args.json:
         print_json([_row(entry) for entry in entries])
     elif not entries:
-        print_lines([f"{args.type} {args.name}: all default; --all shows them"])
+        print_lines([f"{args.type} {args.name}: no config is set; --all shows the defaults"])
     else:
         print_table(
             ["CONFIG", "VALUE", "SOURCE", "READ-ONLY"],
@@ -142,14 +154,14 @@ async def alter(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int
         for key, value in getattr(args, operation.name)
     ] + [ConfigChange(ConfigOperation.DELETE, key) for key in args.unset]
     if not changes:
-        raise WrongUsage("alter what? Give --set, --unset, --append or --subtract")
+        raise WrongUsage("odradek configs alter: give --set, --unset, --append or --subtract")
     await admin.alter_configs(
         cluster, TYPES[args.type], _name(args), changes, validate_only=args.validate_only
     )
     if args.json:
         print_json({"type": args.type, "name": args.name, "altered": not args.validate_only})
     else:
-        print_lines([f"{args.type} {args.name} {'could be ' if args.validate_only else ''}altered"])
+        print_lines([f"{args.type} {args.name} {'is valid' if args.validate_only else 'altered'}"])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`odradek consume`: a topic's records on stdout, in the manner of kcat."""
+"""`odradek consume`: print the records of topics on stdout, with the options of kcat."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
 
 DESCRIPTION = """\
-Print a topic's records, a line each, and wait for more (or end with -e or -c).
+Print the records of a topic, one per line, and wait for more (unless -e or -c is given).
 
-With --group the partitions are shared with the group's other members, and what was printed is
-committed: the next run goes on from there.
+With --group, the group assigns the partitions. The offsets of printed records are committed, and the
+next run continues from there.
 """
 EPILOG = """\
 formats (-f):
@@ -74,7 +74,7 @@ def add_parser(
     )
     cluster_arguments(parser)
     parser.add_argument(
-        "-t", "--topic", dest="topics", action="append", required=True, help="may be given again"
+        "-t", "--topic", dest="topics", action="append", required=True, help="can be repeated"
     )
     parser.add_argument(
         "-p", "--partitions", type=partition_list, metavar="LIST", help="0,3,5-7 (default: all)"
@@ -84,10 +84,10 @@ def add_parser(
         "--offset",
         metavar="OFFSET",
         type=parse_offset,
-        help=f"where to begin: {HELP} (default: end; in a group: what it has committed, else this, "
-        "beginning by default)",
+        help=f"where to begin: {HELP} (default: end; with --group only for partitions without a "
+        "committed offset, default: beginning)",
     )
-    parser.add_argument("-G", "--group", metavar="GROUP", help="read as a member of this group")
+    parser.add_argument("-G", "--group", metavar="GROUP", help="consume as a member of this group")
     parser.add_argument(
         "-c", "--count", type=record_count, metavar="N", help="stop after N records"
     )
@@ -96,19 +96,23 @@ def add_parser(
     )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("-f", "--format", metavar="FORMAT", help="see below (default: %%s\\n)")
-    shape.add_argument("-J", "--json", action="store_true", help="print a line of JSON a record")
-    parser.add_argument(
-        "-K", "--key-delimiter", metavar="DELIM", help="print the key, and this after it"
+    shape.add_argument(
+        "-J", "--json", action="store_true", help="print one line of JSON per record"
     )
     parser.add_argument(
-        "-D", "--delimiter", metavar="DELIM", help="print this after a record (default: \\n)"
+        "-K", "--key-delimiter", metavar="DELIM", help="print the key, followed by DELIM"
     )
-    parser.add_argument("-Z", "--null", action="store_true", help="print NULL as NULL")
+    parser.add_argument(
+        "-D", "--delimiter", metavar="DELIM", help="print DELIM after each record (default: \\n)"
+    )
+    parser.add_argument(
+        "-Z", "--null", action="store_true", help="print null keys and values as NULL"
+    )
     parser.add_argument(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
         default="read_committed",
-        help="whether records of open and aborted transactions are left out "
+        help="read_committed skips records of open and aborted transactions "
         "(default: read_committed)",
     )
     return parser
@@ -116,20 +120,20 @@ def add_parser(
 
 def run(args: argparse.Namespace) -> int:
     if args.format is not None and (args.key_delimiter or args.delimiter):
-        raise WrongUsage("--format says it all: -K and -D don't go with it")
+        raise WrongUsage("--format excludes -K and -D")
     if args.group is not None and args.partitions is not None:
-        raise WrongUsage("a group assigns the partitions: -p doesn't go with --group")
+        raise WrongUsage("--group excludes -p: the group assigns the partitions")
     if args.group is not None and not isinstance(args.offset, Beginning | End | None):
         raise WrongUsage(
-            "in a group -o is beginning or end, for partitions without a committed offset; "
-            "`odradek groups reset` moves the others"
+            "with --group, -o is beginning or end, for partitions without a committed offset; "
+            "`odradek groups reset` changes committed offsets"
         )
-    shown = _shape(args)
-    return with_cluster(args, lambda cluster, _: _consume(args, cluster, shown))
+    format_record = _record_formatter(args)
+    return with_cluster(args, lambda cluster, _: _consume(args, cluster, format_record))
 
 
-def _shape(args: argparse.Namespace) -> Callable[[ConsumedRecord], bytes]:
-    """How a record is printed."""
+def _record_formatter(args: argparse.Namespace) -> Callable[[ConsumedRecord], bytes]:
+    """Compile the output options to a function that formats a record."""
     if args.json:
         return json_line
     null = b"NULL" if args.null else b""
@@ -148,22 +152,22 @@ def _shape(args: argparse.Namespace) -> Callable[[ConsumedRecord], bytes]:
 
 
 async def _consume(
-    args: argparse.Namespace, cluster: Cluster, shown: Callable[[ConsumedRecord], bytes]
+    args: argparse.Namespace, cluster: Cluster, format_record: Callable[[ConsumedRecord], bytes]
 ) -> int:
     options = ReaderOptions(isolation=Isolation[args.isolation.upper()], unavailable_s=args.timeout)
-    printer = _Printer(shown, args.count)
+    printer = _Printer(format_record, args.count)
     if args.group is not None:
-        await _as_member(args, cluster, options, printer)
+        await _consume_as_member(args, cluster, options, printer)
     else:
-        await _alone(args, cluster, options, printer)
+        await _consume_partitions(args, cluster, options, printer)
     return 0
 
 
 class _Printer:
-    """Prints records until there were enough."""
+    """Prints records, up to --count."""
 
-    def __init__(self, shown: Callable[[ConsumedRecord], bytes], count: int | None) -> None:
-        self._shown = shown
+    def __init__(self, format_record: Callable[[ConsumedRecord], bytes], count: int | None) -> None:
+        self._format = format_record
         self._left = count
 
     @property
@@ -171,18 +175,18 @@ class _Printer:
         return self._left is not None and self._left <= 0
 
     def print(self, records: Sequence[ConsumedRecord]) -> Sequence[ConsumedRecord]:
-        """Print as many as are wanted, and return them."""
+        """Print records up to --count, and return the printed ones."""
         if self._left is not None:
             records = records[: max(0, self._left)]
             self._left -= len(records)
         if records:
-            write_bytes(map(self._shown, records))
+            write_bytes(map(self._format, records))
         else:
             check_reader()
         return records
 
 
-async def _alone(
+async def _consume_partitions(
     args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _Printer
 ) -> None:
     where = await _partitions(args, cluster)
@@ -206,11 +210,11 @@ async def _partitions(args: argparse.Namespace, cluster: Cluster) -> list[TopicP
     return found
 
 
-async def _as_member(
+async def _consume_as_member(
     args: argparse.Namespace, cluster: Cluster, options: ReaderOptions, printer: _Printer
 ) -> None:
     for name in args.topics:
-        await cluster.topic(name)  # a topic that is not there is an error, not a silent wait
+        await cluster.topic(name)  # report a missing topic instead of waiting for it
     reset = LATEST if isinstance(args.offset, End) else EARLIEST
     member = GroupConsumer(
         cluster, args.group, args.topics, options=GroupOptions(reset=reset), reader=options
@@ -226,15 +230,18 @@ async def _as_member(
                 commit_due = trio.current_time() + COMMIT_EVERY_S
             if args.exit and await member.at_end():
                 break
-    finally:  # on Ctrl-C and on a broken pipe too: what was printed is not printed again
+    finally:  # also after Ctrl-C and a broken pipe: printed records are not printed again
         with trio.move_on_after(CLOSE_S, shield=True), suppress(KafkaError, ClientError):
             await _commit(member, printed)
             await member.leave()
 
 
 async def _commit(member: GroupConsumer, printed: dict[TopicPartition, int]) -> None:
-    """Commit what was printed of the partitions that are still ours: none are, where the coordinator has given
-    us up meanwhile (a pager that is read slowly holds us up), and the next poll joins again."""
+    """Commit the offsets of printed records in partitions that are still assigned.
+
+    No partition is assigned if the coordinator removed this member, for example because a pager
+    blocked stdout for longer than the session timeout. The next poll rejoins the group.
+    """
     mine = {where: offset for where, offset in printed.items() if where in member.assigned}
     printed.clear()
     try:

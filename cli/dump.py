@@ -1,4 +1,4 @@
-"""`odradek dump`: show and verify a broker's files, with no broker running."""
+"""`odradek dump`: print and verify the files of a broker, without a running broker."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from odradek.cli.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from odradek.cli.dump_files import Found
+    from odradek.cli.dump_files import DumpFile
     from odradek.cli.dump_output import Output, Problem, Row
     from odradek.seams.files import Files, Path
 
-HELP = "show and verify a broker's files, offline"
+HELP = "print and verify the files of a broker, offline"
 DESCRIPTION = """\
-Show what is in a broker's files: segments, indexes, producer snapshots, checkpoints, metadata
-snapshots, what is kept of the remote tier, and the marker files of a log directory, as Odradek and Apache Kafka write them. Nothing is
-changed; a running broker's files may be read, their last batch may then be cut short.
+Print the files of a broker, as Odradek and Apache Kafka write them: segments, indexes, producer
+snapshots, checkpoints, metadata snapshots, cached remote log metadata, and the marker files of a log
+directory. No file is changed. Files of a running broker can be read; their last batch may be truncated.
 
-Directories are gone through to the bottom. Records of __consumer_offsets, __transaction_state,
-__cluster_metadata and __remote_log_metadata are decoded, told by their directory's name.
+Directories are searched recursively. Records of __consumer_offsets, __transaction_state,
+__cluster_metadata and __remote_log_metadata are decoded; the directory's name selects the decoder.
 """
 EPILOG = """\
 examples:
@@ -33,7 +33,7 @@ examples:
   odradek dump --verify odradek-data
   odradek dump --remote-log-metadata odradek-data/__remote_log_metadata-12
 
-exit status: 0 if all is well, 1 if a file could not be read or is damaged, 2 for bad usage
+exit status: 0 for success, 1 if a file is unreadable or corrupt, 2 for wrong usage
 """
 DECODERS = ("auto", "none", "offsets", "transactions", "metadata", "remote")
 FAILED = 1
@@ -51,33 +51,35 @@ def add_parser(
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a directory")
     parser.add_argument(
-        "--deep", action="store_true", help="also the records in the batches, by their sizes"
+        "--deep", action="store_true", help="print the records in the batches, with their sizes"
     )
     parser.add_argument(
-        "--records", action="store_true", help="also the records' keys, values and headers"
+        "--records", action="store_true", help="print the keys, values and headers of records"
     )
     parser.add_argument(
         "--decode",
         choices=DECODERS,
         default="auto",
-        help="what keys and values are (default: auto, by the topic's name)",
+        help="decoder of keys and values (default: auto, by the topic's name)",
     )
-    parser.add_argument("--from", type=int, metavar="OFFSET", help="only from this offset on")
-    parser.add_argument("--to", type=int, metavar="OFFSET", help="only up to this offset")
+    parser.add_argument("--from", type=int, metavar="OFFSET", help="the first offset")
+    parser.add_argument("--to", type=int, metavar="OFFSET", help="the last offset")
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="check checksums, order, and indexes against the log; print only what is wrong, file by "
-        "file (--deep reads every record)",
+        help="verify checksums, the order of offsets, and indexes against the log; print only problems "
+        "(--deep reads every record)",
     )
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each entry")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per entry")
     parser.add_argument(
         "--remote-log-metadata",
         action="store_true",
-        help="the events of __remote_log_metadata, a line each, as Kafka's formatter prints them",
+        help="print the events of __remote_log_metadata, one per line, as Kafka's formatter does",
     )
     parser.add_argument(
-        "--kip-405", action="store_true", help="with that: as KIP-405 spells them instead"
+        "--kip-405",
+        action="store_true",
+        help="with --remote-log-metadata: print the format of KIP-405 instead",
     )
     parser.add_argument(
         "--property",
@@ -91,14 +93,14 @@ def add_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dump or verify; 1 if anything was found to be wrong. Raises WrongUsage."""
+    """Dump or verify files; return 1 if there is a problem. Raises WrongUsage."""
     from odradek.cli.dump_output import JsonOutput, TextOutput
     from odradek.seams.real_files import RealFiles
 
     _check(args)
     if isinstance(
         sys.stdout, io.TextIOWrapper
-    ):  # a terminal that cannot show a character shows \\u…
+    ):  # escape characters that the terminal's encoding does not have
         sys.stdout.reconfigure(errors="backslashreplace")
     files = RealFiles()
     if args.remote_log_metadata:
@@ -116,21 +118,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if args.verify and (args.records or vars(args)["from"] is not None or args.to is not None):
-        raise WrongUsage("--verify looks at whole files: leave --records, --from and --to away")
+        raise WrongUsage("--verify excludes --records, --from and --to: it verifies whole files")
     if args.remote_log_metadata and (args.verify or args.records or args.deep or args.json):
-        raise WrongUsage(
-            "--remote-log-metadata has lines of its own: only --from and --to go along"
-        )
+        raise WrongUsage("--remote-log-metadata has its own format: it allows only --from and --to")
     if (args.kip_405 and not args.remote_log_metadata) or (args.property and not args.kip_405):
-        raise WrongUsage("--property is for --kip-405, and that for --remote-log-metadata")
+        raise WrongUsage("--property needs --kip-405, and --kip-405 needs --remote-log-metadata")
     start, end = vars(args)["from"], args.to
     if min(start or 0, end or 0) < 0:
-        raise WrongUsage("--from and --to take offsets, which are not negative")
+        raise WrongUsage("--from and --to must not be negative")
     if start is not None and end is not None and start > end:
-        raise WrongUsage(f"--from {start} lies past --to {end}")
+        raise WrongUsage(f"--from {start} is greater than --to {end}")
 
 
-def _find(files: Files, paths: Sequence[str]) -> Iterator[Found]:
+def _find(files: Files, paths: Sequence[str]) -> Iterator[DumpFile]:
     from odradek.cli.dump_files import NAMES_SHOWN, identify, walk
     from odradek.seams.files import Path
 
@@ -139,22 +139,22 @@ def _find(files: Files, paths: Sequence[str]) -> Iterator[Found]:
         if files.is_directory(path):
             yield from _walked(walk(files, path), path)
         elif not files.exists(path):
-            raise WrongUsage(f"there is no {path}: give a broker's file or log directory")
+            raise WrongUsage(f"{path} does not exist: give a file or a log directory of a broker")
         elif (found := identify(path)) is None:
-            raise WrongUsage(f"{path} is none of a broker's files, by its name ({NAMES_SHOWN})")
+            raise WrongUsage(f"{path} does not have the name of a broker's file ({NAMES_SHOWN})")
         else:
             yield found
 
 
-def _walked(found: Iterator[Found], path: Path) -> Iterator[Found]:
+def _walked(found: Iterator[DumpFile], path: Path) -> Iterator[DumpFile]:
     first = next(found, None)
     if first is None:
-        raise WrongUsage(f"there are no broker's files in {path}: give a log directory")
+        raise WrongUsage(f"{path} contains no files of a broker: give a log directory")
     yield first
     yield from found
 
 
-def _dump(files: Files, found: Sequence[Found], output: Output, args: argparse.Namespace) -> int:
+def _dump(files: Files, found: Sequence[DumpFile], output: Output, args: argparse.Namespace) -> int:
     from odradek.cli.dump_output import Problem
 
     code = 0
@@ -177,17 +177,17 @@ def _dump(files: Files, found: Sequence[Found], output: Output, args: argparse.N
     return code
 
 
-def _dump_remote_events(files: Files, found: Sequence[Found], args: argparse.Namespace) -> int:
+def _dump_remote_events(files: Files, found: Sequence[DumpFile], args: argparse.Namespace) -> int:
     from odradek.cli import dump_remote
-    from odradek.cli.dump_files import Kind
+    from odradek.cli.dump_files import FileKind
     from odradek.cli.dump_output import Problem
 
     show: dump_remote.Format = dump_remote.as_kafka
     if args.kip_405:
-        show = dump_remote.as_the_kip(_kip_properties(args.property))
+        show = dump_remote.as_kip_405(_kip_properties(args.property))
     wrong = 0
     for each in found:
-        if each.kind is not Kind.SEGMENT:
+        if each.kind is not FileKind.SEGMENT:
             continue
         try:
             start = vars(args)["from"] or 0
@@ -206,7 +206,7 @@ def _dump_remote_events(files: Files, found: Sequence[Found], args: argparse.Nam
 
 
 def _kip_properties(asked: Sequence[str]) -> set[str]:
-    """Those that are to be true."""
+    """Names of the properties that are set to true."""
     from odradek.cli.dump_remote import PROPERTIES
 
     chosen = set()
@@ -214,21 +214,21 @@ def _kip_properties(asked: Sequence[str]) -> set[str]:
         name, _, value = each.partition("=")
         if name not in PROPERTIES or value.lower() not in ("true", "false"):
             raise WrongUsage(
-                f"--property {each}: one of {', '.join(PROPERTIES)}, and =true or =false"
+                f"--property {each}: give one of {', '.join(PROPERTIES)} with =true or =false"
             )
         if value.lower() == "true":
             chosen.add(name)
     return chosen
 
 
-def _items(files: Files, found: Found, args: argparse.Namespace) -> Iterator[Row | Problem]:
+def _items(files: Files, found: DumpFile, args: argparse.Namespace) -> Iterator[Row | Problem]:
     from odradek.cli import dump_segments, dump_small
-    from odradek.cli.dump_files import Kind
+    from odradek.cli.dump_files import FileKind
 
-    if found.kind not in (Kind.SEGMENT, Kind.RAFT_SNAPSHOT):
+    if found.kind not in (FileKind.SEGMENT, FileKind.RAFT_SNAPSHOT):
         yield from dump_small.rows(found, files.read(found.path))
         return
-    wanted = dump_segments.Wanted(
+    wanted = dump_segments.SegmentDumpOptions(
         deep=args.deep,
         records=args.records,
         decoder=_decoder(found, args.decode),
@@ -239,18 +239,18 @@ def _items(files: Files, found: Found, args: argparse.Namespace) -> Iterator[Row
         yield from dump_segments.rows(file, file.size, wanted)
 
 
-def _decoder(found: Found, asked: str) -> str:
+def _decoder(found: DumpFile, asked: str) -> str:
     from odradek.cli.dump_decoders import BY_TOPIC
-    from odradek.cli.dump_files import Kind
+    from odradek.cli.dump_files import FileKind
 
     if asked != "auto":
         return asked
-    if found.kind is Kind.RAFT_SNAPSHOT:
+    if found.kind is FileKind.RAFT_SNAPSHOT:
         return "metadata"
     return BY_TOPIC.get(found.topic or "", "none")
 
 
-def _verify(files: Files, found: Sequence[Found], output: Output, *, deep: bool) -> int:
+def _verify(files: Files, found: Sequence[DumpFile], output: Output, *, deep: bool) -> int:
     from odradek.cli.dump_output import Problem
     from odradek.cli.dump_verify import Verifier
 
@@ -269,5 +269,5 @@ def _verify(files: Files, found: Sequence[Found], output: Output, *, deep: bool)
         output.end(each, verifier.entries, problems, verified=True)
         wrong += problems > 0
     if wrong:
-        sys.stderr.write(f"odradek: {wrong} of {len(found)} files are not as they should be\n")
+        sys.stderr.write(f"odradek: {wrong} of {len(found)} files have problems\n")
     return FAILED if wrong else 0

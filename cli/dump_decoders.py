@@ -1,8 +1,8 @@
-"""What internal topics' records say: keys and values through the schemas they were written with.
+"""Decoders of records in internal topics, with Kafka's schemas.
 
-The result is what Kafka's own dump tool prints: type or version, and the fields in Kafka's names, as
-far as the record's version has them. A record that cannot be decoded says why, and does not end the
-dump: these files may be what is left of an accident.
+The result is the JSON of kafka-dump-log: type or version, and the fields of the record's version with
+Kafka's names. A record that cannot be decoded is printed with the reason, and the dump continues, because
+the files may be damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def plain(record: Decoded, name: str, data: bytes | None) -> None:
-    """A key or value as text where it is text, else in base64, under `name` or `nameBase64`."""
+    """Add a key or value as text under `name` if it is UTF-8, else in base64 under `nameBase64`."""
     try:
         record[name] = None if data is None else data.decode("utf-8")
     except UnicodeDecodeError:
@@ -42,7 +42,7 @@ def plain(record: Decoded, name: str, data: bytes | None) -> None:
 
 
 def plain_record(record: Record) -> Decoded:
-    """Key and value as they are."""
+    """Key and value without decoding."""
     decoded: Decoded = {}
     plain(decoded, "key", record.key)
     plain(decoded, "value", record.value)
@@ -50,7 +50,7 @@ def plain_record(record: Record) -> Decoded:
 
 
 def control_record(record: Record) -> Decoded:
-    """A record of a control batch: a transaction's end, or what KRaft writes for itself."""
+    """Decode a record of a control batch: a transaction marker or a KRaft control record."""
     kind = control_type(record.key)
     value: Json
     if kind in (ControlType.COMMIT, ControlType.ABORT):
@@ -69,25 +69,25 @@ def control_record(record: Record) -> Decoded:
 
 
 def offsets_record(record: Record) -> Decoded:
-    """`__consumer_offsets`: groups and their offsets."""
+    """Decode a record of `__consumer_offsets`."""
     from odradek.protocol.schemas import serde
 
     if record.key is None:
-        raise KafkaError("a record without a key")
+        raise KafkaError("the record has no key")
     key = serde.decode_group_key(record.key)
     value = None if record.value is None else serde.decode_group_value(key, record.value)
     decoded = _coordinator_record(key, value, record)
     if value is not None:
-        _open_consumer_protocol(decoded["value"]["data"])
+        _decode_consumer_protocol(decoded["value"]["data"])
     return decoded
 
 
 def transactions_record(record: Record) -> Decoded:
-    """`__transaction_state`: what each transactional id is doing."""
+    """Decode a record of `__transaction_state`."""
     from odradek.protocol.schemas import serde
 
     if record.key is None:
-        raise KafkaError("a record without a key")
+        raise KafkaError("the record has no key")
     key = serde.decode_transaction_key(record.key)
     value = None if record.value is None else serde.decode_transaction_value(record.value)
     return _coordinator_record(key, value, record)
@@ -104,21 +104,21 @@ def _coordinator_record(key: Any, value: Any, record: Record) -> Decoded:
 
 
 def metadata_record(record: Record) -> Decoded:
-    """`__cluster_metadata`, and its snapshots."""
+    """Decode a record of `__cluster_metadata` or of its snapshots."""
     from odradek.protocol.schemas import serde
 
     if record.value is None:
-        raise KafkaError("a record without a value")
+        raise KafkaError("the record has no value")
     _, version = serde.framed_version(record.value)
     return {"key": None, "value": _typed(serde.decode_metadata_record(record.value), version)}
 
 
 def remote_log_record(record: Record) -> Decoded:
-    """`__remote_log_metadata`: segments in the remote tier."""
+    """Decode a record of `__remote_log_metadata`."""
     from odradek.protocol.schemas import serde
 
     if record.value is None:
-        raise KafkaError("a record without a value")
+        raise KafkaError("the record has no value")
     _, version = serde.framed_version(record.value)
     return {"key": None, "value": _typed(serde.decode_remote_log_record(record.value), version)}
 
@@ -144,7 +144,7 @@ BY_TOPIC: Mapping[str, str] = {
 
 
 def decode(decoder: str, record: Record, *, is_control: bool) -> Decoded:
-    """Through the named decoder; as it is, with the reason under `decodeError`, where that fails."""
+    """Decode a record; on failure return key and value with the reason as `decodeError`."""
     try:
         return control_record(record) if is_control else DECODERS[decoder](record)
     except (KafkaError, InvalidFrame, ValueError) as error:
@@ -153,7 +153,7 @@ def decode(decoder: str, record: Record, *, is_control: bool) -> Decoded:
 
 
 def to_json(message: Any, version: int) -> Json:
-    """A schema's dataclass as Kafka's JSON: its names, and only what `version` has."""
+    """Convert a message to Kafka's JSON, with the fields of `version`."""
     if is_dataclass(message) and not isinstance(message, type):
         shown = {}
         for field in fields(message):
@@ -180,8 +180,8 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _open_consumer_protocol(data: dict[str, Any]) -> None:
-    """In a group of consumers, what its members subscribe to and were assigned is itself encoded."""
+def _decode_consumer_protocol(data: dict[str, Any]) -> None:
+    """Decode the subscriptions and assignments of members, if the protocol type is `consumer`."""
     if data.get("protocolType") != CONSUMER_PROTOCOL:
         return
     for member in data.get("members") or ():
@@ -190,7 +190,7 @@ def _open_consumer_protocol(data: dict[str, Any]) -> None:
                 try:
                     member[name] = _consumer_protocol(name, base64.b64decode(member[name]))
                 except (InvalidFrame, ValueError, ImportError):
-                    continue  # it stays as it is, in base64
+                    continue  # keep the base64 text
 
 
 def _consumer_protocol(name: str, data: bytes) -> Json:

@@ -1,4 +1,4 @@
-"""Which file is what: a broker's files are told by their names and the directories they are in."""
+"""Identification of the files of a broker by their names and directories."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _RAFT_SNAPSHOT = re.compile(r"([0-9]{20}-[0-9]{10}|bootstrap)\.checkpoint")
 _REMOTE_OFFSETS = "_rlmm_committed_offsets"
 _REMOTE_TOPIC = "_rlmm_topic_id"
 _REMOTE_SEGMENTS = re.compile(r"_rlmm_[a-zA-Z0-9_-]{22}-[0-9]+", re.ASCII)
-_ON_THE_WAY = (names.DELETED, names.CLEANED, names.SWAP, ".tmp", ".part")
+_TEMPORARY_SUFFIXES = (names.DELETED, names.CLEANED, names.SWAP, ".tmp", ".part")
 
 
-class Kind(Enum):
-    """What a file is; the value is what a person is told, and the JSON's `fileType`."""
+class FileKind(Enum):
+    """FileKind of a file; the value is printed, and is `fileType` in JSON."""
 
     SEGMENT = "segment"
     RAFT_SNAPSHOT = "metadata snapshot"
@@ -43,21 +43,21 @@ class Kind(Enum):
 
 
 _BY_SUFFIX = {
-    names.LOG: Kind.SEGMENT,
-    names.OFFSET_INDEX: Kind.OFFSET_INDEX,
-    names.TIME_INDEX: Kind.TIME_INDEX,
-    names.TRANSACTION_INDEX: Kind.TRANSACTION_INDEX,
-    names.SNAPSHOT: Kind.PRODUCER_SNAPSHOT,
+    names.LOG: FileKind.SEGMENT,
+    names.OFFSET_INDEX: FileKind.OFFSET_INDEX,
+    names.TIME_INDEX: FileKind.TIME_INDEX,
+    names.TRANSACTION_INDEX: FileKind.TRANSACTION_INDEX,
+    names.SNAPSHOT: FileKind.PRODUCER_SNAPSHOT,
 }
 _BY_NAME = {
-    names.EPOCHS: Kind.EPOCHS,
-    names.METADATA: Kind.PARTITION_METADATA,
-    meta_properties.FILE_NAME: Kind.META_PROPERTIES,
-    clean_shutdown.FILE_NAME: Kind.CLEAN_MARK,
-    QUORUM_STATE: Kind.QUORUM_STATE,
-    _REMOTE_OFFSETS: Kind.REMOTE_OFFSETS,
-    _REMOTE_TOPIC: Kind.REMOTE_TOPIC,
-    **{checkpoint.value: Kind.OFFSET_CHECKPOINT for checkpoint in Checkpoint},
+    names.EPOCHS: FileKind.EPOCHS,
+    names.METADATA: FileKind.PARTITION_METADATA,
+    meta_properties.FILE_NAME: FileKind.META_PROPERTIES,
+    clean_shutdown.FILE_NAME: FileKind.CLEAN_MARK,
+    QUORUM_STATE: FileKind.QUORUM_STATE,
+    _REMOTE_OFFSETS: FileKind.REMOTE_OFFSETS,
+    _REMOTE_TOPIC: FileKind.REMOTE_TOPIC,
+    **{checkpoint.value: FileKind.OFFSET_CHECKPOINT for checkpoint in Checkpoint},
 }
 NAMES_SHOWN = (
     ".log, .index, .timeindex, .txnindex, .snapshot, .checkpoint, "
@@ -67,39 +67,39 @@ NAMES_SHOWN = (
 
 
 @value_class
-class Found:
-    """A file to dump. `offset` is what its name begins with, 0 where there is none."""
+class DumpFile:
+    """File to dump. `offset` is the offset in its name, or 0."""
 
     path: Path
-    kind: Kind
+    kind: FileKind
     offset: int
     topic: str | None
-    """By the name of the partition's directory; None if it has no such name."""
+    """Topic in the name of the directory; None if it is not a partition's directory."""
 
-    def beside(self, suffix: str) -> Path:
-        """Another file of the same segment."""
+    def same_segment_file(self, suffix: str) -> Path:
+        """Path of the file with this suffix of the same segment."""
         return self.path.with_name(names.file_name(self.offset, suffix))
 
 
-def identify(path: Path) -> Found | None:
-    """What the file is; None if it is none of a broker's."""
+def identify(path: Path) -> DumpFile | None:
+    """Identify a file by its name; None if no file of a broker has this name."""
     name = path.name
-    for ending in _ON_THE_WAY:
+    for ending in _TEMPORARY_SUFFIXES:
         name = name.removesuffix(ending)
     kind = _BY_NAME.get(name)
     offset = 0
     if kind is None and _RAFT_SNAPSHOT.fullmatch(name):
-        kind = Kind.RAFT_SNAPSHOT
+        kind = FileKind.RAFT_SNAPSHOT
         offset = int(name[:20]) if name[0].isdigit() else 0
     if kind is None and _REMOTE_SEGMENTS.fullmatch(name):
-        kind = Kind.REMOTE_SEGMENTS
+        kind = FileKind.REMOTE_SEGMENTS
     if kind is None:
         number = names.offset_of(name)
         kind = _BY_SUFFIX.get(name[name.find(".") :]) if number is not None else None
         offset = number or 0
     if kind is None:
         return None
-    return Found(path, kind, offset, _topic(path.parent.name))
+    return DumpFile(path, kind, offset, _topic(path.parent.name))
 
 
 def _topic(directory: str) -> str | None:
@@ -109,8 +109,8 @@ def _topic(directory: str) -> str | None:
         return None
 
 
-def walk(files: Files, directory: Path) -> Iterator[Found]:
-    """All of a broker's files in a directory and below: its own first, then each partition's."""
+def walk(files: Files, directory: Path) -> Iterator[DumpFile]:
+    """Yield the files of a broker in a directory, then those of its subdirectories by partition."""
     below: list[Path] = []
     for name in files.list(directory):
         path = directory / name

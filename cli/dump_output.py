@@ -1,8 +1,7 @@
-"""How what was found is shown: lines of JSON for a program, tables and text for a person.
+"""Output of `odradek dump`: tables, or lines of JSON.
 
-A row is a kind and its fields, in Kafka's own names and ready for JSON. The JSON gets every field;
-the table only what a person looks for, in columns whose widths are known beforehand, so that a
-segment of any size is printed while it is read.
+A row is a kind and its fields, with Kafka's names and JSON values. JSON output has every field; tables
+have the most important ones, in columns of fixed width, so that a segment is printed while it is read.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any, NamedTuple, Protocol
 
-from odradek.cli.dump_files import Found
+from odradek.cli.dump_files import DumpFile
 
 Fields = Mapping[str, Any]
 
@@ -23,24 +22,24 @@ class Row(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something that is not as it should be."""
+    """Problem in a file, with its position in bytes."""
 
     text: str
     position: int | None = None
 
 
 class Output(Protocol):
-    def begin(self, found: Found, size_bytes: int) -> None: ...
+    def begin(self, found: DumpFile, size_bytes: int) -> None: ...
 
     def row(self, row: Row) -> None: ...
 
-    def problem(self, found: Found, problem: Problem) -> None: ...
+    def problem(self, found: DumpFile, problem: Problem) -> None: ...
 
-    def end(self, found: Found, rows: int, problems: int, *, verified: bool) -> None: ...
+    def end(self, found: DumpFile, rows: int, problems: int, *, verified: bool) -> None: ...
 
 
 class JsonOutput:
-    """One object a line: `type`, `file`, and the row's fields."""
+    """Writes one JSON object per line: `type`, `file`, and the fields of the row."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
@@ -48,20 +47,20 @@ class JsonOutput:
         encoding = getattr(out, "encoding", None) or "utf-8"
         self._ascii_only = encoding.lower() not in ("utf-8", "utf8")
 
-    def begin(self, found: Found, size_bytes: int) -> None:
+    def begin(self, found: DumpFile, size_bytes: int) -> None:
         self._file = str(found.path)
         self._line("file", {"fileType": found.kind.value, "sizeBytes": size_bytes})
 
     def row(self, row: Row) -> None:
         self._line(row.kind, row.fields)
 
-    def problem(self, found: Found, problem: Problem) -> None:
+    def problem(self, found: DumpFile, problem: Problem) -> None:
         fields: dict[str, Any] = {"problem": problem.text}
         if problem.position is not None:
             fields["position"] = problem.position
         self._line("problem", fields)
 
-    def end(self, found: Found, rows: int, problems: int, *, verified: bool) -> None:
+    def end(self, found: DumpFile, rows: int, problems: int, *, verified: bool) -> None:
         if verified:
             self._line("verified", {"problems": problems})
 
@@ -74,7 +73,7 @@ class JsonOutput:
 class Column(NamedTuple):
     title: str
     width: int
-    """Columns before the next; negative: to the left."""
+    """Width in characters; negative: left-aligned."""
     show: Callable[[Fields], str]
 
 
@@ -83,7 +82,7 @@ def _field(name: str) -> Callable[[Fields], str]:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """UTC, to the millisecond; '-' for none, the number for one that no calendar has."""
+    """Format a timestamp in UTC, to the ms; '-' for none, the number if it is out of range."""
     if timestamp_ms < 0:
         return "-"
     try:
@@ -175,7 +174,7 @@ TABLES: Mapping[str, Sequence[Column]] = {
 
 
 class TextOutput:
-    """A heading a file, a table of its rows; with `only_problems` no rows."""
+    """Writes a heading and a table per file; with `only_problems` no rows."""
 
     def __init__(self, out: IO[str], *, only_problems: bool = False) -> None:
         self._out = out
@@ -183,7 +182,7 @@ class TextOutput:
         self._table: Sequence[Column] | None = None
         self._files = 0
 
-    def begin(self, found: Found, size_bytes: int) -> None:
+    def begin(self, found: DumpFile, size_bytes: int) -> None:
         self._table = None
         if not self._only_problems:
             gap = "\n" if self._files else ""
@@ -214,12 +213,12 @@ class TextOutput:
         ]
         self._out.write(f"  {'  '.join(shown).rstrip()}\n")
 
-    def problem(self, found: Found, problem: Problem) -> None:
+    def problem(self, found: DumpFile, problem: Problem) -> None:
         where = f" at position {problem.position}" if problem.position is not None else ""
         lead = f"{found.path}: " if self._only_problems else "  PROBLEM: "
         self._out.write(f"{lead}{problem.text}{where}\n")
 
-    def end(self, found: Found, rows: int, problems: int, *, verified: bool) -> None:
+    def end(self, found: DumpFile, rows: int, problems: int, *, verified: bool) -> None:
         if verified and not problems and self._only_problems:
             self._out.write(f"{found.path}: ok ({found.kind.value}, {rows} entries)\n")
         elif not self._only_problems and not rows and not problems:
@@ -227,7 +226,7 @@ class TextOutput:
 
 
 def record_text(fields: Fields) -> str:
-    """One record, below its batch."""
+    """Format a record, which is printed below its batch."""
     parts = [f"    | {fields['offset']}", time_text(fields["timestamp"])]
     if "controlType" in fields:
         parts.append(fields["controlType"])
@@ -243,7 +242,7 @@ def record_text(fields: Fields) -> str:
 
 
 def part_text(fields: Fields, name: str) -> str:
-    """A key or a value, however it was decoded, or its size if it was not."""
+    """Format a decoded key or value, or its size if it is not decoded."""
     if f"{name}Base64" in fields:
         return f"base64:{fields[f'{name}Base64']}"
     if name in fields:

@@ -1,10 +1,10 @@
-"""`odradek dump --remote-log-metadata`: what `__remote_log_metadata` says, an event a line (T-50).
+"""`odradek dump --remote-log-metadata`: the events of `__remote_log_metadata`, one per line (T-50).
 
-As Kafka 4.x's RemoteLogMetadataFormatter prints it:
+The format is that of RemoteLogMetadataFormatter in Kafka 4.x:
 
     partition: 0, offset: 17, value: RemoteLogSegmentMetadata{remoteLogSegmentId=…, startOffset=0, …}
 
-or as KIP-405 has it, where what a line begins with is chosen by properties:
+or that of KIP-405, where properties select the fields at the beginning of a line:
 
     partition:0,message-offset:17,type:RemoteLogSegmentMetadata,version:0,event-value:{…}
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing
 
 from odradek.cli import dump_segments
-from odradek.cli.dump_files import Found
+from odradek.cli.dump_files import DumpFile
 from odradek.cli.dump_output import Problem
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.records import Record, decode
@@ -41,25 +41,25 @@ PROPERTIES = (
     "print.version",
     "print.all.event.value.fields",
 )
-"""The KIP's; all are false unless they are given."""
+"""Properties of KIP-405's formatter; all default to false."""
 
 
 @value_class
-class Where:
-    """Of a record: its partition (-1 where the directory does not say), its offset, its version."""
+class RecordLocation:
+    """Partition of a record (-1 if the directory is not a partition's), its offset and its version."""
 
     partition: int
     offset: int
     version: int
 
 
-Format = Callable[[Where, RemoteEvent], str]
+Format = Callable[[RecordLocation, RemoteEvent], str]
 
 
 def lines(
-    files: Files, found: Found, show: Format, start: int = 0, end: int | None = None
+    files: Files, found: DumpFile, show: Format, start: int = 0, end: int | None = None
 ) -> Iterator[str | Problem]:
-    """A line for each record of a segment from `start` to `end`, offsets inclusive."""
+    """Yield one line for each record of a segment from `start` to `end`, both inclusive."""
     partition = _partition_of(found)
     with closing(files.open(found.path)) as file:
         for batch in dump_segments.batches(file, file.size):
@@ -80,22 +80,22 @@ def lines(
 def _line(record: Record, partition: int, show: Format) -> str | Problem:
     try:
         if record.value is None:
-            return Problem(f"offset {record.offset}: a record without a value")
+            return Problem(f"offset {record.offset}: the record has no value")
         event = metadata_records.decode(record.value)
-        return show(Where(partition, record.offset, metadata_records.VERSION), event)
+        return show(RecordLocation(partition, record.offset, metadata_records.VERSION), event)
     except RemoteStorageError as error:
         return Problem(f"offset {record.offset}: {error.message}")
 
 
-def _partition_of(found: Found) -> int:
+def _partition_of(found: DumpFile) -> int:
     try:
         return names.parse(found.path.parent.name).topic_partition.partition
     except NotAPartition:
         return -1
 
 
-def as_kafka(where: Where, event: RemoteEvent) -> str:
-    """Kafka 4.x's line: its classes' `toString`."""
+def as_kafka(where: RecordLocation, event: RemoteEvent) -> str:
+    """Format an event as Kafka 4.x does, with the `toString` of its classes."""
     return f"partition: {where.partition}, offset: {where.offset}, value: {_as_java(event)}"
 
 
@@ -142,12 +142,14 @@ def _java_custom(data: bytes | None) -> str:
     return "Optional.empty" if data is None else f"Optional[CustomMetadata{{{len(data)} bytes}}]"
 
 
-def as_the_kip(chosen: Container[str]) -> Format:
-    """KIP-405's line, with those of `PROPERTIES` that are to be true. What it calls the leader epoch
-    is the broker id in Kafka 4.x's records, and here."""
+def as_kip_405(chosen: Container[str]) -> Format:
+    """Create a formatter for KIP-405's format, with the chosen `PROPERTIES`.
+
+    The leader epoch of the KIP is the broker id in the records of Kafka 4.x and Odradek.
+    """
     is_whole = "print.all.event.value.fields" in chosen
 
-    def show(where: Where, event: RemoteEvent) -> str:
+    def show(where: RecordLocation, event: RemoteEvent) -> str:
         parts = []
         if "print.partition" in chosen:
             parts.append(f"partition:{where.partition}")

@@ -1,7 +1,7 @@
-"""Segments and metadata snapshots: their batches, and the records in them.
+"""Batches and records of segments and metadata snapshots.
 
-Read front to back and never whole: a batch at a time. What cannot be read ends the file with a
-problem that says where; what lies behind it cannot be found without the length before it.
+A file is read one batch at a time. A batch that cannot be read ends the dump of the file with a problem and
+its position, because the position of the next batch depends on its length.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from odradek.seams.values import value_class
 
 
 @value_class
-class Wanted:
-    """What of a segment is shown. Offsets are inclusive; `end` None is all of it."""
+class SegmentDumpOptions:
+    """Options for the dump of a segment. `start` and `end` are inclusive; None is the end of the segment."""
 
     deep: bool = False
     records: bool = False
@@ -31,17 +31,17 @@ class Wanted:
 
 
 def batches(file: File, size: int) -> Iterator[Batch | Problem]:
-    """Every batch, whole, with its position in the file; last a Problem if the rest is none."""
+    """Yield complete batches with their positions; a Problem is last if the rest is not a batch."""
     position = 0
     while position < size:
         try:
             header = Batch(memoryview(file.read_at(position, HEADER_SIZE)))
         except CorruptBatch as error:
-            yield Problem(f"no batch: {_reason(error)}", position)
+            yield Problem(f"not a batch: {_reason(error)}", position)
             return
         if position + header.size > size:
             left = size - position
-            yield Problem(f"the last batch is cut short: {left} of {header.size} bytes", position)
+            yield Problem(f"the last batch is truncated: {left} of {header.size} bytes", position)
             return
         batch = Batch(memoryview(file.read_at(position, header.size)))
         batch.position = position
@@ -53,8 +53,8 @@ def _reason(error: CorruptBatch) -> str:
     return error.message or str(error)
 
 
-def rows(file: File, size: int, wanted: Wanted) -> Iterator[Row | Problem]:
-    """The file's batches, and their records if they are wanted."""
+def rows(file: File, size: int, wanted: SegmentDumpOptions) -> Iterator[Row | Problem]:
+    """Yield the batches of a file, and their records if requested."""
     for batch in batches(file, size):
         if isinstance(batch, Problem):
             yield batch
@@ -107,7 +107,7 @@ def _batch_fields(batch: Batch, *, is_valid: bool) -> dict[str, Any]:
     }
 
 
-def _records(batch: Batch, wanted: Wanted) -> Iterator[Row | Problem]:
+def _records(batch: Batch, wanted: SegmentDumpOptions) -> Iterator[Row | Problem]:
     try:
         found = decode(batch)
     except (CorruptBatch, ValueError) as error:
@@ -119,7 +119,7 @@ def _records(batch: Batch, wanted: Wanted) -> Iterator[Row | Problem]:
         yield Row("record", _record_fields(batch, record, wanted))
 
 
-def _record_fields(batch: Batch, record: Record, wanted: Wanted) -> dict[str, Any]:
+def _record_fields(batch: Batch, record: Record, wanted: SegmentDumpOptions) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -137,7 +137,7 @@ def _record_fields(batch: Batch, record: Record, wanted: Wanted) -> dict[str, An
 
 def _header(key: str, value: bytes | None) -> dict[str, Any]:
     shown: dict[str, Any] = {}
-    # A key that is no UTF-8 was decoded with surrogates, which stand for its bytes.
+    # Bytes of a key that are not UTF-8 were decoded to surrogates.
     dump_decoders.plain(shown, "key", key.encode("utf-8", "surrogateescape"))
     dump_decoders.plain(shown, "value", value)
     return shown

@@ -1,6 +1,6 @@
-"""Everything but segments: indexes, producer snapshots, checkpoints and marker files.
+"""Dump of indexes, producer snapshots, checkpoints and marker files.
 
-They are small enough to be read whole. What makes no sense is a Problem, not a crash.
+These files are read as a whole. Invalid content is reported as a Problem.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 
-from odradek.cli.dump_files import Found, Kind
+from odradek.cli.dump_files import DumpFile, FileKind
 from odradek.cli.dump_output import Problem, Row
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.uuids import uuid_to_text
@@ -24,8 +24,8 @@ from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snaps
 Rows = Iterator[Row | Problem]
 
 
-def rows(found: Found, data: bytes) -> Rows:
-    """What the file says; a Problem where it cannot be read."""
+def rows(found: DumpFile, data: bytes) -> Rows:
+    """Yield the entries of a file; a Problem where it is invalid."""
     try:
         yield from READERS[found.kind](found, data)
     except (
@@ -41,7 +41,7 @@ def rows(found: Found, data: bytes) -> Rows:
 
 
 def offset_entries(base_offset: int, data: bytes) -> Iterator[tuple[int, int]]:
-    """(offset, position) of an offset index, up to the zeros it was preallocated with."""
+    """Yield (offset, position) of an offset index, up to its preallocated zeros."""
     whole = memoryview(data)[: len(data) // 8 * 8]
     for number, (relative, position) in enumerate(offset_index.ENTRY.iter_unpack(whole)):
         if (number and not relative) or (not relative and not position):
@@ -50,7 +50,7 @@ def offset_entries(base_offset: int, data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def time_entries(base_offset: int, data: bytes) -> Iterator[tuple[int, int]]:
-    """(timestamp, offset) of a time index, up to the zeros it was preallocated with."""
+    """Yield (timestamp, offset) of a time index, up to its preallocated zeros."""
     whole = memoryview(data)[: len(data) // 12 * 12]
     for timestamp, relative in time_index.ENTRY.iter_unpack(whole):
         if not timestamp and not relative:
@@ -59,24 +59,24 @@ def time_entries(base_offset: int, data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def aborted_entries(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """(version, producer id, first, last, last stable offset) of a transaction index."""
+    """Yield (version, producer id, first, last, last stable offset) of a transaction index."""
     size = transaction_index.ENTRY.size
     yield from transaction_index.ENTRY.iter_unpack(memoryview(data)[: len(data) // size * size])
 
 
-def _offset_index(found: Found, data: bytes) -> Rows:
+def _offset_index(found: DumpFile, data: bytes) -> Rows:
     for offset, position in offset_entries(found.offset, data):
         yield Row("offsetIndexEntry", {"offset": offset, "position": position})
-    yield from _left_over(data, offset_index.ENTRY.size)
+    yield from _trailing_bytes(data, offset_index.ENTRY.size)
 
 
-def _time_index(found: Found, data: bytes) -> Rows:
+def _time_index(found: DumpFile, data: bytes) -> Rows:
     for timestamp, offset in time_entries(found.offset, data):
         yield Row("timeIndexEntry", {"timestamp": timestamp, "offset": offset})
-    yield from _left_over(data, time_index.ENTRY.size)
+    yield from _trailing_bytes(data, time_index.ENTRY.size)
 
 
-def _transaction_index(found: Found, data: bytes) -> Rows:
+def _transaction_index(found: DumpFile, data: bytes) -> Rows:
     for version, producer_id, first, last, stable in aborted_entries(data):
         yield Row(
             "abortedTransaction",
@@ -88,17 +88,17 @@ def _transaction_index(found: Found, data: bytes) -> Rows:
                 "lastStableOffset": stable,
             },
         )
-    yield from _left_over(data, transaction_index.ENTRY.size)
+    yield from _trailing_bytes(data, transaction_index.ENTRY.size)
 
 
-def _left_over(data: bytes, entry_size: int) -> Rows:
-    """What is no whole entry; but zeros behind an entry of zeros are room that was not all of use."""
+def _trailing_bytes(data: bytes, entry_size: int) -> Rows:
+    """Report bytes after the last complete entry, unless they are preallocated zeros."""
     rest = len(data) % entry_size
     if rest and (len(data) < entry_size or any(data[-rest - entry_size :])):
-        yield Problem(f"{rest} bytes after the last whole entry", len(data) - rest)
+        yield Problem(f"{rest} bytes after the last complete entry", len(data) - rest)
 
 
-def _producer_snapshot(found: Found, data: bytes) -> Rows:
+def _producer_snapshot(found: DumpFile, data: bytes) -> Rows:
     for entry in decode_snapshot(data):
         batch = entry.batches[-1] if entry.batches else None
         first = -1
@@ -120,17 +120,17 @@ def _producer_snapshot(found: Found, data: bytes) -> Rows:
         )
 
 
-def _epochs(found: Found, data: bytes) -> Rows:
+def _epochs(found: DumpFile, data: bytes) -> Rows:
     for entry in parse_epochs(data):
         yield Row("epoch", {"epoch": entry.epoch, "startOffset": entry.start_offset})
 
 
-def _offset_checkpoint(found: Found, data: bytes) -> Rows:
+def _offset_checkpoint(found: DumpFile, data: bytes) -> Rows:
     for (topic, partition), offset in checkpoints.parse(data).items():
         yield Row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
 
 
-def _meta_properties(found: Found, data: bytes) -> Rows:
+def _meta_properties(found: DumpFile, data: bytes) -> Rows:
     parsed = meta_properties.parse(data)
     fields = {
         "version": parsed.version,
@@ -141,18 +141,18 @@ def _meta_properties(found: Found, data: bytes) -> Rows:
     yield Row("metaProperties", {name: each for name, each in fields.items() if each is not None})
 
 
-def _quorum_state(found: Found, data: bytes) -> Rows:
+def _quorum_state(found: DumpFile, data: bytes) -> Rows:
     from odradek.protocol.schemas.quorum_state import decode_quorum_state
 
-    decode_quorum_state(data)  # raises InvalidRecord; the file itself has only what its version has
+    decode_quorum_state(data)  # raises InvalidRecord; the fields depend on the version
     yield Row("quorumState", json.loads(data))
 
 
-def _clean_mark(found: Found, data: bytes) -> Rows:
+def _clean_mark(found: DumpFile, data: bytes) -> Rows:
     yield Row("cleanShutdown", {"brokerEpoch": clean_shutdown.parse(data).broker_epoch})
 
 
-def _partition_metadata(found: Found, data: bytes) -> Rows:
+def _partition_metadata(found: DumpFile, data: bytes) -> Rows:
     try:
         topic_id = parse_metadata(data)
     except CorruptMetadata as error:
@@ -161,8 +161,8 @@ def _partition_metadata(found: Found, data: bytes) -> Rows:
         yield Row("partitionMetadata", {"version": 0, "topicId": uuid_to_text(topic_id)})
 
 
-def _remote_segments(found: Found, data: bytes) -> Rows:
-    """A snapshot of what is in the remote tier of a partition (T-48)."""
+def _remote_segments(found: DumpFile, data: bytes) -> Rows:
+    """Yield the remote log segments of a partition's snapshot (T-48)."""
     from odradek.storage.tiered.metadata_snapshot_file import MetadataSnapshotReader
 
     snapshot = MetadataSnapshotReader.of_any(
@@ -203,33 +203,33 @@ def _remote_segments(found: Found, data: bytes) -> Rows:
         )
 
 
-def _remote_offsets(found: Found, data: bytes) -> Rows:
-    """Up to where each partition of the metadata topic was read (T-47)."""
+def _remote_offsets(found: DumpFile, data: bytes) -> Rows:
+    """Yield the read offset of each partition of the metadata topic (T-47)."""
     from odradek.storage.tiered.metadata_snapshot_file import decode_offsets
 
     for partition, offset in decode_offsets(data).items():
         yield Row("remoteMetadataOffset", {"partition": partition, "offset": offset})
 
 
-def _remote_topic(found: Found, data: bytes) -> Rows:
-    """Of which metadata topic these offsets are."""
+def _remote_topic(found: DumpFile, data: bytes) -> Rows:
+    """Yield the topic id of the metadata topic."""
     from odradek.storage.tiered.metadata_snapshot_file import decode_topic_id
 
     yield Row("remoteMetadataTopic", {"topicId": uuid_to_text(decode_topic_id(data))})
 
 
-READERS: Mapping[Kind, Callable[[Found, bytes], Rows]] = {
-    Kind.OFFSET_INDEX: _offset_index,
-    Kind.TIME_INDEX: _time_index,
-    Kind.TRANSACTION_INDEX: _transaction_index,
-    Kind.PRODUCER_SNAPSHOT: _producer_snapshot,
-    Kind.EPOCHS: _epochs,
-    Kind.OFFSET_CHECKPOINT: _offset_checkpoint,
-    Kind.META_PROPERTIES: _meta_properties,
-    Kind.PARTITION_METADATA: _partition_metadata,
-    Kind.QUORUM_STATE: _quorum_state,
-    Kind.CLEAN_MARK: _clean_mark,
-    Kind.REMOTE_SEGMENTS: _remote_segments,
-    Kind.REMOTE_OFFSETS: _remote_offsets,
-    Kind.REMOTE_TOPIC: _remote_topic,
+READERS: Mapping[FileKind, Callable[[DumpFile, bytes], Rows]] = {
+    FileKind.OFFSET_INDEX: _offset_index,
+    FileKind.TIME_INDEX: _time_index,
+    FileKind.TRANSACTION_INDEX: _transaction_index,
+    FileKind.PRODUCER_SNAPSHOT: _producer_snapshot,
+    FileKind.EPOCHS: _epochs,
+    FileKind.OFFSET_CHECKPOINT: _offset_checkpoint,
+    FileKind.META_PROPERTIES: _meta_properties,
+    FileKind.PARTITION_METADATA: _partition_metadata,
+    FileKind.QUORUM_STATE: _quorum_state,
+    FileKind.CLEAN_MARK: _clean_mark,
+    FileKind.REMOTE_SEGMENTS: _remote_segments,
+    FileKind.REMOTE_OFFSETS: _remote_offsets,
+    FileKind.REMOTE_TOPIC: _remote_topic,
 }

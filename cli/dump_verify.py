@@ -1,18 +1,18 @@
-"""What `--verify` checks beyond "can it be read".
+"""Verification of files with `odradek dump --verify`.
 
-| file | checked |
+| file | verified |
 |---|---|
-| segment | every batch whole, its CRC right, offsets rising from the file's own, epochs never falling; with --deep every record read |
-| segments of a partition | each begins at or past the end of the one before |
-| offset index | entries rise, and each is a batch's last offset and where that batch starts |
-| time index | entries rise, each is the end of a batch, and no batch up to there is later than it says |
-| transaction index | entries rise, and each ends in the abort marker of its producer |
-| leader epochs | entries rise, and agree with the batches in the log |
-| metadata snapshot | as a segment; begins with a header and ends with a footer |
-| the others | that they parse: checksums, counts, versions |
+| segment | batches are complete, CRCs match, offsets increase from the base offset, leader epochs do not decrease; with --deep every record is decoded |
+| segments of a partition | each starts after the last offset of the previous one |
+| offset index | entries increase, and each has the last offset of a batch and the batch's position |
+| time index | entries increase, and each has the last offset of a batch and the largest timestamp up to it |
+| transaction index | entries increase, and each ends with the abort marker of its producer |
+| leader epochs | entries increase and match the batches of the log |
+| metadata snapshot | as a segment; starts with a header and ends with a footer |
+| other files | checksums, counts and versions are valid |
 
-The zeros at the end of the active segment's indexes are not a problem: they are preallocated room.
-What a segment's batches are is kept for the files beside it, so that each is read once.
+Preallocated zeros at the end of an active segment's indexes are valid. The layout of a segment is cached for the
+verification of its indexes, so that each segment is read once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from odradek.cli import dump_segments, dump_small
-from odradek.cli.dump_files import Found, Kind
+from odradek.cli.dump_files import DumpFile, FileKind
 from odradek.cli.dump_output import Problem
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import Batch
@@ -38,8 +38,8 @@ Problems = Iterator[Problem]
 INT32_MAX = 2**31 - 1
 
 
-class Layout:
-    """Where a segment's batches are: parallel columns, one entry a batch."""
+class SegmentLayout:
+    """Positions, offsets, timestamps and epochs of a segment's batches, one array entry per batch."""
 
     def __init__(self) -> None:
         self.positions = array("q")
@@ -48,7 +48,7 @@ class Layout:
         self.max_timestamps = array("q")
         self.epochs = array("q")
         self.aborts: dict[int, int] = {}
-        """Last offset of an abort marker's batch to its producer."""
+        """Producer ids of abort markers, by the last offset of their batch."""
 
     def add(self, batch: Batch) -> None:
         self.positions.append(batch.position)
@@ -68,42 +68,42 @@ class Layout:
 
 
 class Verifier:
-    """Checks file after file; what it has learned of a segment serves those beside it."""
+    """Verifies files, and caches the segments of the current directory for their indexes."""
 
     def __init__(self, files: Files, *, deep: bool) -> None:
         self._files = files
         self._deep = deep
-        self._layouts: dict[Path, tuple[Layout, list[Problem]]] = {}
+        self._layouts: dict[Path, tuple[SegmentLayout, list[Problem]]] = {}
         self._directory = Path()
         self._before: tuple[Path, int] | None = None
         self.entries = 0
-        """How many entries the last file had."""
+        """Number of entries of the last file."""
 
-    def verify(self, found: Found) -> Problems:
-        """What is wrong with the file. Raises OSError where it cannot be read."""
+    def verify(self, found: DumpFile) -> Problems:
+        """Yield the problems of a file. Raises OSError if it cannot be read."""
         if found.path.parent != self._directory:
             self._directory = found.path.parent
             self._layouts.clear()
             self._before = None
         self.entries = 0
         match found.kind:
-            case Kind.SEGMENT:
+            case FileKind.SEGMENT:
                 yield from self._segment(found)
-            case Kind.RAFT_SNAPSHOT:
+            case FileKind.RAFT_SNAPSHOT:
                 yield from self._raft_snapshot(found)
             case _:
                 yield from self._small(found)
 
     # Segments
 
-    def _layout(self, path: Path, base_offset: int) -> tuple[Layout, list[Problem]]:
+    def _layout(self, path: Path, base_offset: int) -> tuple[SegmentLayout, list[Problem]]:
         known = self._layouts.get(path)
         if known is None:
-            layout = Layout()
+            layout = SegmentLayout()
             known = self._layouts[path] = (layout, list(self._scan(path, base_offset, layout)))
         return known
 
-    def _scan(self, path: Path, base_offset: int, layout: Layout) -> Problems:
+    def _scan(self, path: Path, base_offset: int, layout: SegmentLayout) -> Problems:
         with closing(self._files.open(path)) as file:
             previous: Batch | None = None
             for batch in dump_segments.batches(file, file.size):
@@ -118,15 +118,17 @@ class Verifier:
 
     def _batch(self, batch: Batch, base_offset: int, previous: Batch | None) -> Problems:
         at = batch.position
-        floor = base_offset if previous is None else previous.last_offset + 1
-        if batch.base_offset < floor:
-            before = "the segment begins at" if previous is None else "the one before ends at"
-            number = base_offset if previous is None else floor - 1
+        min_offset = base_offset if previous is None else previous.last_offset + 1
+        if batch.base_offset < min_offset:
+            before = "the segment starts at" if previous is None else "the previous one ends at"
+            number = base_offset if previous is None else min_offset - 1
             yield Problem(f"batch at offset {batch.base_offset}, but {before} {number}", at)
         if batch.last_offset < batch.base_offset:
             yield Problem(f"batch at offset {batch.base_offset} ends at {batch.last_offset}", at)
         if batch.last_offset - base_offset > INT32_MAX:
-            yield Problem(f"offset {batch.last_offset} is too far from the segment's first", at)
+            yield Problem(
+                f"offset {batch.last_offset} is more than 2^31-1 after the base offset", at
+            )
         if previous is not None and -1 < batch.leader_epoch < previous.leader_epoch:
             yield Problem(f"leader epoch {batch.leader_epoch} after {previous.leader_epoch}", at)
         try:
@@ -136,30 +138,30 @@ class Verifier:
         except (CorruptBatch, ValueError) as error:
             yield Problem(getattr(error, "message", "") or str(error), at)
 
-    def _note_marker(self, batch: Batch, layout: Layout) -> None:
+    def _note_marker(self, batch: Batch, layout: SegmentLayout) -> None:
         try:
             records = decode(batch)
             if records and control_type(records[0].key) is ControlType.ABORT:
                 layout.aborts[batch.last_offset] = batch.producer_id
         except (KafkaError, ValueError):
-            return  # the batch's own problem, told already
+            return  # a problem of the batch, which is already reported
 
-    def _segment(self, found: Found) -> Problems:
+    def _segment(self, found: DumpFile) -> Problems:
         layout, problems = self._layout(found.path, found.offset)
         self.entries = len(layout.positions)
         yield from problems
         if found.path.suffix != names.LOG:
-            return  # on its way in or out: no neighbour of the others
+            return  # a temporary file, which may overlap with other segments
         if self._before is not None and layout.base_offsets:
             path, last = self._before
             if layout.base_offsets[0] <= last:
                 yield Problem(
-                    f"begins at offset {layout.base_offsets[0]}, but {path.name} ends at {last}"
+                    f"starts at offset {layout.base_offsets[0]}, but {path.name} ends at {last}"
                 )
         if layout.last_offsets:
             self._before = (found.path, layout.last_offsets[-1])
 
-    def _raft_snapshot(self, found: Found) -> Problems:
+    def _raft_snapshot(self, found: DumpFile) -> Problems:
         layout, problems = self._layout(found.path, 0)
         self.entries = len(layout.positions)
         yield from problems
@@ -167,10 +169,10 @@ class Verifier:
             return
         ends = [(0, ControlType.SNAPSHOT_HEADER), (-1, ControlType.SNAPSHOT_FOOTER)]
         if found.path.name.startswith("bootstrap"):
-            ends = []  # `kafka-storage format` writes it with both; older ones have neither
+            ends = []  # older versions of `kafka-storage format` write neither
         for at, wanted in ends:
             if not layout.positions or self._control(found.path, layout.positions[at]) != wanted:
-                yield Problem(f"there is no {wanted.name}: the snapshot is not whole")
+                yield Problem(f"{wanted.name} is missing: the snapshot is incomplete")
 
     def _control(self, path: Path, position: int) -> ControlType | None:
         file = self._files.open(path)
@@ -184,40 +186,40 @@ class Verifier:
         finally:
             file.close()
 
-    # The files beside them
+    # Other files
 
-    def _small(self, found: Found) -> Problems:
+    def _small(self, found: DumpFile) -> Problems:
         data = self._files.read(found.path)
         for item in dump_small.rows(found, data):
             if isinstance(item, Problem):
                 yield item
             else:
                 self.entries += 1
-        segment = self._segment_beside(found)
+        segment = self._indexed_segment(found)
         match found.kind:
-            case Kind.OFFSET_INDEX:
+            case FileKind.OFFSET_INDEX:
                 yield from _offset_index(found, data, segment)
-            case Kind.TIME_INDEX:
+            case FileKind.TIME_INDEX:
                 yield from _time_index(found, data, segment)
-            case Kind.TRANSACTION_INDEX:
+            case FileKind.TRANSACTION_INDEX:
                 yield from _transaction_index(data, segment)
-            case Kind.EPOCHS:
+            case FileKind.EPOCHS:
                 yield from self._epochs(found, data)
 
-    def _segment_beside(self, found: Found) -> Layout | None:
-        """The segment of an index in use; None for others, and where it is gone."""
+    def _indexed_segment(self, found: DumpFile) -> SegmentLayout | None:
+        """SegmentLayout of the segment of an index; None for other files and missing segments."""
         if found.path.suffix not in names.INDEX_FILES:
             return None
-        path = found.beside(names.LOG)
+        path = found.same_segment_file(names.LOG)
         if not self._files.exists(path):
             return None
         return self._layout(path, found.offset)[0]
 
-    def _epochs(self, found: Found, data: bytes) -> Problems:
+    def _epochs(self, found: DumpFile, data: bytes) -> Problems:
         try:
             entries = parse_checkpoint(data)
         except CorruptEpochs:
-            return  # told already
+            return  # already reported
         for before, after in itertools.pairwise(entries):
             if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
                 yield Problem(f"{_epoch(after)} after {_epoch(before)}")
@@ -233,21 +235,23 @@ def _epoch(entry: EpochStart) -> str:
     return f"epoch {entry.epoch} from offset {entry.start_offset}"
 
 
-def _epochs_of(entries: list[EpochStart], layout: Layout) -> Problems:
-    """Where the log is newer than the file, the file may lag: recovery finds those epochs again."""
+def _epochs_of(entries: list[EpochStart], layout: SegmentLayout) -> Problems:
+    """Compare epochs with the batches, except later epochs, which log recovery adds to the file."""
     latest = entries[-1].epoch if entries else -1
     slot = -1
     for offset, epoch in zip(layout.base_offsets, layout.epochs, strict=True):
         while slot + 1 < len(entries) and entries[slot + 1].start_offset <= offset:
             slot += 1
-        said = entries[slot].epoch if slot >= 0 else None
-        if epoch > latest or epoch < 0 or said is None or said == epoch:
+        cached_epoch = entries[slot].epoch if slot >= 0 else None
+        if epoch > latest or epoch < 0 or cached_epoch in (None, epoch):
             continue
-        yield Problem(f"offset {offset} is of epoch {epoch} in the log, of epoch {said} here")
+        yield Problem(
+            f"offset {offset} has epoch {epoch} in the log, but epoch {cached_epoch} in this file"
+        )
         return
 
 
-def _offset_index(found: Found, data: bytes, segment: Layout | None) -> Problems:
+def _offset_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -> Problems:
     previous = (found.offset - 1, -1)
     for offset, position in dump_small.offset_entries(found.offset, data):
         if offset <= previous[0] or position <= previous[1]:
@@ -268,7 +272,7 @@ def _offset_index(found: Found, data: bytes, segment: Layout | None) -> Problems
             )
 
 
-def _time_index(found: Found, data: bytes, segment: Layout | None) -> Problems:
+def _time_index(found: DumpFile, data: bytes, segment: SegmentLayout | None) -> Problems:
     previous = (-1, found.offset - 1)
     highest = -1
     checked = 0
@@ -291,15 +295,15 @@ def _time_index(found: Found, data: bytes, segment: Layout | None) -> Problems:
             checked += 1
         if highest != timestamp:
             yield Problem(
-                f"timestamp {timestamp}: the latest in the log up to offset {offset} is {highest}"
+                f"timestamp {timestamp}: the largest in the log up to offset {offset} is {highest}"
             )
 
 
-def _transaction_index(data: bytes, segment: Layout | None) -> Problems:
+def _transaction_index(data: bytes, segment: SegmentLayout | None) -> Problems:
     previous = -1
     for version, producer_id, first, last, _ in dump_small.aborted_entries(data):
         if version != 0:
-            yield Problem(f"an entry of version {version}")
+            yield Problem(f"unknown version {version} of an entry")
             return
         if not first <= last or last <= previous:
             yield Problem(f"aborted transaction {first}..{last} after one that ends at {previous}")
@@ -307,5 +311,5 @@ def _transaction_index(data: bytes, segment: Layout | None) -> Problems:
         if segment is not None and segment.aborts.get(last) != producer_id:
             yield Problem(
                 f"aborted transaction {first}..{last} of producer {producer_id}: the log has no "
-                f"abort marker of it at offset {last}"
+                f"abort marker of this producer at offset {last}"
             )

@@ -1,11 +1,11 @@
-"""How a command ends badly."""
+"""Errors that end a command, with their exit codes."""
 
 from __future__ import annotations
 
 
 class CommandFailed(Exception):
-    """The command could not do its work; the text says what happened and what to do. Exit code 1."""
+    """The command failed; the text is printed and contains what to do about it. Exit code 1."""
 
 
 class WrongUsage(Exception):
-    """The arguments make no sense together; the text says which ones would. Exit code 2."""
+    """The arguments do not fit together; the text is printed. Exit code 2."""

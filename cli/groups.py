@@ -1,4 +1,4 @@
-"""`odradek groups`: list, describe, reset (alter), delete, forget."""
+"""`odradek groups`: list, describe, reset and delete consumer groups and their offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odradek.seams import Seams
 EPILOG = """\
 examples:
   odradek groups list
-  odradek groups describe billing              # its members, offsets and lag
+  odradek groups describe billing              # members, offsets and lag
   odradek groups reset billing -t orders --to beginning --dry-run
   odradek groups reset billing -t orders --to s@1700000000000
   odradek groups delete billing
@@ -35,7 +35,7 @@ def add_parser(
     parser = subparsers.add_parser(
         "groups",
         help="list, describe, reset and delete consumer groups",
-        description="The groups of a cluster and what they have committed.",
+        description="Consumer groups and their committed offsets.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,21 +49,26 @@ def add_parser(
     describing = leaf(commands, "describe", "show a group's members, offsets and lag", describe)
     describing.add_argument("groups", nargs="+", metavar="GROUP")
 
-    for name, line in (("reset", "move a group's offsets"), ("alter", "the same as reset")):
+    for name, line in (
+        ("reset", "reset the committed offsets of a group"),
+        ("alter", "the same as reset"),
+    ):
         resetting = leaf(commands, name, line, reset, epilog="The group must have no members.")
         resetting.add_argument("group", metavar="GROUP")
-        _partition_arguments(resetting, "default: all topics the group has committed for")
+        _partition_arguments(resetting, "default: all topics with committed offsets")
         resetting.add_argument(
             "--to", metavar="OFFSET", type=parse_offset, required=True, help=HELP
         )
-        resetting.add_argument("--dry-run", action="store_true", help="only show the new offsets")
+        resetting.add_argument(
+            "--dry-run", action="store_true", help="print the new offsets without committing them"
+        )
 
-    deleting = leaf(commands, "delete", "delete groups with their offsets", delete)
+    deleting = leaf(commands, "delete", "delete groups and their offsets", delete)
     deleting.add_argument("groups", nargs="+", metavar="GROUP")
 
-    forgetting = leaf(commands, "forget", "delete a group's offsets of some topics", forget)
+    forgetting = leaf(commands, "forget", "delete the committed offsets of topics", forget)
     forgetting.add_argument("group", metavar="GROUP")
-    _partition_arguments(forgetting, "may be given again")
+    _partition_arguments(forgetting, "can be repeated")
     return parser
 
 
@@ -151,14 +156,14 @@ async def reset(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int
 async def _within_logs(
     cluster: Cluster, wanted: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Offsets that are not in their log go to its nearer end, and a line says so, as in Kafka."""
+    """Clamp offsets to their logs, and print a line for each one that was changed, as in Kafka."""
     first = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
     end = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
     found = {}
     for where, offset in wanted.items():
         found[where] = min(max(offset, first[where].offset), end[where].offset)
         if found[where] != offset:
-            hint(f"offset {offset} is not in {where}: {found[where]} instead")
+            hint(f"offset {offset} of {where} is out of range; using {found[where]}")
     return found
 
 
@@ -173,26 +178,24 @@ async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
 
 async def forget(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     if not args.topics:
-        raise WrongUsage("forget what? Give --topic")
+        raise WrongUsage("odradek groups forget: give --topic")
     where = await _wanted(cluster, args)
     await group_admin.delete_offsets(cluster, args.group, where)
     if args.json:
         print_json([{"topic": part.topic, "partition": part.partition} for part in where])
     else:
-        print_lines([f"{args.group} has forgotten {len(where)} partitions"])
+        print_lines([f"deleted the committed offsets of {len(where)} partitions of {args.group}"])
     return 0
 
 
 async def _wanted(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
-    """The partitions that --topic and --partitions name, or all the group has committed for."""
+    """Partitions of --topic and --partitions, or all with a committed offset."""
     if not args.topics:
         if args.partitions is not None:
-            raise WrongUsage("--partitions goes with --topic")
+            raise WrongUsage("--partitions needs --topic")
         committed = await group_admin.committed_offsets(cluster, args.group)
         if not committed:
-            raise CommandFailed(
-                f"group {args.group} has committed nothing; name a topic with --topic"
-            )
+            raise CommandFailed(f"group {args.group} has no committed offsets; give --topic")
         return sorted(committed)
     where = []
     for name in args.topics:
@@ -203,25 +206,23 @@ async def _wanted(cluster: Cluster, args: argparse.Namespace) -> list[TopicParti
 
 
 async def _without_members(cluster: Cluster, group: str) -> None:
-    """CommandFailed if the group has members: they would not notice, and commit over it."""
+    """Raise CommandFailed if the group has members: their next commits would overwrite the reset."""
     try:
         found = await group_admin.describe_group(cluster, group)
     except KafkaError as error:
         if error.code != ErrorCode.group_id_not_found:
             raise
-        return  # a new group, made by the commit
+        return  # the commit creates the group
     if found.members:
         raise CommandFailed(
-            f"group {group} has {len(found.members)} members and is {found.state}; stop them first"
+            f"group {group} has {len(found.members)} members and is {found.state}; stop its members first"
         )
 
 
 async def _description(cluster: Cluster, group: str) -> dict[str, Any]:
     found = await group_admin.describe_group(cluster, group)
     if found.state == DEAD:
-        raise CommandFailed(
-            f"group {group} does not exist; `odradek groups list` shows those there are"
-        )
+        raise CommandFailed(f"group {group} does not exist; `odradek groups list` lists the groups")
     owners = {part: member for member in found.members for part in _assignment(member.assignment)}
     committed = await group_admin.committed_offsets(cluster, group)
     where = sorted({*committed, *owners})
@@ -269,7 +270,7 @@ async def _description(cluster: Cluster, group: str) -> dict[str, Any]:
 
 
 async def _existing(cluster: Cluster, where: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Those that are there: a group may remember a topic that was deleted."""
+    """Filter out partitions of deleted topics: their committed offsets may still exist."""
     wanted = list(where)
     await cluster.refresh(None)
     return [
@@ -280,7 +281,7 @@ async def _existing(cluster: Cluster, where: Iterable[TopicPartition]) -> list[T
 
 
 def _assignment(data: bytes) -> list[TopicPartition]:
-    """A member's partitions; none where its protocol is not a consumer's."""
+    """Partitions assigned to a member; empty if its protocol type is not `consumer`."""
     try:
         return read_assignment(data)
     except InvalidFrame:

@@ -1,7 +1,7 @@
-"""What `odradek log-dirs describe` prints: KIP-113's JSON, Kafka 4's, or a table for a person.
+"""Output of `odradek log-dirs describe`: the JSON of KIP-113, the JSON of Kafka 4, or a table.
 
-Functions from what the brokers said to what is printed. Everything is described first and filtered
-then, so that a replica on its way is seen from both ends whichever of them was asked for.
+All directories are described and then filtered, so that a move is shown with its source and its target
+even if the filter selects only one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.seams.values import value_class
 
 VERSION = 1
-"""Of both JSON formats."""
+"""Version of both JSON formats."""
 COLUMNS = ("BROKER", "DIRECTORY", "TOPIC", "PARTITION", "SIZE", "LAG", "MOVE")
 
 KAFKA_EXCEPTIONS = {
@@ -26,7 +26,7 @@ KAFKA_EXCEPTIONS = {
 
 @value_class
 class Filter:
-    """The intersection of what is given (J-17); None is no limit."""
+    """Filter by topics and directories; both must match (J-17). None matches all."""
 
     topics: frozenset[str] | None = None
     directories: frozenset[str] | None = None
@@ -43,7 +43,7 @@ class Filter:
 
 
 def kip_113_json(found: Sequence[LogDirectory], only: Filter) -> dict[str, Any]:
-    """J-19, as the KIP has it: of one broker. Of several, each directory says whose it is."""
+    """Directories in the JSON of KIP-113 (J-19); with several brokers, each directory has its broker's id."""
     several = len({directory.broker for directory in found}) > 1
     return {
         "version": VERSION,
@@ -111,7 +111,7 @@ def _exception(code: ErrorCode) -> str:
 
 
 def table(found: Sequence[LogDirectory], only: Filter) -> list[tuple[Any, ...]]:
-    """A row a replica, with where it is moving to; a row for a directory that is offline."""
+    """One row per replica, with the target of its move, and one row per offline directory."""
     current, future = _places(found, is_future=False), _places(found, is_future=True)
     rows: list[tuple[Any, ...]] = []
     for directory in filter(only.has, found):
@@ -122,7 +122,7 @@ def table(found: Sequence[LogDirectory], only: Filter) -> list[tuple[Any, ...]]:
             key = Replica(directory.broker, replica.topic, replica.partition)
             source, copy = current.get(key), future.get(key)
             if replica.is_future and source is not None and only.has(source.directory):
-                continue  # the source's row tells of it
+                continue  # the row of the current replica shows the move
             move = None
             if source is not None and copy is not None:
                 other = ("from", source) if replica.is_future else ("to", copy)

@@ -1,8 +1,8 @@
-"""How fast replicas may move: Kafka's configs, set when a reassignment begins and cleared at its end.
+"""Throttle configs of reassignments: set when a reassignment starts, and removed when it is complete.
 
-`--throttle` limits what moves between brokers, `--replica-alter-log-dirs-throttle` what moves between
-the directories of one; neither limits the other (J-23). All are dynamic configs of the brokers, and
-for the first each topic says which of its replicas are meant.
+`--throttle` limits replication between brokers, `--replica-alter-log-dirs-throttle` limits moves between
+the log directories of a broker; neither affects the other (J-23). The rates are dynamic broker configs;
+the throttled replicas of `--throttle` are topic configs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
-OF_BROKERS = (LEADER_RATE, FOLLOWER_RATE, MOVE_RATE)
-OF_TOPICS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+BROKER_CONFIGS = (LEADER_RATE, FOLLOWER_RATE, MOVE_RATE)
+TOPIC_CONFIGS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
 
 async def throttle_moves(cluster: Cluster, brokers: Iterable[int], rate: int) -> None:
-    """Moves between directories, to `rate` bytes/s a broker."""
-    await _of_brokers(cluster, brokers, {MOVE_RATE: rate})
+    """Limit moves between log directories to `rate` bytes/s per broker."""
+    await _alter_brokers(cluster, brokers, {MOVE_RATE: rate})
 
 
 async def throttle_replication(
@@ -36,7 +36,7 @@ async def throttle_replication(
     active: Mapping[TopicPartition, Reassignment],
     rate: int,
 ) -> None:
-    """Moves between brokers, to `rate` bytes/s a broker."""
+    """Limit replication between brokers to `rate` bytes/s per broker."""
     moves = _moves(wanted, current, active)
     for topic in dict.fromkeys(where.topic for where in moves):
         leaders, followers = (
@@ -51,7 +51,7 @@ async def throttle_replication(
         changes = [_set(LEADER_REPLICAS, leaders), _set(FOLLOWER_REPLICAS, followers)]
         await alter_configs(cluster, ResourceType.TOPIC, topic, changes)
     brokers = {broker for ends in moves.values() for end in ends for broker in end}
-    await _of_brokers(cluster, brokers, {LEADER_RATE: rate, FOLLOWER_RATE: rate})
+    await _alter_brokers(cluster, brokers, {LEADER_RATE: rate, FOLLOWER_RATE: rate})
 
 
 def _moves(
@@ -59,7 +59,7 @@ def _moves(
     current: Mapping[TopicPartition, Collection[int]],
     active: Mapping[TopicPartition, Reassignment],
 ) -> dict[TopicPartition, tuple[set[int], set[int]]]:
-    """From which brokers to which each partition's replicas are copied."""
+    """Source and target brokers of the replicas of each partition."""
     moves = {
         where: (set(each.replicas) - set(each.adding), set(each.adding))
         for where, each in active.items()
@@ -71,16 +71,18 @@ def _moves(
 
 
 async def clear_throttles(cluster: Cluster, brokers: Iterable[int], topics: Iterable[str]) -> None:
-    """All of them: who began is not known any more."""
-    unset = [ConfigChange(ConfigOperation.DELETE, name) for name in OF_BROKERS]
+    """Remove all throttle configs of the brokers and topics, whatever command set them."""
+    unset = [ConfigChange(ConfigOperation.DELETE, name) for name in BROKER_CONFIGS]
     for broker in sorted(brokers):
         await alter_configs(cluster, ResourceType.BROKER, str(broker), unset)
-    unset = [ConfigChange(ConfigOperation.DELETE, name) for name in OF_TOPICS]
+    unset = [ConfigChange(ConfigOperation.DELETE, name) for name in TOPIC_CONFIGS]
     for topic in topics:
         await alter_configs(cluster, ResourceType.TOPIC, topic, unset)
 
 
-async def _of_brokers(cluster: Cluster, brokers: Iterable[int], rates: Mapping[str, int]) -> None:
+async def _alter_brokers(
+    cluster: Cluster, brokers: Iterable[int], rates: Mapping[str, int]
+) -> None:
     changes = [_set(name, str(rate)) for name, rate in rates.items()]
     for broker in sorted(brokers):
         await alter_configs(cluster, ResourceType.BROKER, str(broker), changes)

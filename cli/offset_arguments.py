@@ -1,4 +1,4 @@
-"""Offsets as arguments: beginning, end, N, -N, s@ms; and what they are in a partition."""
+"""Offset arguments (beginning, end, N, -N, s@ms) and their resolution to offsets of partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offse
 from odradek.client.metadata import Cluster
 from odradek.seams.values import value_class
 
-HELP = "beginning, end, N, -N (N before the end) or s@MS (first record at or after that time)"
+HELP = (
+    "beginning, end, N, -N (N before the end) or s@MS (the first record at or after a time in ms)"
+)
 
 
 @value_class
@@ -19,14 +21,14 @@ class Exactly:
 
 @value_class
 class BeforeEnd:
-    """So many records before the end, or the first where there are not so many."""
+    """The offset `count` before the end, but at least the log start offset."""
 
     count: int
 
 
 @value_class
 class AtTimestamp:
-    """The first record at or after a time (ms), or the end where there is none."""
+    """The first record at or after a time (ms), or the end if there is none."""
 
     timestamp_ms: int
 
@@ -52,7 +54,7 @@ NAMES: Mapping[str, Offset] = {
 
 
 def parse_offset(text: str) -> Offset:
-    """An argument that is an offset."""
+    """Parse an offset argument. Raises ArgumentTypeError."""
     if text in NAMES:
         return NAMES[text]
     kind, at, timestamp = text.partition("@")
@@ -62,13 +64,13 @@ def parse_offset(text: str) -> Offset:
         return Exactly(int(text))
     if text.startswith("-") and text[1:].isdecimal():
         return BeforeEnd(int(text[1:]))
-    raise argparse.ArgumentTypeError(f"{text!r} is no offset; it is one of: {HELP}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not an offset; give one of: {HELP}")
 
 
 async def resolve_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, int]:
-    """The offset in each partition."""
+    """Look up the offset of each partition with ListOffsets where it is needed."""
     first = await list_offsets(
         cluster,
         {w: EARLIEST for w, offset in wanted.items() if isinstance(offset, Beginning | BeforeEnd)},

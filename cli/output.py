@@ -1,15 +1,16 @@
-"""Output of commands: tables, JSON and lines."""
+"""Output of commands: tables, JSON, lines, and a progress line on a terminal."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from odradek.seams import units
 
 GAP = "  "
+PROGRESS_INTERVAL_S = 0.5
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -71,3 +72,37 @@ def _number(cell: Any) -> str:
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return _text(cell)
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.2f}"
+
+
+class ProgressLine:
+    """Line on stderr that is overwritten at most every `PROGRESS_INTERVAL_S`, if stderr is a terminal."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._is_shown = sys.stderr.isatty()
+        self._due = 0.0
+        self._started: float | None = None
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        now = self._monotonic()
+        if self._is_shown and now >= self._due:
+            self._due = now + PROGRESS_INTERVAL_S
+            self._write(f"\r{text.ljust(self._width)}")
+            self._width = len(text)
+
+    def show_rate(self, segments: int, size_bytes: int) -> None:
+        """Show the number of segments and bytes, and the rate since the first call."""
+        now = self._monotonic()
+        if self._started is None:
+            self._started = now
+        rate = size_bytes / max(now - self._started, 0.001)
+        self.show(f"{segments} segments, {human_bytes(size_bytes)}, {human_bytes(int(rate))}/s")
+
+    def end(self) -> None:
+        if self._width:
+            self._write(f"\r{' ' * self._width}\r")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`odradek produce`: records from stdin or files, in the manner of kcat."""
+"""`odradek produce`: produce records from stdin or files, with the options of kcat."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from odradek.seams import Seams
 from odradek.seams.files import Path
 
 DESCRIPTION = """\
-Write records to a topic: each line of stdin is the value of one, or each FILE.
+Produce records to a topic. Each line of stdin, or each FILE, is the value of a record.
 
-The partition follows from the key as in Java's producer; records without a key are spread. The exit
-code is 0 once every record was acknowledged. Nothing is printed.
+Records are partitioned by key as in Kafka's Java producer; records without a key are distributed over
+the partitions. The exit code is 0 if every record was acknowledged. Nothing is printed.
 """
 EPILOG = """\
 examples:
   echo hello | odradek produce -t greetings
   printf 'k1:v1\\nk2:v2\\n' | odradek produce -t greetings -K :
   odradek produce -t pictures -k cat -H type=png -z zstd cat.png
-  printf 'k1:\\n' | odradek produce -t greetings -K : -Z       # a tombstone: the value is NULL
+  printf 'k1:\\n' | odradek produce -t greetings -K : -Z       # a tombstone: the value is null
 """
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
@@ -38,20 +38,22 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "produce",
-        help="write records from stdin to a topic",
+        help="produce records from stdin",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cluster_arguments(parser)
     parser.add_argument("-t", "--topic", required=True)
-    parser.add_argument("-p", "--partition", type=int, metavar="N", help="write to this one")
+    parser.add_argument(
+        "-p", "--partition", type=int, metavar="N", help="the partition of every record"
+    )
     parser.add_argument(
         "-K",
         "--key-delimiter",
         metavar="DELIM",
         type=_delimiter,
-        help="what comes before it on a line is the key (\\t, \\xHH understood)",
+        help="separates key and value; \\t and \\xHH are escapes",
     )
     parser.add_argument("-k", "--key", metavar="KEY", help="the key of every record")
     parser.add_argument(
@@ -60,7 +62,7 @@ def add_parser(
         metavar="DELIM",
         type=_delimiter,
         default=b"\n",
-        help="what ends a record on stdin (default: \\n)",
+        help="separates records on stdin (default: \\n)",
     )
     parser.add_argument(
         "-H",
@@ -70,10 +72,14 @@ def add_parser(
         type=_header,
         action="append",
         default=[],
-        help="a header of every record, NULL without '='; may be given again",
+        help="a header of every record; without '=' its value is null; can be repeated",
     )
-    parser.add_argument("-Z", "--null", action="store_true", help="an empty value or key is NULL")
-    parser.add_argument("-z", "--compression", choices=CODECS, default="none", help="the codec")
+    parser.add_argument(
+        "-Z", "--null", action="store_true", help="produce empty keys and values as null"
+    )
+    parser.add_argument(
+        "-z", "--compression", choices=CODECS, default="none", help="the compression codec"
+    )
     parser.add_argument(
         "-c", "--count", type=record_count, metavar="N", help="stop after N records"
     )
@@ -81,16 +87,22 @@ def add_parser(
         "--acks",
         choices=ACKS,
         default="all",
-        help="who must have a record: all in-sync replicas, the leader (1), nobody (0)",
+        help="acknowledgements: all in-sync replicas (all), only the leader (1), none (0)",
     )
-    parser.add_argument("--no-idempotence", action="store_true", help="a retry may duplicate")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="each is one record's value")
+    parser.add_argument(
+        "--no-idempotence",
+        action="store_true",
+        help="disable the idempotent producer: a retry can duplicate records",
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="a file with the value of one record"
+    )
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     if args.key is not None and args.key_delimiter is not None:
-        raise WrongUsage("--key and --key-delimiter exclude each other")
+        raise WrongUsage("--key excludes --key-delimiter")
     return with_cluster(args, lambda cluster, seams: _produce(args, cluster, seams))
 
 
@@ -110,7 +122,9 @@ async def _produce(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
         open_producer(cluster, seams.clock, seams.entropy, options) as producer,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(producer.raise_failure)  # at once: its input may never end
+        nursery.start_soon(
+            producer.raise_failure
+        )  # report a failure at once, because stdin may never end
         count = 0
         async for batch in values:
             for key, value in _records(args, batch):
@@ -149,7 +163,7 @@ async def _file_values(names: list[str], seams: Seams) -> AsyncIterator[list[byt
 def _records(
     args: argparse.Namespace, parts: list[bytes]
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of each part."""
+    """Yield the key and value of each part."""
     fixed = None if args.key is None else as_given(args.key)
     for part in parts:
         key, value = fixed, part
@@ -169,7 +183,7 @@ def _delimiter(text: str) -> bytes:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if not data:
-        raise argparse.ArgumentTypeError("a delimiter can't be empty")
+        raise argparse.ArgumentTypeError("a delimiter cannot be empty")
     return data
 
 

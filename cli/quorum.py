@@ -1,4 +1,4 @@
-"""`odradek quorum`: the metadata quorum, its voters and observers (kafka-metadata-quorum's facts)."""
+"""`odradek quorum`: describe the metadata quorum, add and remove voters, as kafka-metadata-quorum does."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from odradek.storage.directories.meta_properties import FILE_NAME, BadMetaProper
 EPILOG = """\
 examples:
   odradek quorum describe
-  odradek quorum describe --bootstrap 127.0.0.1:9093       # a controller's listener will do
-  odradek quorum add --config controller.properties        # one that runs, and follows
+  odradek quorum describe --bootstrap 127.0.0.1:9093       # also a controller's listener
+  odradek quorum add --config controller.properties        # a running controller that is an observer
   odradek quorum remove 3
 """
 COLUMNS = ("NODE", "ROLE", "DIRECTORY", "END", "LAG", "FETCHED", "CAUGHT UP", "LISTENERS")
@@ -34,8 +34,8 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "quorum",
-        help="describe the metadata quorum, add and remove its voters",
-        description="The metadata quorum: the controllers, and who follows them.",
+        help="describe the metadata quorum, add and remove voters",
+        description="The voters and observers of the metadata quorum.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,29 +43,31 @@ def add_parser(
     leaf(
         commands,
         "describe",
-        "show the leader, and how far every voter and observer is",
+        "show the leader, and the log end offset and lag of each voter and observer",
         describe,
-        epilog="FETCHED and CAUGHT UP are how many ms ago.",
+        epilog="FETCHED and CAUGHT UP are in ms before now.",
     )
-    adding = leaf(commands, "add", "make a controller that runs one of the voters", add, json=False)
+    adding = leaf(commands, "add", "add a running controller to the voters", add, json=False)
     adding.add_argument(
         "-c",
         "--config",
         metavar="FILE",
         required=True,
-        help="the new voter's server.properties; its metadata directory is read, too",
+        help="server.properties of the new voter; its metadata directory is read too",
     )
-    removing = leaf(commands, "remove", "take a controller out of the voters", remove, json=False)
+    removing = leaf(commands, "remove", "remove a controller from the voters", remove, json=False)
     removing.add_argument("controller", type=int, metavar="NODE", help="the controller's node id")
     removing.add_argument(
         "-d",
         "--directory",
         type=_uuid,
         metavar="ID",
-        help="the id of its metadata directory (default: that of the voter there is)",
+        help="the id of its metadata directory (default: that of the current voter)",
     )
     for command in (adding, removing):
-        command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        command.add_argument(
+            "--dry-run", action="store_true", help="print the change without making it"
+        )
     return parser
 
 
@@ -164,10 +166,10 @@ async def add(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
 
 
 def _new_voter(path: str, files: Files) -> tuple[int, UUID, list[VoterListener]]:
-    """Its id, its metadata directory's, and where it listens, from its config and directory."""
+    """Read node id, metadata directory id and listeners of a voter from its config and directory."""
     config = load_config(files, path)
     if "controller" not in config.process_roles or config.standalone:
-        raise WrongUsage(f"{path}: process.roles has no controller in it")
+        raise WrongUsage(f"{path}: process.roles does not contain controller")
     listeners = [
         VoterListener(each.name, each.host or "localhost", each.port)
         for each in config.advertised_controller_listeners
@@ -177,7 +179,7 @@ def _new_voter(path: str, files: Files) -> tuple[int, UUID, list[VoterListener]]
         found = meta_properties.parse(files.read(directory / FILE_NAME))
     except FileNotFoundError:
         raise CommandFailed(
-            f"{directory} is not formatted: `odradek storage format --no-initial-controllers` does it"
+            f"{directory} is not formatted: run `odradek storage format --no-initial-controllers`"
         ) from None
     except BadMetaProperties as error:
         raise CommandFailed(f"{directory / FILE_NAME}: {error}") from None
@@ -207,4 +209,4 @@ async def _directory_of(voter_id: int, cluster: Cluster) -> UUID:
         if each.id == voter_id:
             return each.directory_id
     voters = ", ".join(str(each.id) for each in quorum.voters)
-    raise CommandFailed(f"controller {voter_id} is no voter; these are: {voters}")
+    raise CommandFailed(f"controller {voter_id} is not a voter; the voters are: {voters}")

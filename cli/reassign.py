@@ -1,9 +1,9 @@
-"""`odradek reassign`: partitions to brokers, replicas to log directories (KIP-455, KIP-113).
+"""`odradek reassign`: move partitions between brokers, and replicas between log directories (KIP-455, KIP-113).
 
-The file, the order and the words are those of kafka-reassign-partitions, but for J-21: replicas are
-told their directory before the reassignment begins. The broker remembers it for a replica that it does
-not have yet, which is then made there at once, and whatever is wrong with a directory is found out
-while nothing has begun. `--verify` ends with 1 where something is not, and is not being done, as asked.
+The file format, the order of requests and the output are those of kafka-reassign-partitions, except for
+J-21: AlterReplicaLogDirs is sent before AlterPartitionReassignments. A broker keeps the directory of a
+replica that it does not have yet and creates the replica there, and an invalid directory is reported before
+any replica moves. `--verify` exits with 1 if a partition or replica neither has its target nor moves to it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from odradek.cli.move_throttles import clear_throttles, throttle_moves, throttle
 from odradek.cli.output import print_lines
 from odradek.cli.reassignment_file import ReassignmentFile, check_executable, dump, parse
 from odradek.cli.reassignment_states import (
-    Move,
-    Place,
-    Reassigned,
+    DirectoryMoveState,
+    PartitionReassignment,
+    ReplicaDirectories,
     move_line,
-    places,
+    replica_directories,
     status_lines,
 )
 from odradek.client.consumer import TopicPartition
@@ -57,7 +57,7 @@ VERIFY_PERIODICALLY = (
 TIMEOUT_MS = 10_000
 RETRY_S = 0.1
 RESPONSE_S = 10.0
-NOT_YET = frozenset({ErrorCode.replica_not_available})
+REPLICA_NOT_YET_CREATED = frozenset({ErrorCode.replica_not_available})
 
 
 def add_parser(
@@ -72,10 +72,10 @@ def add_parser(
     )
     what = parser.add_mutually_exclusive_group(required=True)
     for name, action, line in (
-        ("--execute", execute, "begin what the file asks for"),
-        ("--verify", verify, "show how far it is; once all is done, remove the throttles"),
-        ("--cancel", cancel, "stop what is not done yet"),
-        ("--list", list_all, "show the reassignments between brokers that are under way"),
+        ("--execute", execute, "start the reassignment of the file"),
+        ("--verify", verify, "show the status; remove the throttles once it is complete"),
+        ("--cancel", cancel, "cancel the moves that are not complete"),
+        ("--list", list_all, "list the active reassignments between brokers"),
     ):
         what.add_argument(name, dest="action", action="store_const", const=action, help=line)
     bootstrap_argument(parser)
@@ -92,10 +92,10 @@ def add_parser(
         metavar="MS",
         type=int,
         default=TIMEOUT_MS,
-        help="how long to wait until every move to a directory has begun (default: 10000)",
+        help="how long to wait until every move to a log directory has started (default: 10000)",
     )
     parser.add_argument(
-        "--additional", action="store_true", help="execute although others are under way"
+        "--additional", action="store_true", help="execute even if other reassignments are active"
     )
     parser.add_argument(
         "--throttle", metavar="BYTES/S", type=rate, help="limit for moves between brokers"
@@ -108,7 +108,7 @@ def add_parser(
         help="limit for moves between the log directories of a broker",
     )
     parser.add_argument(
-        "--preserve-throttles", action="store_true", help="leave the throttles as they are"
+        "--preserve-throttles", action="store_true", help="do not change the throttles"
     )
     parser.add_argument(
         "--disallow-replication-factor-change",
@@ -120,10 +120,10 @@ def add_parser(
 
 
 def rate(text: str) -> int:
-    """An argument that is a number of bytes a second; as in Kafka, a negative one is none."""
+    """Parse a rate in bytes/s; as in Kafka, a negative rate sets no throttle."""
     value = int(text)
     if value >= 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text} is more than a rate can be")
+        raise argparse.ArgumentTypeError(f"{text} is more than 2^63-1 bytes/s")
     return value
 
 
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _file(args: argparse.Namespace, seams: Seams) -> ReassignmentFile:
     if args.file is None:
-        raise WrongUsage("reassign what? Give --file, the reassignment as JSON")
+        raise WrongUsage("odradek reassign: give --file, the reassignment as JSON")
     try:
         text = seams.files.read(Path(args.file))
     except OSError as error:
@@ -163,11 +163,11 @@ async def execute(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
         brokers = {replica.broker for replica in file.directories}
         await throttle_moves(cluster, brokers, args.move_throttle)
         print_lines([f"The replica-alter-dir throttle limit was set to {args.move_throttle} B/s"])
-    moves = Moves(cluster, seams.clock, file.directories)
+    moves = DirectoryMoves(cluster, seams.clock, file.directories)
     await moves.attempt()
     await _reassign(args, cluster, file)
-    moves.tell()
-    await moves.until_all_began(args.timeout_ms)
+    moves.print_started()
+    await moves.wait_until_started(args.timeout_ms)
     return 0
 
 
@@ -192,7 +192,7 @@ def _error_lines(errors: Mapping[TopicPartition, KafkaError]) -> str:
 async def _current_replicas(
     cluster: Cluster, file: ReassignmentFile
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """The brokers of each partition now. Raises CommandFailed for what is not there."""
+    """Current replicas of each partition. Raises CommandFailed for an unknown partition or broker."""
     await cluster.refresh_existing(file.topics)
     unknown = sorted({b for each in file.assignments for b in each.replicas} - set(cluster.nodes))
     if unknown:
@@ -218,10 +218,10 @@ def _known_replicas(
 async def _show_current(
     cluster: Cluster, current: Mapping[TopicPartition, tuple[int, ...]]
 ) -> None:
-    """What would undo it."""
+    """Print the current assignment, which is the input for a rollback."""
     replicas = [Replica(broker, *where) for where, brokers in current.items() for broker in brokers]
     alive = [replica for replica in replicas if replica.broker in cluster.nodes]
-    found = await _places(cluster, alive)
+    found = await _describe_replicas(cluster, alive)
     directories = {
         replica: place.current for replica, place in found.items() if place.current is not None
     }
@@ -236,39 +236,42 @@ async def _show_current(
     )
 
 
-class Moves:
-    """Replicas that are to be told their directory, again and again until their broker has them."""
+class DirectoryMoves:
+    """Sends AlterReplicaLogDirs, and retries for replicas that their broker does not have yet."""
 
     def __init__(self, cluster: Cluster, clock: Clock, wanted: Mapping[Replica, str]) -> None:
         self._cluster = cluster
         self._clock = clock
         self._pending = dict(wanted)
-        self._begun: dict[Replica, str] = {}
+        self._started: dict[Replica, str] = {}
 
     async def attempt(self) -> None:
-        """Ask for all that have not begun. Raises CommandFailed for the first that is refused."""
+        """Send one request per broker for the moves that have not started.
+
+        Raises CommandFailed for the first replica with an error that is not retriable.
+        """
         if not self._pending:
             return
         results = await alter_replica_log_dirs(self._cluster, self._pending)
         for replica, code in sorted(results.items()):
             if code == ErrorCode.none:
-                self._begun[replica] = self._pending.pop(replica)
-            elif code not in NOT_YET:
+                self._started[replica] = self._pending.pop(replica)
+            elif code not in REPLICA_NOT_YET_CREATED:
                 path = self._pending[replica]
                 raise CommandFailed(
                     f"Failed to alter dir for {replica} to {path} [{code.name.upper()}]"
                     + _advice(code)
                 )
 
-    def tell(self) -> None:
-        """Print those that have begun since it was last told."""
-        for replica, path in sorted(self._begun.items()):
+    def print_started(self) -> None:
+        """Print the moves that started since the last call."""
+        for replica, path in sorted(self._started.items()):
             name = f"replica {replica.topic}-{replica.partition} with broker {replica.broker}"
             print_lines([f"Successfully started moving log directory to {path} for {name}"])
-        self._begun.clear()
+        self._started.clear()
 
-    async def until_all_began(self, timeout_ms: int) -> None:
-        """Raises CommandFailed for those that did not begin in time."""
+    async def wait_until_started(self, timeout_ms: int) -> None:
+        """Retry until every move has started. Raises CommandFailed at the timeout."""
         end = self._clock.monotonic() + timeout_ms / 1000
         while self._pending:
             if self._clock.monotonic() >= end:
@@ -279,7 +282,7 @@ class Moves:
                 )
             await self._clock.sleep(RETRY_S)
             await self.attempt()
-            self.tell()
+            self.print_started()
 
 
 def _advice(code: ErrorCode) -> str:
@@ -301,30 +304,34 @@ async def verify(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
     await cluster.refresh_existing({*file.topics, *(where.topic for where in active)})
     known = _known_replicas(cluster, file.partitions)
     states = {
-        where: Reassigned(known.get(where, ()), target, where in active)
+        where: PartitionReassignment(known.get(where, ()), target, where in active)
         for where, target in file.partitions.items()
     }
     print_lines(status_lines(states))
-    found = await _places(cluster, file.directories)
+    found = await _describe_replicas(cluster, file.directories)
     targets = file.directories
     print_lines(move_line(replica, targets[replica], found[replica]) for replica in sorted(found))
-    moves = [place.towards(targets[replica]) for replica, place in found.items()]
+    moves = [place.state_of_move_to(targets[replica]) for replica, place in found.items()]
     if not active and all(move.done for move in moves) and not args.preserve_throttles:
         await _clear_throttles(cluster, file)
-    as_asked = [state.as_asked for state in states.values()] + [move.as_asked for move in moves]
-    return 0 if all(as_asked) else 1
+    is_on_target = [state.is_on_target for state in states.values()] + [
+        move.is_on_target for move in moves
+    ]
+    return 0 if all(is_on_target) else 1
 
 
-async def _places(cluster: Cluster, replicas: Iterable[Replica]) -> dict[Replica, Place]:
-    """Where replicas are. Each broker is asked for its own (J-22)."""
+async def _describe_replicas(
+    cluster: Cluster, replicas: Iterable[Replica]
+) -> dict[Replica, ReplicaDirectories]:
+    """Look up the directories of replicas with DescribeLogDirs, on the broker of each replica (J-22)."""
     by_broker: dict[int, list[Replica]] = {}
     for replica in replicas:
         by_broker.setdefault(replica.broker, []).append(replica)
-    found: dict[Replica, Place] = {}
-    for broker, its in by_broker.items():
-        wanted = [TopicPartition(replica.topic, replica.partition) for replica in its]
+    found: dict[Replica, ReplicaDirectories] = {}
+    for broker, of_broker in by_broker.items():
+        wanted = [TopicPartition(replica.topic, replica.partition) for replica in of_broker]
         described = await describe_log_dirs(cluster, brokers=[broker], partitions=wanted)
-        found |= places(its, described)
+        found |= replica_directories(of_broker, described)
     return found
 
 
@@ -348,18 +355,19 @@ async def _clear_throttles(cluster: Cluster, file: ReassignmentFile) -> None:
 async def cancel(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     file = _file(args, seams)
     await _cancel_reassignments(cluster, file)
-    found = await _places(cluster, file.directories)
+    found = await _describe_replicas(cluster, file.directories)
     moving = {
         replica: place.current
         for replica, place in found.items()
         if place.current is not None
-        and place.towards(file.directories[replica]) in (Move.ACTIVE, Move.ELSEWHERE)
+        and place.state_of_move_to(file.directories[replica])
+        in (DirectoryMoveState.ACTIVE, DirectoryMoveState.ELSEWHERE)
     }
     if moving:
-        moves = Moves(cluster, seams.clock, moving)
+        moves = DirectoryMoves(cluster, seams.clock, moving)
         await moves.attempt()
-        moves.tell()
-        await moves.until_all_began(args.timeout_ms)
+        moves.print_started()
+        await moves.wait_until_started(args.timeout_ms)
     else:
         print_lines(["None of the specified partition moves are active."])
     if not args.preserve_throttles:

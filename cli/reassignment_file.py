@@ -3,8 +3,8 @@
     {"version": 1, "partitions": [
       {"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": ["/disk2"]}]}
 
-`log_dirs` has one entry a replica: "any", or an absolute path on that broker; left out, all are "any".
-Texts of errors are those of Kafka's tool, where it has one.
+`log_dirs` has one entry per replica: "any", or an absolute path on that broker. Without `log_dirs`, all are
+"any". Error messages are those of Kafka's tool, where it has one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION = 1
 
 @value_class
 class Assignment:
-    """Which brokers are to have a partition's replicas, and in which directories."""
+    """Target brokers of the replicas of a partition, and their log directories."""
 
     where: TopicPartition
     replicas: tuple[int, ...]
@@ -33,7 +33,7 @@ class Assignment:
 
 @value_class
 class ReassignmentFile:
-    """What a file asks for, in its order."""
+    """Assignments of a file, in its order."""
 
     assignments: tuple[Assignment, ...]
 
@@ -43,7 +43,7 @@ class ReassignmentFile:
 
     @property
     def directories(self) -> dict[Replica, str]:
-        """The replicas for which a directory is named."""
+        """Target directories of the replicas that have one."""
         return {
             Replica(broker, *each.where): path
             for each in self.assignments
@@ -57,7 +57,7 @@ class ReassignmentFile:
 
 
 def parse(text: str | bytes) -> ReassignmentFile:
-    """Raises CommandFailed."""
+    """Parse a reassignment file. Raises CommandFailed."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def parse(text: str | bytes) -> ReassignmentFile:
 
 def _assignment(row: Any) -> Assignment:
     if not isinstance(row, dict):
-        raise CommandFailed(f"{row!r} is no partition with its topic and replicas")
+        raise CommandFailed(f"{row!r} is not an object with topic, partition and replicas")
     where = TopicPartition(_field(row, "topic", str), _field(row, "partition", int))
     replicas = _items(row, "replicas", int)
     log_dirs = _items(row, "log_dirs", str) if "log_dirs" in row else (ANY,) * len(replicas)
@@ -96,19 +96,19 @@ def _assignment(row: Any) -> Assignment:
 def _field(row: Mapping[str, Any], name: str, kind: type) -> Any:
     value = row.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise CommandFailed(f"{name!r} is missing or no {kind.__name__} in {json.dumps(row)}")
+        raise CommandFailed(f"{name!r} is missing or not a {kind.__name__} in {json.dumps(row)}")
     return value
 
 
 def _items(row: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]:
     values = _field(row, name, list)
     if not all(isinstance(value, kind) and not isinstance(value, bool) for value in values):
-        raise CommandFailed(f"{name!r} is no list of {kind.__name__} in {json.dumps(row)}")
+        raise CommandFailed(f"{name!r} is not a list of {kind.__name__} in {json.dumps(row)}")
     return tuple(values)
 
 
 def check_executable(file: ReassignmentFile) -> None:
-    """Raises CommandFailed for what makes no sense to execute."""
+    """Check for empty lists and duplicates. Raises CommandFailed."""
     if not file.assignments:
         raise CommandFailed("Partition reassignment list cannot be empty")
     if not all(each.replicas for each in file.assignments):
@@ -137,7 +137,7 @@ def _repeated(values: Any) -> list[Any]:
 def dump(
     partitions: Mapping[TopicPartition, tuple[int, ...]], directories: Mapping[Replica, str]
 ) -> str:
-    """A file's text, on one line as Kafka's tool prints it; "any" where no directory is known."""
+    """Format assignments on one line, as Kafka's tool does; an unknown directory is "any"."""
     return json.dumps(
         {
             "version": VERSION,

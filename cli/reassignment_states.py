@@ -1,9 +1,9 @@
-"""How far a reassignment is: decisions over what brokers said, and Kafka's words for them.
+"""Status of a reassignment, from the brokers' responses, with the texts of kafka-reassign-partitions.
 
-| a replica's directory now | its copy's | state | done | as asked |
+| current directory | directory of the future replica | state | done | on target |
 |---|---|---|---|---|
-| the one asked for | none | COMPLETED | yes | yes |
-| any | the one asked for | ACTIVE | no | yes |
+| the target | none | COMPLETED | yes | yes |
+| any | the target | ACTIVE | no | yes |
 | any | another | ELSEWHERE | no | no |
 | another | none | CANCELLED | yes | no |
 | none, a directory of the broker is offline | - | OFFLINE | yes | no |
@@ -20,8 +20,8 @@ from odradek.client.log_dir_admin import LogDirectory, Replica
 from odradek.seams.values import value_class
 
 
-class Move(Enum):
-    """A replica on its way to a directory; see the module."""
+class DirectoryMoveState(Enum):
+    """State of the move of a replica to a log directory; the table above defines the values."""
 
     COMPLETED = auto()
     ACTIVE = auto()
@@ -32,33 +32,43 @@ class Move(Enum):
 
     @property
     def done(self) -> bool:
-        """Nothing goes on any more."""
-        return self not in (Move.ACTIVE, Move.ELSEWHERE)
+        """Whether no move of the replica is in progress."""
+        return self not in (DirectoryMoveState.ACTIVE, DirectoryMoveState.ELSEWHERE)
 
     @property
-    def as_asked(self) -> bool:
-        return self in (Move.COMPLETED, Move.ACTIVE)
+    def is_on_target(self) -> bool:
+        return self in (DirectoryMoveState.COMPLETED, DirectoryMoveState.ACTIVE)
 
 
 @value_class
-class Place:
-    """Where a replica is, and where its copy is being made; None for nowhere."""
+class ReplicaDirectories:
+    """Log directories of a replica and of its future replica; None if it does not exist."""
 
     current: str | None = None
     future: str | None = None
     broker_has_offline: bool = False
 
-    def towards(self, target: str) -> Move:
-        """The state of the move to `target`."""
+    def state_of_move_to(self, target: str) -> DirectoryMoveState:
+        """Classify the move to the directory `target`."""
         if self.current is None:
-            return Move.OFFLINE if self.broker_has_offline else Move.MISSING
+            return (
+                DirectoryMoveState.OFFLINE
+                if self.broker_has_offline
+                else DirectoryMoveState.MISSING
+            )
         if self.future is None:
-            return Move.COMPLETED if self.current == target else Move.CANCELLED
-        return Move.ACTIVE if self.future == target else Move.ELSEWHERE
+            return (
+                DirectoryMoveState.COMPLETED
+                if self.current == target
+                else DirectoryMoveState.CANCELLED
+            )
+        return DirectoryMoveState.ACTIVE if self.future == target else DirectoryMoveState.ELSEWHERE
 
 
-def places(replicas: Iterable[Replica], found: Iterable[LogDirectory]) -> dict[Replica, Place]:
-    """Where each is by what its broker said."""
+def replica_directories(
+    replicas: Iterable[Replica], found: Iterable[LogDirectory]
+) -> dict[Replica, ReplicaDirectories]:
+    """Log directories of each replica, from DescribeLogDirs responses."""
     found = list(found)
     offline = {directory.broker for directory in found if directory.error}
     current: dict[Replica, str] = {}
@@ -68,42 +78,44 @@ def places(replicas: Iterable[Replica], found: Iterable[LogDirectory]) -> dict[R
             paths = future if each.is_future else current
             paths[Replica(directory.broker, each.topic, each.partition)] = directory.path
     return {
-        replica: Place(current.get(replica), future.get(replica), replica.broker in offline)
+        replica: ReplicaDirectories(
+            current.get(replica), future.get(replica), replica.broker in offline
+        )
         for replica in replicas
     }
 
 
-def move_line(replica: Replica, target: str, place: Place) -> str:
-    """What kafka-reassign-partitions --verify says of it."""
+def move_line(replica: Replica, target: str, place: ReplicaDirectories) -> str:
+    """Status line of a replica, as kafka-reassign-partitions --verify prints it."""
     name = f"Partition {replica.topic}-{replica.partition}"
     broker = f"on broker {replica.broker}"
     return {
-        Move.COMPLETED: f"Reassignment of replica {replica} completed successfully.",
-        Move.ACTIVE: f"Reassignment of replica {replica} is still in progress.",
-        Move.ELSEWHERE: f"{name} {broker} is being moved to log dir {place.future} "
+        DirectoryMoveState.COMPLETED: f"Reassignment of replica {replica} completed successfully.",
+        DirectoryMoveState.ACTIVE: f"Reassignment of replica {replica} is still in progress.",
+        DirectoryMoveState.ELSEWHERE: f"{name} {broker} is being moved to log dir {place.future} "
         f"instead of {target}.",
-        Move.CANCELLED: f"{name} {broker} is not being moved from log dir {place.current} "
+        DirectoryMoveState.CANCELLED: f"{name} {broker} is not being moved from log dir {place.current} "
         f"to {target}.",
-        Move.OFFLINE: f"{name} is not found in any live log dir {broker}. There is likely an "
+        DirectoryMoveState.OFFLINE: f"{name} is not found in any live log dir {broker}. There is likely an "
         "offline log directory on the broker.",
-        Move.MISSING: f"{name} cannot be found in any live log directory {broker}.",
-    }[place.towards(target)]
+        DirectoryMoveState.MISSING: f"{name} cannot be found in any live log directory {broker}.",
+    }[place.state_of_move_to(target)]
 
 
 @value_class
-class Reassigned:
-    """A partition's replicas as they are and as they are to be; `active` while they change."""
+class PartitionReassignment:
+    """Current and target replicas of a partition, and whether its reassignment is active."""
 
     current: tuple[int, ...]
     target: tuple[int, ...]
     active: bool
 
     @property
-    def as_asked(self) -> bool:
+    def is_on_target(self) -> bool:
         return self.active or self.current == self.target
 
     def line(self, where: TopicPartition) -> str:
-        """What kafka-reassign-partitions --verify says of it."""
+        """Status line of the partition, as kafka-reassign-partitions --verify prints it."""
         if self.active:
             return f"Reassignment of partition {where} is still in progress."
         if self.current == self.target:
@@ -114,7 +126,7 @@ class Reassigned:
         )
 
 
-def status_lines(states: Mapping[TopicPartition, Reassigned]) -> list[str]:
+def status_lines(states: Mapping[TopicPartition, PartitionReassignment]) -> list[str]:
     return [
         "Status of partition reassignment:",
         *(states[where].line(where) for where in sorted(states)),

@@ -1,6 +1,6 @@
-"""How `odradek consume` prints a record: kcat's format strings, or JSON.
+"""Format strings of kcat, and JSON, for the output of `odradek consume`.
 
-A format is compiled once into steps, each from a record to bytes.
+A format string is compiled once to a list of functions from a record to bytes.
 
     %s value     %S its length (-1 for NULL)    %R the same as 4 bytes, big-endian
     %k key       %K its length (-1 for NULL)    %T timestamp (ms)
@@ -24,9 +24,9 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
 
 
 def compile_format(text: str, *, null: bytes = b"") -> Callable[[ConsumedRecord], bytes]:
-    """A function that prints records so; ValueError names what is no escape of ours.
+    """Compile a format string to a function from a record to bytes.
 
-    `null` stands for a key or value that is NULL.
+    `null` is the output for a null key or value. Raises ValueError for an unknown escape.
     """
     fields = _fields(null)
     steps: list[Step | bytes] = []
@@ -37,7 +37,7 @@ def compile_format(text: str, *, null: bytes = b"") -> Callable[[ConsumedRecord]
             letter = text[position + 1]
             if letter != "%" and letter not in fields:
                 known = ", ".join(f"%{name}" for name in fields)
-                raise ValueError(f"%{letter} is none of {known}, %%")
+                raise ValueError(f"%{letter} is not one of {known}, %%")
             steps.append(b"%" if letter == "%" else fields[letter])
             position += 2
         elif char == "\\":
@@ -50,13 +50,15 @@ def compile_format(text: str, *, null: bytes = b"") -> Callable[[ConsumedRecord]
 
 
 def as_given(text: str) -> bytes:
-    """The bytes of an argument, or of a header's name, which need be no text: what could not be decoded is
-    marked in it."""
+    """Encode an argument or a header name to its original bytes.
+
+    Bytes that are not UTF-8 were decoded to surrogates.
+    """
     return text.encode(errors="surrogateescape")
 
 
 def unescape(text: str) -> bytes:
-    """Text with C's escapes as bytes: for delimiters."""
+    """Encode text with C escapes, such as a delimiter, to bytes."""
     parts = []
     position = 0
     while position < len(text):
@@ -70,21 +72,21 @@ def unescape(text: str) -> bytes:
 
 
 def unescape_at(text: str, position: int) -> tuple[bytes, int]:
-    """The bytes of the escape that starts at `position`, and the position after it."""
+    """Return the bytes of the escape that starts at `position`, and the position after it."""
     letter = text[position + 1 : position + 2]
     if letter == "x":
         digits = text[position + 2 : position + 4]
         try:
             return bytes.fromhex(digits), position + 2 + len(digits)
         except ValueError:
-            raise ValueError(f"\\x{digits} wants two hexadecimal digits") from None
+            raise ValueError(f"\\x{digits} needs two hexadecimal digits") from None
     if letter not in _ESCAPES or not letter:
-        raise ValueError(f"\\{letter} is no escape; there are \\n \\r \\t \\0 \\\\ \\xHH")
+        raise ValueError(f"\\{letter} is not an escape; the escapes are \\n \\r \\t \\0 \\\\ \\xHH")
     return _ESCAPES[letter], position + 2
 
 
 def json_line(record: ConsumedRecord) -> bytes:
-    """A record as one line of JSON; what is not UTF-8 is {"base64": …}."""
+    """Format a record as one line of JSON; bytes that are not UTF-8 become {"base64": …}."""
     row = {
         "topic": record.topic,
         "partition": record.partition,

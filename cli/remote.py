@@ -1,4 +1,4 @@
-"""`odradek remote`: what is in the remote tier, whether all of it is right, and what is garbage."""
+"""`odradek remote`: list and verify the remote tier, and remove garbage from it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from odradek.cli.cluster import (
     with_cluster,
 )
 from odradek.cli.errors import CommandFailed, WrongUsage
+from odradek.cli.output import ProgressLine
 from odradek.cli.remote_give_up import find_losses, give_up
-from odradek.cli.remote_output import Progress
 from odradek.cli.remote_store import MetadataTopicConsumer, call, listing, open_store
 from odradek.cli.remote_summaries import Summaries
 from odradek.cli.terminal import hint
@@ -32,28 +32,28 @@ from odradek.storage.tiered.object_names import MANIFEST_SUFFIX
 from odradek.storage.tiered.segment_verification import SegmentVerification, summary_problems
 
 FAILED = 1
-OLD_S, OLD_WITHOUT_METADATA_S = 3600.0, 86400.0
-AT_ONCE = 4
-REMOVED_AT_ONCE = 500
+GARBAGE_AGE_S, GARBAGE_AGE_WITHOUT_METADATA_S = 3600.0, 86400.0
+PARALLEL_READS = 4
+OBJECTS_PER_DELETE = 500
 
 DESCRIPTION = """\
-Look through the whole store of the remote tier, and account for every object by what the cluster's
-__remote_log_metadata says of it; or by the manifests in the store alone.
+List all objects of the remote tier, and compare them with the cluster's __remote_log_metadata, or only
+with the manifests in the store.
 """
 EPILOG = """\
 examples:
   odradek remote list --url s3://bucket/prefix --option aws_region=eu-central-1
-  odradek remote verify --config server.properties        # reads every byte
-  odradek remote verify --url /var/lib/tiered --quick     # only what there is, and its sizes
-  odradek remote gc --config server.properties            # what would be removed
+  odradek remote verify --config server.properties        # read every byte
+  odradek remote verify --url /var/lib/tiered --quick     # only existence and sizes
+  odradek remote gc --config server.properties            # list garbage
   odradek remote gc --config server.properties --execute
-  odradek remote summarize --url s3://bucket/prefix       # for readers of a store of old
-  odradek remote give-up --config server.properties --execute   # where the store is lost
+  odradek remote summarize --url s3://bucket/prefix       # for readers of an older store
+  odradek remote give-up --config server.properties --execute   # the store is lost
 
-exit status: 0 if all is well, 1 if something failed or is not as it should be, 2 for bad usage
+exit status: 0 for success, 1 if the command failed or found problems, 2 for wrong usage
 """
-Action = Callable[["Look"], Awaitable[int]]
-Judged = Callable[[list[AuditFinding]], Awaitable[None]]
+RemoteCommand = Callable[["RemoteCommandContext"], Awaitable[int]]
+FindingsHandler = Callable[[list[AuditFinding]], Awaitable[None]]
 
 
 def add_parser(
@@ -61,42 +61,51 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "remote",
-        help="list and verify what is in the remote tier, and remove garbage from it",
+        help="list and verify remote log segments, and remove garbage",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT")
     listed = _leaf(
-        commands, "list", "list the partitions in the store, with what is not whole", _list
+        commands,
+        "list",
+        "list the partitions in the store, and segments that are not complete",
+        _list,
     )
-    listed.add_argument("--segments", action="store_true", help="every segment, not a sum of them")
-    verified = _leaf(commands, "verify", "compare the objects with what they should be", _verify)
+    listed.add_argument(
+        "--segments", action="store_true", help="list segments instead of partitions"
+    )
+    verified = _leaf(commands, "verify", "verify objects against the metadata", _verify)
     verified.add_argument(
-        "--quick", action="store_true", help="do not read them: only what there is, and its sizes"
+        "--quick", action="store_true", help="do not read objects: verify only existence and sizes"
     )
     collected = _leaf(
-        commands, "gc", "find objects that belong to nothing, and remove them", _collect
+        commands, "gc", "find and remove objects that no metadata refers to", _collect
     )
     collected.add_argument(
-        "--execute", action="store_true", help="remove them; else they are only shown"
+        "--execute",
+        action="store_true",
+        help="remove the garbage; without it, garbage is only listed",
     )
     given_up = _leaf(
         commands,
         "give-up",
-        "where a store is lost for good: have the brokers go on without what was in it. A directory or bucket "
-        "has to be in its place, empty. Of topics that have lost all of their segments there, the log begins "
-        "on the disk then, and what is on the disk is copied anew",
+        "recover from the permanent loss of the store. An empty directory or bucket must replace it. Topics that "
+        "lost all of their remote log segments then start at the local log start offset, and the brokers copy "
+        "their local segments again",
         _give_up,
     )
     given_up.add_argument(
-        "--execute", action="store_true", help="do it; else it is only shown what would be"
+        "--execute",
+        action="store_true",
+        help="execute it; without it, the lost topics are only listed",
     )
     _leaf(
         commands,
         "summarize",
-        "put a summary beside the segments of each partition that has none of a leader's: who reads the "
-        "store without brokers need not open a manifest for each segment then",
+        "write a summary for each partition without a summary of a leader. Readers of the store without "
+        "brokers then do not read one manifest per segment",
         _summarize,
     )
     return parser
@@ -106,27 +115,27 @@ def _leaf(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     line: str,
-    action: Action,
+    action: RemoteCommand,
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
     cluster_arguments(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--config", metavar="FILE", help="a broker's properties say where the store is"
+        "--config", metavar="FILE", help="the server.properties of a broker with the store"
     )
-    where.add_argument("--url", help="where it is: a directory, s3://bucket/prefix, gs://…, az://…")
+    where.add_argument("--url", help="the store: a directory, s3://bucket/prefix, gs://… or az://…")
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         type=key_value,
         metavar="NAME=VALUE",
-        help="with --url, of the store: aws_endpoint, aws_region, …",
+        help="with --url, an option of the store: aws_endpoint, aws_region, …",
     )
     parser.add_argument(
         "--without-metadata",
         action="store_true",
-        help="ask no cluster: go by the manifests in the store alone",
+        help="use only the manifests in the store, without a cluster",
     )
     parser.add_argument(
         "--pass-over",
@@ -135,25 +144,25 @@ def _leaf(
         default=[],
         type=_record,
         metavar="PARTITION:OFFSET",
-        help="a record of __remote_log_metadata that cannot be read, and is nothing; may be given again",
+        help="ignore this unreadable record of __remote_log_metadata; can be repeated",
     )
     parser.add_argument(
         "--older-than",
         type=seconds,
         metavar="SECONDS",
-        help="what is younger may be of a copy under way, and is no garbage "
-        f"(default: {OLD_S:.0f}; {OLD_WITHOUT_METADATA_S:.0f} --without-metadata)",
+        help="minimum age of garbage, because a younger object may belong to a copy in progress "
+        f"(default: {GARBAGE_AGE_S:.0f}; {GARBAGE_AGE_WITHOUT_METADATA_S:.0f} --without-metadata)",
     )
     parser.add_argument(
         "-t", "--topic", dest="topics", action="append", metavar="NAME", help="only this topic"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(look=action)
+    parser.set_defaults(remote_command=action)
     return parser
 
 
 def _record(text: str) -> tuple[int, int]:
-    """An argument PARTITION:OFFSET."""
+    """Parse an argument PARTITION:OFFSET."""
     partition, colon, offset = text.partition(":")
     if not (colon and partition.isdecimal() and offset.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not PARTITION:OFFSET")
@@ -161,29 +170,31 @@ def _record(text: str) -> tuple[int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not hasattr(args, "look"):
-        raise WrongUsage("odradek remote what? See `odradek remote --help`")
-    action: Action = args.look
+    if not hasattr(args, "remote_command"):
+        raise WrongUsage("odradek remote needs a command; see `odradek remote --help`")
+    action: RemoteCommand = args.remote_command
     if not args.without_metadata:
 
-        async def beside(cluster: Cluster, seams: Seams) -> int:
+        async def with_metadata(cluster: Cluster, seams: Seams) -> int:
             return await action(
-                Look(args, seams, MetadataTopicConsumer(cluster, args.passed_over), cluster)
+                RemoteCommandContext(
+                    args, seams, MetadataTopicConsumer(cluster, args.passed_over), cluster
+                )
             )
 
-        return with_cluster(args, beside)
+        return with_cluster(args, with_metadata)
 
-    async def alone() -> int:
-        return await action(Look(args, real_seams(), None))
+    async def without_metadata() -> int:
+        return await action(RemoteCommandContext(args, real_seams(), None))
 
     try:
-        return trio.run(alone, restrict_keyboard_interrupt_to_checkpoints=True)
+        return trio.run(without_metadata, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
         raise explained(first_cause(group), args) from group
 
 
-class Look:
-    """One look through the store: the arguments, the doors, and what is known when it is over."""
+class RemoteCommandContext:
+    """Arguments and services of one command, and its audit of the store."""
 
     def __init__(
         self,
@@ -196,17 +207,22 @@ class Look:
         self.seams = seams
         self.metadata = metadata
         self.cluster = cluster
-        self.url, self.objects = open_store(args, seams, missing_is_empty=args.look is _give_up)
-        self.progress = Progress(seams.clock.monotonic)
-        old_s = args.older_than or (OLD_S if metadata else OLD_WITHOUT_METADATA_S)
+        self.url, self.objects = open_store(
+            args, seams, missing_is_empty=args.remote_command is _give_up
+        )
+        self.progress = ProgressLine(seams.clock.monotonic)
+        old_s = args.older_than or (GARBAGE_AGE_S if metadata else GARBAGE_AGE_WITHOUT_METADATA_S)
         self.old_before_ms = seams.clock.wall_ms() - round(old_s * 1000)
 
-    async def through(self, judged: Judged | None = None) -> RemoteStorageAudit:
-        """List everything, and account for it; `judged` gets how each segment stands at first. The
-        metadata is read before, and to its end after."""
+    async def audit(self, on_findings: FindingsHandler | None = None) -> RemoteStorageAudit:
+        """List all objects and audit them.
+
+        `on_findings` is called with the first status of each segment. The metadata is read before the
+        listing, and again after it.
+        """
         if self.metadata is not None:
-            self.progress.say("reading the metadata")
-            await self.metadata.read_on()
+            self.progress.show("reading the metadata")
+            await self.metadata.read_to_end()
         audit = RemoteStorageAudit(
             None if self.metadata is None else self.metadata.known,
             old_before_ms=self.old_before_ms,
@@ -215,20 +231,20 @@ class Look:
         )
         async for page in listing(self.objects, self.seams):
             found = audit.take(page)
-            self.progress.say(f"{audit.objects} objects")
-            if judged is not None:
-                await judged(found)
+            self.progress.show(f"{audit.objects} objects")
+            if on_findings is not None:
+                await on_findings(found)
         found = audit.end()
-        if judged is not None:
-            await judged(found)
+        if on_findings is not None:
+            await on_findings(found)
         if self.metadata is not None:
-            await self.metadata.read_on()
+            await self.metadata.read_to_end()
             self.metadata.check_passed_over()
             audit.recheck()
         return audit
 
-    def tell_gaps(self) -> None:
-        """What of the metadata is not known, to who looks on."""
+    def print_gaps(self) -> None:
+        """Print warnings about unreadable metadata to stderr."""
         for gap in [] if self.metadata is None else self.metadata.gaps:
             hint(f"odradek: {gap}")
 
@@ -239,27 +255,29 @@ class Look:
         return not self.args.topics or partition.topic in self.args.topics
 
 
-async def _list(look: Look) -> int:
+async def _list(context: RemoteCommandContext) -> int:
     found: list[AuditFinding] = []
 
     async def keep(findings: list[AuditFinding]) -> None:
         found.extend(findings)
 
-    audit = await look.through(keep if look.args.segments else None)
-    look.progress.end()
-    if look.args.segments:
-        remote_output.print_segments(found, as_json=look.args.json)
+    audit = await context.audit(keep if context.args.segments else None)
+    context.progress.end()
+    if context.args.segments:
+        remote_output.print_segments(found, as_json=context.args.json)
     else:
-        remote_output.print_partitions(audit, as_json=look.args.json)
+        remote_output.print_partitions(audit, as_json=context.args.json)
     return 0
 
 
-async def _verify(look: Look) -> int:
+async def _verify(context: RemoteCommandContext) -> int:
     problems: list[str] = []
-    audit = await (look.through() if look.args.quick else _read_all(look, problems))
-    look.progress.end()
-    remote_output.print_verified(audit, problems, as_json=look.args.json, quick=look.args.quick)
-    look.tell_gaps()
+    audit = await (context.audit() if context.args.quick else _read_all(context, problems))
+    context.progress.end()
+    remote_output.print_verified(
+        audit, problems, as_json=context.args.json, quick=context.args.quick
+    )
+    context.print_gaps()
     is_well = not problems and not any(
         each.status.is_loss or each.status.is_garbage or each.status is SegmentStatus.UNCLEAR
         for each in audit.findings
@@ -267,11 +285,10 @@ async def _verify(look: Look) -> int:
     return 0 if is_well else FAILED
 
 
-async def _read_all(look: Look, problems: list[str]) -> RemoteStorageAudit:
-    """Read the whole segments while the rest is listed, several at once; what is wrong with them goes
-    to `problems`."""
+async def _read_all(context: RemoteCommandContext, problems: list[str]) -> RemoteStorageAudit:
+    """Read complete segments in parallel to the listing, and add their problems to `problems`."""
     segments = size_bytes = 0
-    send, receive = trio.open_memory_channel[AuditFinding](2 * AT_ONCE)
+    send, receive = trio.open_memory_channel[AuditFinding](2 * PARALLEL_READS)
 
     async def pass_on(findings: list[AuditFinding]) -> None:
         for each in findings:
@@ -282,94 +299,102 @@ async def _read_all(look: Look, problems: list[str]) -> RemoteStorageAudit:
         nonlocal segments, size_bytes
         async for finding in receive:
             assert finding.stored is not None
-            verification = SegmentVerification(look.objects, finding.stored, finding.metadata)
+            verification = SegmentVerification(context.objects, finding.stored, finding.metadata)
             steps = verification.steps()
-            while (size := await call(look.seams, partial(next, steps, None))) is not None:
+            while (size := await call(context.seams, partial(next, steps, None))) is not None:
                 size_bytes += size
-                look.progress.verified(segments, size_bytes)
+                context.progress.show_rate(segments, size_bytes)
             segments += 1
-            problems.extend(await _still_there(look, finding, verification.problems))
+            problems.extend(await _problems_of_existing(context, finding, verification.problems))
 
     async with trio.open_nursery() as nursery:
-        for _ in range(AT_ONCE):
+        for _ in range(PARALLEL_READS):
             nursery.start_soon(read)
         async with send:
-            audit = await look.through(pass_on)
+            audit = await context.audit(pass_on)
     for each in audit.summaries:
-        known = None if look.metadata is None else look.metadata.known
-        problems += await call(look.seams, lambda: summary_problems(look.objects, each.key, known))  # noqa: B023
+        known = None if context.metadata is None else context.metadata.known
+        problems += await call(
+            context.seams, lambda: summary_problems(context.objects, each.key, known)
+        )  # noqa: B023
     return audit
 
 
-async def _still_there(look: Look, finding: AuditFinding, problems: list[str]) -> list[str]:
-    """What retention removed while it was being read is no problem."""
-    if not problems or look.metadata is None or finding.metadata is None:
+async def _problems_of_existing(
+    context: RemoteCommandContext, finding: AuditFinding, problems: list[str]
+) -> list[str]:
+    """Drop the problems of a segment that retention deleted while it was read."""
+    if not problems or context.metadata is None or finding.metadata is None:
         return problems
-    await look.metadata.read_on()
-    now = look.metadata.known.segment(finding.metadata.id)
+    await context.metadata.read_to_end()
+    now = context.metadata.known.segment(finding.metadata.id)
     return problems if now is not None and now.state is finding.metadata.state else []
 
 
-async def _summarize(look: Look) -> int:
-    made = Summaries(look.objects, look.seams)
-    await look.through(made.take)
+async def _summarize(context: RemoteCommandContext) -> int:
+    made = Summaries(context.objects, context.seams)
+    await context.audit(made.take)
     await made.end()
-    look.progress.end()
-    remote_output.print_summarized(made, as_json=look.args.json)
+    context.progress.end()
+    remote_output.print_summarized(made, as_json=context.args.json)
     return FAILED if made.problems else 0
 
 
-async def _collect(look: Look) -> int:
-    audit = await look.through()
+async def _collect(context: RemoteCommandContext) -> int:
+    audit = await context.audit()
     garbage = [each for each in audit.findings if each.status.is_garbage]
     swept: list[str] = []
-    if look.args.execute:
-        await _remove(look, garbage)
-        swept = list(await call(look.seams, partial(look.objects.sweep, look.old_before_ms)))
-    look.progress.end()
+    if context.args.execute:
+        await _remove(context, garbage)
+        swept = list(
+            await call(context.seams, partial(context.objects.sweep, context.old_before_ms))
+        )
+    context.progress.end()
     remote_output.print_collected(
-        audit, garbage, swept, executed=look.args.execute, as_json=look.args.json
+        audit, garbage, swept, executed=context.args.execute, as_json=context.args.json
     )
     unclear = sum(each.status is SegmentStatus.UNCLEAR for each in audit.findings)
-    if unclear and look.metadata is not None:
-        raise CommandFailed(_why_unclear(unclear, look.metadata))
-    look.tell_gaps()
+    if unclear and context.metadata is not None:
+        raise CommandFailed(_why_unclear(unclear, context.metadata))
+    context.print_gaps()
     return 0
 
 
 def _why_unclear(segments: int, metadata: MetadataTopicConsumer) -> str:
     lines = [
-        f"{segments} segments are left alone: what brokers still use of them cannot be told from garbage",
+        f"{segments} segments are not removed, because brokers may still use them",
         *metadata.gaps,
-        "--without-metadata goes by the manifests in the store alone",
+        "--without-metadata uses only the manifests in the store",
     ]
     if metadata.has_unreadable:
         lines[-1] += (
-            ". A record that has nothing to do with tiered storage brokers pass over; --pass-over"
-            " PARTITION:OFFSET does it here"
+            ". --pass-over PARTITION:OFFSET ignores a record that has nothing to do with tiered storage, as"
+            " the brokers do"
         )
     return "\n".join(lines)
 
 
-async def _give_up(look: Look) -> int:
-    if look.cluster is None or look.metadata is None:
+async def _give_up(context: RemoteCommandContext) -> int:
+    if context.cluster is None or context.metadata is None:
         raise WrongUsage(
-            "give-up goes by the metadata of the cluster: without it nothing is known to be lost"
+            "odradek remote give-up needs the metadata of the cluster to find lost segments"
         )
-    audit = await look.through()
-    losses = await find_losses(audit, look.url, look.cluster)
-    if look.args.execute:
-        await give_up(losses, look.cluster, look.metadata, look.seams.clock, look.progress)
-    look.progress.end()
-    remote_output.print_given_up(losses, executed=look.args.execute, as_json=look.args.json)
+    audit = await context.audit()
+    losses = await find_losses(audit, context.url, context.cluster)
+    if context.args.execute:
+        await give_up(
+            losses, context.cluster, context.metadata, context.seams.clock, context.progress
+        )
+    context.progress.end()
+    remote_output.print_given_up(losses, executed=context.args.execute, as_json=context.args.json)
     return FAILED if losses.left else 0
 
 
-async def _remove(look: Look, garbage: list[AuditFinding]) -> None:
-    """Manifests first, so that what is left by a crash is garbage still."""
+async def _remove(context: RemoteCommandContext, garbage: list[AuditFinding]) -> None:
+    """Remove manifests first, so that the rest is still garbage after a crash."""
     keys = [key for each in garbage for key in each.removal_order()]
     keys.sort(key=lambda key: not key.endswith(MANIFEST_SUFFIX))
-    for at in range(0, len(keys), REMOVED_AT_ONCE):
-        some = keys[at : at + REMOVED_AT_ONCE]
-        await call(look.seams, partial(look.objects.delete_all, some))
-        look.progress.say(f"removed {at + len(some)} of {len(keys)} objects")
+    for at in range(0, len(keys), OBJECTS_PER_DELETE):
+        some = keys[at : at + OBJECTS_PER_DELETE]
+        await call(context.seams, partial(context.objects.delete_all, some))
+        context.progress.show(f"removed {at + len(some)} of {len(keys)} objects")

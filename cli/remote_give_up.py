@@ -1,11 +1,11 @@
-"""`odradek remote give-up`: go on without what a store had that is lost for good.
+"""`odradek remote give-up`: recover topics whose remote log segments are permanently lost.
 
-Of topics that have nothing left in the store, in none of their partitions. For each, its leaders are told
-what `remote.storage.enable=false` with `remote.log.delete.on.disable=true` tells them (KIP-950): the log
-begins where the disk does, and what the metadata says of the remote tier is deleted. Then the topic is tiered
-as before, and what is on the disk is copied anew. A directory is marked first, so that brokers which
-remember another one in its place take it. Whatever ends this early turns tiering on again; it may be
-repeated.
+It applies to topics without any segment left in the store. Each one is altered to
+`remote.storage.enable=false` with `remote.log.delete.on.disable=true` (KIP-950): the brokers raise the log start
+offset to the local log start offset and delete the remote log segment metadata. Then tiered storage is enabled
+again, and the brokers copy the local segments. If the store is a directory, it is marked first, so that brokers
+that used another directory at this path accept it. If the command fails, it enables tiered storage again; it can
+be repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uuid import UUID
 import trio
 
 from odradek.cli.errors import CommandFailed
-from odradek.cli.remote_output import Progress
+from odradek.cli.output import ProgressLine
 from odradek.cli.remote_store import MetadataTopicConsumer
 from odradek.client import admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ConfigSource, ResourceType
@@ -35,21 +35,21 @@ from odradek.storage.tiered.metadata import SegmentState, TopicIdPartition
 
 ENABLE = "remote.storage.enable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"
-LOOK_S = 0.5
-PATIENCE_S = 60.0
-"""How long nothing may be deleted before it is given up to wait for that."""
+POLL_S = 0.5
+DELETION_TIMEOUT_S = 60.0
+"""Timeout for the deletion of the next segment's metadata."""
 RESTORE_S = 30.0
 
 
 @dataclass
 class LostTopic:
-    """One whose copies are all lost; `lost` are segments and bytes by partition."""
+    """Topic that lost all remote log segments; `lost` has their number and bytes by partition."""
 
     name: str
     topic_id: UUID
     lost: dict[TopicIdPartition, tuple[int, int]] = field(default_factory=dict)
     begins_at: dict[int, int] = field(default_factory=dict)
-    """By partition, once it is given up."""
+    """New log start offsets by partition, after the topic was given up."""
 
     @property
     def segments(self) -> int:
@@ -62,16 +62,16 @@ class LostTopic:
 
 @dataclass
 class Losses:
-    """What is to be given up, and what is lost and is left, with why."""
+    """Topics to give up, and lost topics that are not changed, with the reason."""
 
     topics: list[LostTopic] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     directory: LocalPath | None = None
-    """Where the store is, if it is one that brokers are to be told to take."""
+    """Directory of the store that is marked for the brokers; None for object storage."""
 
 
 async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> Losses:
-    """Of the store at `url`. Raises KafkaError and ClientError."""
+    """Find the lost topics of the store at `url`. Raises KafkaError and ClientError."""
     found: dict[UUID, LostTopic] = {}
     for each in audit.findings:
         if each.status is not SegmentStatus.MISSING or each.metadata is None:
@@ -86,11 +86,11 @@ async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> 
     for topic in sorted(found.values(), key=lambda each: each.name):
         known = cluster.topics.get(topic.name)
         if known is None or known.topic_id != topic.topic_id:
-            continue  # it was deleted: the brokers see to that
+            continue  # the topic was deleted: the brokers delete its metadata
         if topic.topic_id in still_there:
             losses.left.append(
-                f"{topic.name} has other segments in the store: `odradek remote verify` names those that are"
-                f" lost, `odradek topics trim {topic.name}` has its log begin behind them"
+                f"{topic.name} has other segments in the store: `odradek remote verify` lists the lost ones,"
+                f" `odradek topics trim {topic.name}` deletes the records up to them"
             )
         elif not await _is_tiered(cluster, topic.name):
             losses.left.append(f"{topic.name} is not tiered ({ENABLE}=false)")
@@ -112,18 +112,22 @@ async def give_up(
     cluster: Cluster,
     metadata: MetadataTopicConsumer,
     clock: Clock,
-    progress: Progress,
+    progress: ProgressLine,
 ) -> None:
-    """See the module. Raises CommandFailed where the brokers do not come to an end, KafkaError and
-    ClientError."""
+    """Disable and enable tiered storage of the lost topics.
+
+    Raises CommandFailed if the brokers do not delete the metadata in time, KafkaError and ClientError.
+    """
     topics = losses.topics
     if losses.directory is not None:
         try:
             begin_instead(losses.directory)
         except OSError as error:
-            raise CommandFailed(f"{losses.directory} cannot be made the store: {error}") from None
-    async with _not_tiered(topics, cluster):
-        await _until_deleted(topics, metadata, clock, progress)
+            raise CommandFailed(
+                f"{losses.directory} cannot be used as the store: {error}"
+            ) from None
+    async with _tiering_disabled(topics, cluster):
+        await _wait_until_deleted(topics, metadata, clock, progress)
     for topic in topics:
         where = [TopicPartition(topic.name, each.partition) for each in topic.lost]
         offsets = await list_offsets(cluster, dict.fromkeys(where, EARLIEST))
@@ -131,8 +135,8 @@ async def give_up(
 
 
 @asynccontextmanager
-async def _not_tiered(topics: Iterable[LostTopic], cluster: Cluster) -> AsyncIterator[None]:
-    """Meanwhile; what of it belongs to the remote tier is deleted."""
+async def _tiering_disabled(topics: Iterable[LostTopic], cluster: Cluster) -> AsyncIterator[None]:
+    """Disable tiered storage of the topics with deletion of their remote data, and enable it at the end."""
     altered: dict[str, ConfigChange] = {}
     try:
         for topic in topics:
@@ -157,7 +161,7 @@ async def _not_tiered(topics: Iterable[LostTopic], cluster: Cluster) -> AsyncIte
                     del altered[name]
         if altered:
             raise CommandFailed(
-                f"not tiered any more: {', '.join(altered)}. Turn it on again, for each: odradek configs alter"
+                f"tiered storage is still disabled for {', '.join(altered)}. Enable it for each: odradek configs alter"
                 f" topic NAME --set {ENABLE}=true --unset {DELETE_ON_DISABLE}"
             )
 
@@ -170,29 +174,32 @@ def _set(name: str, value: str) -> ConfigChange:
     return ConfigChange(ConfigOperation.SET, name, value)
 
 
-async def _until_deleted(
-    topics: Sequence[LostTopic], metadata: MetadataTopicConsumer, clock: Clock, progress: Progress
+async def _wait_until_deleted(
+    topics: Sequence[LostTopic],
+    metadata: MetadataTopicConsumer,
+    clock: Clock,
+    progress: ProgressLine,
 ) -> None:
     left, since = -1, clock.monotonic()
     while True:
-        await metadata.read_on()
-        waiting = {topic.name: sum(_finished(topic, metadata)) for topic in topics}
+        await metadata.read_to_end()
+        waiting = {topic.name: sum(_finished_segments(topic, metadata)) for topic in topics}
         now, before, left = clock.monotonic(), left, sum(waiting.values())
         if not left:
             return
         if left != before:
             since = now
-        if now - since > PATIENCE_S:
+        if now - since > DELETION_TIMEOUT_S:
             names = ", ".join(name for name, count in waiting.items() if count)
             raise CommandFailed(
-                f"nothing was deleted for {PATIENCE_S:.0f} s of {names}: see the log of their leaders. They are"
-                " tiered again, with what is left; repeat this"
+                f"timed out after {DELETION_TIMEOUT_S:.0f} s without a deletion for {names}: see the logs of their"
+                " leaders. Tiered storage is enabled again; repeat the command"
             )
-        progress.say(f"{left} segments are left to be given up")
-        await clock.sleep(LOOK_S)
+        progress.show(f"{left} segments left")
+        await clock.sleep(POLL_S)
 
 
-def _finished(topic: LostTopic, metadata: MetadataTopicConsumer) -> Iterator[int]:
+def _finished_segments(topic: LostTopic, metadata: MetadataTopicConsumer) -> Iterator[int]:
     for partition in topic.lost:
         yield sum(
             each.state is SegmentState.COPY_SEGMENT_FINISHED

@@ -1,16 +1,15 @@
-"""What `odradek remote` shows: tables for a person, JSON for a program, progress for who waits."""
+"""Output of `odradek remote`: tables and JSON."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from odradek.cli.dump_output import time_text
 from odradek.cli.output import human_bytes, print_json, print_lines, print_table
+from odradek.cli.remote_give_up import Losses, LostTopic
 from odradek.cli.remote_summaries import Summaries
-from odradek.cli.terminal import hint
 from odradek.protocol.uuids import uuid_to_text
 from odradek.storage.tiered.audit import (
     AuditFinding,
@@ -20,55 +19,22 @@ from odradek.storage.tiered.audit import (
 )
 from odradek.storage.tiered.metadata import TopicIdPartition
 
-if TYPE_CHECKING:
-    from odradek.cli.remote_give_up import Losses, LostTopic
-
 MEANINGS: Mapping[SegmentStatus, str] = {
-    SegmentStatus.WHOLE: "whole",
-    SegmentStatus.INCOMPLETE: "INCOMPLETE: objects of it are missing",
-    SegmentStatus.MISSING: "MISSING: the metadata has it, the store does not",
-    SegmentStatus.COPYING: "its copy is under way, or its leader will remove it",
-    SegmentStatus.DELETING: "its deletion is under way",
-    SegmentStatus.DANGLING: "garbage: it belongs to nothing",
-    SegmentStatus.YOUNG: "belongs to nothing, but is so young that its copy may be under way",
-    SegmentStatus.UNCLEAR: "belongs to nothing that is known, but brokers may know more: not touched",
-    SegmentStatus.FOREIGN: "of a partition that the cluster's metadata has never heard of: not touched",
-    SegmentStatus.STRAY: "no segment's object: not touched",
+    SegmentStatus.WHOLE: "complete",
+    SegmentStatus.INCOMPLETE: "INCOMPLETE: objects of the segment are missing",
+    SegmentStatus.MISSING: "MISSING: in the metadata, but not in the store",
+    SegmentStatus.COPYING: "its copy is in progress, or the leader will remove it",
+    SegmentStatus.DELETING: "its deletion is in progress",
+    SegmentStatus.DANGLING: "garbage: not in the metadata",
+    SegmentStatus.YOUNG: "not in the metadata, but recent: its copy may be in progress",
+    SegmentStatus.UNCLEAR: "not in the metadata read here, but the metadata is incomplete: not removed",
+    SegmentStatus.FOREIGN: "its partition is not in the metadata of the cluster: not removed",
+    SegmentStatus.STRAY: "not an object of a segment: not removed",
 }
-LOOKED_EVERY_S = 0.5
-
-
-class Progress:
-    """A line on stderr that is written over, where somebody watches."""
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._is_shown = sys.stderr.isatty()
-        self._due = 0.0
-        self._began: float | None = None
-        self._width = 0
-
-    def say(self, text: str) -> None:
-        now = self._monotonic()
-        if self._is_shown and now >= self._due:
-            self._due = now + LOOKED_EVERY_S
-            hint(f"\r{text.ljust(self._width)}", end="")
-            self._width = len(text)
-
-    def verified(self, segments: int, size_bytes: int) -> None:
-        now = self._monotonic()
-        if self._began is None:
-            self._began = now
-        rate = size_bytes / max(now - self._began, 0.001)
-        self.say(f"{segments} segments, {human_bytes(size_bytes)}, {human_bytes(int(rate))}/s")
-
-    def end(self) -> None:
-        if self._width:
-            hint(f"\r{' ' * self._width}\r", end="")
 
 
 def print_partitions(audit: RemoteStorageAudit, *, as_json: bool) -> None:
-    """A row for each partition that there is anything of."""
+    """Print a row for each partition with objects or findings."""
     rest = _by_partition(audit.findings)
     partitions = sorted({*audit.usages, *(each for each in rest if each is not None)}, key=_order)
     if as_json:
@@ -83,7 +49,7 @@ def print_partitions(audit: RemoteStorageAudit, *, as_json: bool) -> None:
         )
         return
     print_table(
-        ("TOPIC", "PARTITION", "TOPIC-ID", "SEGMENTS", "OBJECTS", "BYTES", "NOT WHOLE"),
+        ("TOPIC", "PARTITION", "TOPIC-ID", "SEGMENTS", "OBJECTS", "BYTES", "FINDINGS"),
         (
             (
                 each.topic,
@@ -102,12 +68,12 @@ def print_partitions(audit: RemoteStorageAudit, *, as_json: bool) -> None:
 
 
 def print_segments(findings: Sequence[AuditFinding], *, as_json: bool) -> None:
-    """A row for each segment, by partition and offset."""
+    """Print a row for each segment, by partition and offset."""
     if as_json:
         print_json({"segments": [_finding_json(each) for each in findings]})
         return
     print_table(
-        ("TOPIC", "PARTITION", "OFFSETS", "SEGMENT", "BYTES", "PUT", "STANDING"),
+        ("TOPIC", "PARTITION", "OFFSETS", "SEGMENT", "BYTES", "STORED", "STATUS"),
         (
             (
                 each.partition.topic,
@@ -143,7 +109,7 @@ def print_verified(
     losses = sum(each.status.is_loss for each in audit.findings)
     garbage = sum(each.status.is_garbage for each in audit.findings)
     unclear = sum(each.status is SegmentStatus.UNCLEAR for each in audit.findings)
-    read = "" if quick else ", read and compared"
+    read = "" if quick else ", read and verified"
     print_lines(
         [
             f"{total.segments} segments, {total.objects} objects, {human_bytes(total.size_bytes)}{read}: "
@@ -179,11 +145,11 @@ def print_collected(
         )
         return
     _print_findings(audit.findings)
-    done = "removed" if executed else "would be removed; --execute does it"
+    done = "removed" if executed else "not removed; use --execute to remove them"
     size = human_bytes(of_it.size_bytes)
     print_lines([f"{of_it.segments} segments of garbage, {of_it.objects} objects, {size}: {done}"])
     if swept:
-        print_lines([f"{len(swept)} uploads that were never finished: removed"])
+        print_lines([f"removed {len(swept)} incomplete uploads"])
 
 
 def print_given_up(losses: Losses, *, executed: bool, as_json: bool) -> None:
@@ -198,19 +164,19 @@ def print_given_up(losses: Losses, *, executed: bool, as_json: bool) -> None:
         )
         return
     if losses.directory is not None:
-        done = "is the store from now on" if executed else "would be the store; --execute does it"
+        done = "is now the store" if executed else "not yet the store; use --execute"
         print_lines([f"{losses.directory} {done}"])
     for topic in losses.topics:
         of = f"{len(topic.lost)} partitions, {human_bytes(topic.size_bytes)}"
-        done = "given up" if executed else "would be given up; --execute does it"
+        done = "given up" if executed else "not yet given up; use --execute"
         print_lines([f"{topic.name}: {topic.segments} segments of {of}: {done}"])
         print_lines(
-            f"{topic.name}-{partition} begins at offset {offset} now"
+            f"{topic.name}-{partition} now starts at offset {offset}"
             for partition, offset in sorted(topic.begins_at.items())
         )
-    print_lines(f"{each}: left as it is" for each in losses.left)
+    print_lines(f"{each}: not changed" for each in losses.left)
     if not losses.topics and not losses.left and losses.directory is None:
-        print_lines(["nothing is lost: the store has something of each topic that was copied"])
+        print_lines(["no topic is lost: the store has segments of each tiered topic"])
 
 
 def print_summarized(made: Summaries, *, as_json: bool) -> None:
@@ -228,7 +194,7 @@ def print_summarized(made: Summaries, *, as_json: bool) -> None:
     print_lines(
         [
             f"{made.segments} segments of {made.partitions} partitions summarized; "
-            f"{made.by_leaders} partitions have a summary of their leader's"
+            f"{made.by_leaders} partitions have a summary written by their leader"
         ]
     )
 
@@ -249,7 +215,7 @@ def _print_findings(findings: Iterable[AuditFinding]) -> None:
 def _print_strays(audit: RemoteStorageAudit) -> None:
     strays = [each for each in audit.findings if each.stray is not None]
     if strays:
-        print_lines([f"{len(strays)} objects are no segment's"])
+        print_lines([f"{len(strays)} objects do not belong to a segment"])
 
 
 def _by_partition(

@@ -1,4 +1,4 @@
-"""What `odradek remote` looks at: the store's objects, and the records of `__remote_log_metadata`."""
+"""Inputs of `odradek remote`: the objects of the store, and the records of `__remote_log_metadata`."""
 
 from __future__ import annotations
 
@@ -35,38 +35,40 @@ from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE, RemoteSt
 T = TypeVar("T")
 
 SHOWN_BYTES = 24
-"""Of a record that cannot be read, so that somebody may know it again."""
+"""Bytes of an unreadable record in its error message."""
 
 
 def open_store(
     args: argparse.Namespace, seams: Seams, *, missing_is_empty: bool = False
 ) -> tuple[str, Objects]:
-    """The store that the arguments name, and its URL. It is asked nothing yet. A directory that is not there
-    is wrong usage, or where `missing_is_empty`, a store that has nothing. Raises WrongUsage."""
+    """Open the store of --config or --url; return its URL and client. No request is sent.
+
+    With `missing_is_empty`, a directory that does not exist is an empty store. Raises WrongUsage.
+    """
     try:
         if args.config is not None:
             from odradek.broker.config.properties import parse_properties
 
             settings = RemoteStorageSettings(parse_properties(seams.files.read(Path(args.config))))
-            url, options, patience = settings.url(), settings.store_options(), settings.patience()
+            url, options, timeouts = settings.url(), settings.store_options(), settings.patience()
         elif args.url is not None:
-            url, options, patience = args.url, dict(args.option), USUAL_PATIENCE
+            url, options, timeouts = args.url, dict(args.option), USUAL_PATIENCE
         else:
-            raise WrongUsage("where is the store? Give --config server.properties, or its --url")
+            raise WrongUsage("give the store with --config server.properties or --url")
         directory = _directory(url)
         if directory is not None:
             url = _as_url(directory, seams.files)
             if not seams.files.is_directory(Path(directory)):
                 if not missing_is_empty:
-                    raise WrongUsage(f"there is no directory {directory}")
+                    raise WrongUsage(f"directory {directory} does not exist")
                 return url, seams.open_objects("memory:///")
-        return url, seams.open_objects(url, options, patience)
+        return url, seams.open_objects(url, options, timeouts)
     except ValueError as error:
         raise WrongUsage(str(error)) from None
 
 
 def _directory(url: str) -> LocalPath | None:
-    """None for a store of another kind. One that is not there would be made, and be found to be empty."""
+    """Directory of a local store; None for object storage. Opening a missing directory would create it."""
     if "://" not in url:
         return LocalPath(url).absolute()
     return LocalPath(unquote(urlsplit(url).path)) if url.startswith("file://") else None
@@ -74,39 +76,41 @@ def _directory(url: str) -> LocalPath | None:
 
 def _as_url(path: LocalPath, files: Files) -> str:
     if files.is_directory(Path(path / LOCAL_STORE)):
-        path = path / LOCAL_STORE  # what a broker calls its store within the directory it is told
+        path = (
+            path / LOCAL_STORE
+        )  # the store of a broker is a subdirectory of its configured directory
     return f"file://{quote(str(path))}"
 
 
 async def call(seams: Seams, fn: Callable[[], T]) -> T:
-    """A call of the store, off the loop. CommandFailed if it is away."""
+    """Call the store in a worker thread. Raises CommandFailed if it is unavailable."""
     try:
         return await seams.offload.run(fn, lane=OBJECTS_LANE)
     except ObjectDenied as error:
         raise CommandFailed(
-            f"the store: {error}\nIt denies access: see to the credentials, which are options (--option, or"
-            " --config) or the environment's, and to what they may do"
+            f"the store denies access: {error}\nCheck the credentials in --option, --config or the environment,"
+            " and their permissions"
         ) from None
     except ObjectsUnavailable as error:
         raise CommandFailed(
-            f"the store: {error}\nIs it there, and are its name and its endpoint right?"
+            f"the store is unavailable: {error}\nCheck its name and its endpoint"
         ) from None
 
 
 async def listing(objects: Objects, seams: Seams) -> AsyncIterator[Sequence[ObjectInfo]]:
-    """All objects, some at a time, in the order of their keys."""
+    """Yield pages of all objects, in the order of their keys."""
     pages: Iterator[Sequence[ObjectInfo]] = await call(seams, lambda: objects.pages(""))
     while (page := await call(seams, lambda: next(pages, None))) is not None:
         yield page
 
 
 class MetadataTopicConsumer:
-    """Reads the metadata topic from its beginning into `known`, each time to its end of that moment.
+    """Reads the metadata topic from its beginning into `known`, on each call up to the current end.
 
-    A record that cannot be read may have announced a segment that brokers know: those of a later version
-    can read it. Which segment that is nobody can tell, only of which partitions: those whose metadata is
-    in that partition of the topic. So of these what is not `known` is in doubt, unless somebody has looked
-    at the record and says that it is nothing (`passed_over`: its partition and offset).
+    An unreadable record may contain a segment, because brokers of a later version may have written it. Its
+    partition of the metadata topic is known, but not its segment. Therefore segments that are not in `known`
+    have an unclear status if the metadata of their partition is in that partition of the topic. The user can
+    exclude such records by partition and offset (`passed_over`).
     """
 
     def __init__(self, cluster: Cluster, passed_over: Iterable[tuple[int, int]] = ()) -> None:
@@ -115,46 +119,49 @@ class MetadataTopicConsumer:
         self._unreadable: dict[tuple[int, int], str] = {}
         self.known = KnownSegments()
 
-    async def read_on(self) -> None:
-        """Raises CommandFailed if the cluster has no such topic."""
+    async def read_to_end(self) -> None:
+        """Read up to the current end. Raises CommandFailed if the topic does not exist."""
         try:
-            await self._topic.read_on(self._take)
+            await self._topic.read_to_end(self._apply)
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
             raise CommandFailed(
-                f"the cluster has no {METADATA_TOPIC}: nothing there is tiered. --without-metadata goes "
-                "by the manifests in the store alone"
+                f"the cluster has no topic {METADATA_TOPIC}: it does not use tiered storage. "
+                "--without-metadata uses only the manifests in the store"
             ) from None
 
     @property
     def gaps(self) -> list[str]:
-        """Why there may be more than is known, in words."""
-        late = [f"{each} begins at offset {start} only" for each, start in self._topic.begins_late]
+        """Messages about metadata that cannot be read."""
+        late = [
+            f"{each} starts at offset {start} instead of 0"
+            for each, start in self._topic.begins_late
+        ]
         return late + [
             text for where, text in self._unreadable.items() if where not in self._passed_over
         ]
 
     @property
     def has_unreadable(self) -> bool:
-        """Whether there is a record that cannot be read, and is not passed over."""
+        """Whether there is an unreadable record that is not passed over."""
         return not self._unreadable.keys() <= self._passed_over
 
     def may_have_more_metadata(self, partition: TopicIdPartition) -> bool:
-        """Whether brokers may know segments of it that are not known here."""
+        """Whether unreadable metadata may contain segments of the partition."""
         doubtful = {each.partition for each, _ in self._topic.begins_late}
         doubtful.update(where for where, _ in self._unreadable.keys() - self._passed_over)
         return metadata_partition(partition, self._topic.partitions) in doubtful
 
     def check_passed_over(self) -> None:
-        """Raises WrongUsage where there is no such record."""
+        """Raise WrongUsage if a passed-over record is readable or does not exist."""
         for where, offset in sorted(self._passed_over - self._unreadable.keys()):
             raise WrongUsage(
-                f"--pass-over {where}:{offset}: {METADATA_TOPIC}-{where} has no record at offset {offset} that"
-                " cannot be read"
+                f"--pass-over {where}:{offset}: {METADATA_TOPIC}-{where} has no unreadable record at offset"
+                f" {offset}"
             )
 
-    def _take(self, record: ConsumedRecord) -> None:
+    def _apply(self, record: ConsumedRecord) -> None:
         if record.value is None:
             return
         try:
@@ -163,6 +170,6 @@ class MetadataTopicConsumer:
             shown = record.value[:SHOWN_BYTES]
             self._unreadable[record.partition, record.offset] = (
                 f"{METADATA_TOPIC}-{record.partition} at offset {record.offset} cannot be read: {error}"
-                f" ({len(record.value)} bytes, put at {time_text(record.timestamp)}, {shown!r}"
+                f" ({len(record.value)} bytes, timestamp {time_text(record.timestamp)}, {shown!r}"
                 f"{'…' if len(record.value) > SHOWN_BYTES else ''})"
             )

@@ -1,7 +1,8 @@
-"""`odradek remote summarize`: a summary for each partition that has none of a leader's.
+"""`odradek remote summarize`: write a summary for each partition without a summary of a leader.
 
-They are put as of no leader, so that any leader's counts more: a leader puts its own before it copies
-anything, or removes them, and from then on knows better. Without metadata it is the manifests that say what there is.
+The summaries are stored with leader epoch `NO_LEADER`, so that the summary of any leader takes precedence: a leader
+writes its own summary before it copies a segment, or removes them. Without metadata, the segments are read from the
+manifests.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ MANIFESTS_AT_ONCE = 16
 
 
 class Summaries:
-    """`take` what is found, in the order of keys, then `end`. Raises CommandFailed if the store is away."""
+    """Writes summaries of partitions; call `take` with findings in key order, then `end`.
+
+    Raises CommandFailed if the store is unavailable.
+    """
 
     def __init__(self, objects: Objects, seams: Seams) -> None:
         self._objects = objects
@@ -53,7 +57,7 @@ class Summaries:
                 self._found.append(each)
 
     async def end(self) -> None:
-        """Of the partition that was taken last: all its segments are known."""
+        """Write the summary of the current partition, whose segments are all known now."""
         partition, found = self._of, self._found
         self._of, self._found = None, []
         if partition is None:
@@ -66,7 +70,7 @@ class Summaries:
             segments.sort(key=lambda each: (each.start_offset, each.id.id.bytes))
             data = SummaryBuilder(segments).encode()
         except ValueError as error:
-            self.problems.append(f"{partition} is left without a summary: {error}")
+            self.problems.append(f"{partition} has no summary: {error}")
             return
         await call(self._seams, lambda: self._storage.put_summary(partition, NO_LEADER, data))
         self.partitions += 1
@@ -78,7 +82,7 @@ class Summaries:
         return any(each is not None and each[1] != NO_LEADER for each in named)
 
     async def _metadata(self, found: Sequence[AuditFinding]) -> list[RemoteLogSegmentMetadata]:
-        """ValueError for a manifest that is none."""
+        """Read the metadata of segments from their manifests. Raises ValueError for an invalid manifest."""
         segments = [each.metadata for each in found if each.metadata is not None]
         limit = trio.CapacityLimiter(MANIFESTS_AT_ONCE)
         broken: list[str] = []

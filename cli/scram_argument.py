@@ -1,7 +1,7 @@
-"""A SCRAM credential as an argument: `SCRAM-SHA-256=[name=alice,password=secret]` (KIP-900).
+"""SCRAM credential argument: `SCRAM-SHA-256=[name=alice,password=secret]` (KIP-900).
 
-Instead of the password there may be the salted password, with its salt, in base64. Only what is
-derived from it goes to the disk.
+Instead of `password`, `saltedpassword` and `salt` can be given in base64. Only the keys derived from
+the password are written to disk.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ DEFAULT_ITERATIONS = 4096
 
 
 class WrongCredential(ValueError):
-    """The text is no credential; the message says what is wrong, and nothing of the password."""
+    """The argument is not a valid credential; the message never contains the password."""
 
 
 def scram_record(text: str, entropy: Entropy) -> Any:
-    """The metadata record of the credential. Raises WrongCredential."""
+    """Create the UserScramCredentialRecord of an argument. Raises WrongCredential."""
     from odradek.protocol.schemas.security_records import UserScramCredentialRecord
 
     mechanism, values = _split(text.strip())

@@ -1,4 +1,4 @@
-"""`odradek storage`: formatting a node's directories, and what they say (kafka-storage's commands)."""
+"""`odradek storage`: format and describe the directories of a node, with kafka-storage's commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
   odradek storage info -c server.properties
   odradek storage version-mapping -r 4.0
 
-A node whose config names no process.roles formats itself at its first start.
+A node without process.roles in its config formats itself at its first start.
 """
 
 
@@ -41,25 +41,23 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "storage",
-        help="format a node's directories for its cluster, and look at them",
-        description="A node's log directories before it runs: format them for its cluster, show what "
-        "they say, look up feature levels.",
+        help="format and describe the log directories of a node",
+        description="Format the log directories of a node, show their meta.properties, and look up "
+        "feature levels.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT")
     _add_format(commands)
-    info = _leaf(commands, "info", "show what the directories' meta.properties say", storage_info)
+    info = _leaf(commands, "info", "show the meta.properties of the directories", storage_info)
     _add_config(info)
-    mapping = _leaf(
-        commands, "version-mapping", "show the feature levels that belong to a release", _mapping
-    )
+    mapping = _leaf(commands, "version-mapping", "show the feature levels of a release", _mapping)
     mapping.add_argument("-r", "--release-version", metavar="RELEASE", help=_release_help())
     needs = _leaf(
-        commands, "feature-dependencies", "show what a feature's level needs of others", _needs
+        commands, "feature-dependencies", "show the dependencies of feature levels", _needs
     )
     _add_feature(needs, required=True)
-    _leaf(commands, "random-uuid", "print a random id, for a cluster or a directory", _random_uuid)
+    _leaf(commands, "random-uuid", "print a random UUID for a cluster or a directory", _random_uuid)
     return parser
 
 
@@ -89,7 +87,7 @@ def _add_feature(parser: argparse.ArgumentParser, *, required: bool = False) -> 
         action="append",
         default=[],
         required=required,
-        help="a feature's level; may be given again",
+        help="a feature level; can be repeated",
     )
 
 
@@ -107,7 +105,7 @@ def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "-g",
         "--ignore-formatted",
         action="store_true",
-        help="pass over directories that are formatted already",
+        help="skip directories that are already formatted",
     )
     parser.add_argument("-r", "--release-version", metavar="RELEASE", help=_release_help())
     _add_feature(parser)
@@ -117,7 +115,7 @@ def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="CREDENTIAL",
         action="append",
         default=[],
-        help="a user the cluster begins with: 'SCRAM-SHA-256=[name=alice,password=secret]' or "
+        help="a SCRAM credential: 'SCRAM-SHA-256=[name=alice,password=secret]' or "
         '\'SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]\'',
     )
     voters = parser.add_mutually_exclusive_group()
@@ -128,20 +126,20 @@ def _add_format(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "-N",
         "--no-initial-controllers",
         action="store_true",
-        help="this node learns from the others who votes",
+        help="learn the voters from the other controllers",
     )
     voters.add_argument(
         "-I",
         "--initial-controllers",
         metavar="ID@HOST:PORT:DIRECTORY,…",
-        help="the first voters, each with the id its metadata directory is to have; the same for "
+        help="the initial voters, with the ids of their metadata directories; the same for "
         "every node",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     if not hasattr(args, "action"):
-        raise WrongUsage("odradek storage what? See `odradek storage --help`")
+        raise WrongUsage("odradek storage needs a command; see `odradek storage --help`")
     try:
         code: int = args.action(args)
     except UnknownReleaseVersion as error:

@@ -1,4 +1,4 @@
-"""`odradek storage format`: from a config and flags to what a node is formatted as."""
+"""`odradek storage format`: format a node from its config and the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ VOTERS = "controller.quorum.voters"
 
 
 def format_storage(args: argparse.Namespace) -> int:
-    """Format; raises WrongUsage for flags that do not fit the config, CommandFailed, UnknownRelease."""
+    """Format the log directories of a node.
+
+    Raises WrongUsage for options that do not fit the config, CommandFailed and UnknownReleaseVersion.
+    """
     seams = real_seams()
     config = load_config(seams.files, args.config)
     wanted = node_format(args, config, seams.entropy)
@@ -37,10 +40,10 @@ def format_storage(args: argparse.Namespace) -> int:
 
 
 def node_format(args: argparse.Namespace, config: ServerConfig, entropy: Entropy) -> NodeFormat:
-    """What the flags ask for. Raises WrongUsage, UnknownRelease."""
+    """Combine config and options. Raises WrongUsage, CommandFailed and UnknownReleaseVersion."""
     if config.standalone:
         raise WrongUsage(
-            f"{args.config} has no process.roles: such a node formats itself at its first start"
+            f"{args.config} has no process.roles: this node formats itself at its first start"
         )
     voters = _voters(args, config, entropy)
     levels = initial_levels(
@@ -67,7 +70,7 @@ def node_format(args: argparse.Namespace, config: ServerConfig, entropy: Entropy
 
 
 def _voters(args: argparse.Namespace, config: ServerConfig, entropy: Entropy) -> tuple[Voter, ...]:
-    """The first voters of a dynamic quorum, as far as they are given."""
+    """Initial voters of a dynamic quorum; empty if the quorum is static or they are not given."""
     listener = config.get_list("controller.listener.names")[0].upper()
     if config.quorum_voters:
         if args.initial_controllers is not None or args.standalone:
@@ -86,7 +89,7 @@ def _voters(args: argparse.Namespace, config: ServerConfig, entropy: Entropy) ->
     if args.standalone:
         if not is_controller:
             raise WrongUsage("You can only use --standalone on a controller.")
-        return (_alone(config, entropy),)
+        return (_standalone_voter(config, entropy),)
     if is_controller and not args.no_initial_controllers:
         raise WrongUsage(
             f"Because {VOTERS} is not set on this controller, you must specify one of the following: "
@@ -95,7 +98,7 @@ def _voters(args: argparse.Namespace, config: ServerConfig, entropy: Entropy) ->
     return ()
 
 
-def _alone(config: ServerConfig, entropy: Entropy) -> Voter:
+def _standalone_voter(config: ServerConfig, entropy: Entropy) -> Voter:
     endpoint = config.advertised_controller_listeners[0]
     return Voter(
         config.node_id,

@@ -1,4 +1,4 @@
-"""`odradek storage info`: what the `meta.properties` of a node's directories say, and what is wrong."""
+"""`odradek storage info`: print and check the `meta.properties` of the directories of a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odradek.storage.directories.meta_properties import (
 
 
 def load_config(files: Files, path: str) -> ServerConfig:
-    """The node's config, whether or not this program can serve it. Raises WrongUsage, OSError."""
+    """Load the config of a node, even if `odradek serve` does not support it. Raises WrongUsage, OSError."""
     try:
         return ServerConfig.load(files, Path(path), to_serve=False)
     except ConfigError as error:
@@ -29,19 +29,19 @@ def load_config(files: Files, path: str) -> ServerConfig:
 
 
 def every_directory(config: ServerConfig) -> list[Path]:
-    """The node's log directories and its metadata directory, in the order of their names."""
+    """Log directories and metadata directory of a node, sorted by path."""
     return sorted({*config.log_dirs, config.metadata_log_dir}, key=str)
 
 
 def storage_info(args: argparse.Namespace) -> int:
-    """Print what there is; 1 if there is any problem."""
+    """Print the directories, their metadata and problems; return 1 if there are problems."""
     files = real_seams().files
     directories = every_directory(load_config(files, args.config))
     there = [path for path in directories if files.is_directory(path)]
     if there:
         ending = "y" if len(there) == 1 else "ies"
         print_lines([f"Found log director{ending}:", *(f"  {path}" for path in there), ""])
-    found, problems = _look(files, directories, there)
+    found, problems = _inspect(files, directories, there)
     if found is not None:
         print_lines([f"Found metadata: {_shown(found)}", ""])
     if problems:
@@ -50,10 +50,10 @@ def storage_info(args: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _look(
+def _inspect(
     files: Files, directories: Sequence[Path], there: Sequence[Path]
 ) -> tuple[MetaProperties | None, list[str]]:
-    """What the first formatted directory says, and what is wrong with any."""
+    """Return the meta.properties of the first formatted directory, and the problems of all."""
     first: MetaProperties | None = None
     problems: list[str] = []
     for path in directories:

@@ -1,4 +1,4 @@
-"""`odradek topics`: list, describe, create, alter, delete; offsets, trim."""
+"""`odradek topics`: list, describe, create, alter, trim and delete topics, and show their offsets."""
 
 from __future__ import annotations
 
@@ -52,16 +52,18 @@ def add_parser(
     parser = subparsers.add_parser(
         "topics",
         help="list, describe, create, alter and delete topics",
-        description="The topics of a cluster.",
+        description="List, describe, create, alter, trim and delete topics.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="WHAT")
 
     listing = leaf(commands, "list", "list the topics", list_topics)
-    listing.add_argument("--internal", action="store_true", help="internal topics too")
+    listing.add_argument("--internal", action="store_true", help="include internal topics")
 
-    describing = leaf(commands, "describe", "show topics, their partitions and configs", describe)
+    describing = leaf(
+        commands, "describe", "show topics with their partitions and configs", describe
+    )
     describing.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all topics")
 
     creating = leaf(commands, "create", "create a topic", create)
@@ -71,16 +73,22 @@ def add_parser(
     creating.add_argument(
         "--assign",
         metavar="BROKERS",
-        help="replicas by hand: partitions with commas between, brokers with colons (1:2,2:1)",
+        help="replicas of each partition: commas between partitions, colons between brokers (1:2,2:1)",
     )
     _config_arguments(creating)
-    creating.add_argument("--if-not-exists", action="store_true", help="no error if it is there")
-    creating.add_argument("--validate-only", action="store_true", help="only see if it could be")
+    creating.add_argument(
+        "--if-not-exists", action="store_true", help="succeed if the topic exists"
+    )
+    creating.add_argument(
+        "--validate-only",
+        action="store_true",
+        help="validate the request, without creating the topic",
+    )
 
-    altering = leaf(commands, "alter", "add partitions, change configs", alter)
+    altering = leaf(commands, "alter", "add partitions and alter configs", alter)
     altering.add_argument("topic", metavar="TOPIC")
     altering.add_argument(
-        "-p", "--partitions", type=int, metavar="N", help="how many it shall have in all"
+        "-p", "--partitions", type=int, metavar="N", help="the new total number of partitions"
     )
     _config_arguments(altering)
     altering.add_argument(
@@ -88,24 +96,26 @@ def add_parser(
         metavar="KEY",
         action="append",
         default=[],
-        help="back to the broker's default; may be given again",
+        help="restore the default value; can be repeated",
     )
 
-    deleting = leaf(commands, "delete", "delete topics with all their records", delete)
+    deleting = leaf(commands, "delete", "delete topics and their records", delete)
     deleting.add_argument("topics", nargs="+", metavar="TOPIC")
-    deleting.add_argument("--if-exists", action="store_true", help="no error if it is not there")
+    deleting.add_argument(
+        "--if-exists", action="store_true", help="succeed if a topic does not exist"
+    )
 
     offsets = leaf(commands, "offsets", "show the offsets of each partition", show_offsets)
     offsets.add_argument("topics", nargs="+", metavar="TOPIC")
     offsets.add_argument(
         "--at",
         metavar="OFFSET",
-        type=_parse_place,
-        help="beginning, end, earliest-local, latest-tiered, or s@MS: the first record at or after that"
-        " time (default: both ends)",
+        type=_parse_offset_spec,
+        help="beginning, end, earliest-local, latest-tiered, or s@MS: the first record at or after a"
+        " time in ms (default: beginning and end)",
     )
 
-    trimming = leaf(commands, "trim", "delete the records below an offset", trim)
+    trimming = leaf(commands, "trim", "delete the records before an offset", trim)
     trimming.add_argument("topic", metavar="TOPIC")
     trimming.add_argument(
         "--before", metavar="OFFSET", type=parse_offset, required=True, help="as for consume -o"
@@ -128,7 +138,7 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
         type=key_value,
         action="append",
         default=[],
-        help="a topic config; may be given again",
+        help="a topic config; can be repeated",
     )
 
 
@@ -168,7 +178,7 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
             [
                 f"{topic['name']}{' (internal)' if topic['internal'] else ''}",
                 f"  id       {topic['id'] or '-'}",
-                f"  configs  {configs or '(all default)'}",
+                f"  configs  {configs or '(none set)'}",
                 "",
             ]
         )
@@ -190,7 +200,7 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
 async def create(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     assignments = _assignments(args.assign) if args.assign else {}
     if assignments and (args.partitions, args.replication_factor) != (-1, -1):
-        raise WrongUsage("--assign says how many partitions and replicas there are")
+        raise WrongUsage("--assign excludes --partitions and --replication-factor")
     wanted = admin.NewTopic(
         args.topic, args.partitions, args.replication_factor, dict(args.config), assignments
     )
@@ -199,11 +209,13 @@ async def create(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
     except KafkaError as error:
         if not (args.if_not_exists and error.code == ErrorCode.topic_already_exists):
             raise
-        return _say(args, f"{args.topic} is there already", {"name": args.topic, "created": False})
+        return _print_result(
+            args, f"{args.topic} already exists", {"name": args.topic, "created": False}
+        )
     if not args.validate_only:
-        await _visible(cluster, made.name)
+        await _wait_until_visible(cluster, made.name)
     shape = f"{made.partitions} partitions, replication factor {made.replication_factor}"
-    verb = "could be created" if args.validate_only else "created"
+    verb = "is valid" if args.validate_only else "created"
     row = {
         "name": made.name,
         "created": not args.validate_only,
@@ -211,7 +223,7 @@ async def create(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
         "partitions": made.partitions,
         "replication_factor": made.replication_factor,
     }
-    return _say(args, f"{made.name} {verb}: {shape}", row)
+    return _print_result(args, f"{made.name} {verb}: {shape}", row)
 
 
 async def alter(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
@@ -219,12 +231,12 @@ async def alter(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int
         admin.ConfigChange(admin.ConfigOperation.SET, key, value) for key, value in args.config
     ] + [admin.ConfigChange(admin.ConfigOperation.DELETE, key) for key in args.unset]
     if args.partitions is None and not changes:
-        raise WrongUsage("alter what? Give --partitions, --config or --unset")
+        raise WrongUsage("odradek topics alter: give --partitions, --config or --unset")
     if args.partitions is not None:
         await admin.create_partitions(cluster, args.topic, args.partitions)
     if changes:
         await admin.alter_configs(cluster, admin.ResourceType.TOPIC, args.topic, changes)
-    return _say(args, f"{args.topic} altered", {"name": args.topic, "altered": True})
+    return _print_result(args, f"{args.topic} altered", {"name": args.topic, "altered": True})
 
 
 async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
@@ -239,11 +251,11 @@ async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
         else:
             deleted.append(name)
     text = f"deleted: {', '.join(deleted)}" if deleted else "nothing to delete"
-    return _say(args, text, {"deleted": deleted})
+    return _print_result(args, text, {"deleted": deleted})
 
 
-def _parse_place(text: str) -> Offset:
-    """An offset, or one of those that say where a tiered partition goes from tier to tier."""
+def _parse_offset_spec(text: str) -> Offset:
+    """Parse an offset argument, including the special offsets of tiered storage."""
     return _TIERS[text] if text in _TIERS else parse_offset(text)
 
 
@@ -279,7 +291,7 @@ async def show_offsets(args: argparse.Namespace, cluster: Cluster, seams: Seams)
 async def _offsets_at(
     cluster: Cluster, where: list[TopicPartition], at: Offset
 ) -> list[dict[str, Any]]:
-    """One offset a partition; of a time later than every record there is none (None)."""
+    """Look up one offset per partition; None if no record is at or after the timestamp."""
     if isinstance(at, AtTimestamp):
         found = await list_offsets(cluster, dict.fromkeys(where, at.timestamp_ms))
         offsets = {part: respond.offset for part, respond in found.items()}
@@ -310,7 +322,7 @@ async def trim(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
 
 
 async def _known(cluster: Cluster, names: Iterable[str]) -> list[Topic]:
-    """These topics, or all but the internal ones; CommandFailed names the first that is missing."""
+    """Look up topics by name, or all that are not internal. Raises CommandFailed for a missing one."""
     wanted = list(names)
     if not wanted:
         await cluster.refresh(None)
@@ -328,10 +340,10 @@ async def _known(cluster: Cluster, names: Iterable[str]) -> list[Topic]:
     return [cluster.topics[name] for name in wanted]
 
 
-async def _visible(cluster: Cluster, name: str) -> None:
-    """Wait until brokers know the topic, so that the next command finds it.
+async def _wait_until_visible(cluster: Cluster, name: str) -> None:
+    """Wait until the brokers have the topic's metadata, so that the next command finds it.
 
-    A change is acknowledged when the controller has it; brokers learn of it a little later.
+    The controller responds before the brokers have replayed its records.
     """
 
     async def attempt() -> None:
@@ -373,10 +385,10 @@ def _assignments(text: str) -> Mapping[int, list[int]]:
             for index, part in enumerate(text.split(","))
         }
     except ValueError:
-        raise WrongUsage(f"--assign: {text!r} is not like 1:2,2:1") from None
+        raise WrongUsage(f"--assign: {text!r} is not of the form 1:2,2:1") from None
 
 
-def _say(args: argparse.Namespace, text: str, row: Mapping[str, Any]) -> int:
+def _print_result(args: argparse.Namespace, text: str, row: Mapping[str, Any]) -> int:
     if args.json:
         print_json(row)
     else:

@@ -1,6 +1,6 @@
-"""Reading all of a topic, from its beginning to its end of that moment, and later on from there.
+"""Consumer of all records of a topic, up to its current end; each call continues from the previous one.
 
-For topics that say how something stands: whoever has read all of it knows that.
+It is used for topics that contain a state, such as `__remote_log_metadata`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from odradek.client.metadata import Cluster
 
 
 class WholeTopic:
-    """See the module."""
+    """Reads a topic from its beginning, and then the records added since the last call."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster
         self._topic = topic
         self._positions: dict[TopicPartition, int] | None = None
         self.begins_late: list[tuple[TopicPartition, int]] = []
-        """Partitions whose first records are gone, and where they begin."""
+        """Partitions with a log start offset above 0, and that offset."""
 
     @property
     def partitions(self) -> int:
-        """How many it has, once it is read."""
+        """Number of partitions; 0 before the first read."""
         return len(self._positions or ())
 
-    async def read_on(self, take: Callable[[ConsumedRecord], None]) -> None:
-        """Hand on the records that came since the last time. Raises KafkaError
-        (UNKNOWN_TOPIC_OR_PARTITION if there is no such topic) and ClientError."""
+    async def read_to_end(self, take: Callable[[ConsumedRecord], None]) -> None:
+        """Call `take` with each record since the last call.
+
+        Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION if the topic does not exist) and ClientError.
+        """
         if self._positions is None:
             self._positions = await self._beginnings()
         reader = Reader(self._cluster, ReaderOptions())

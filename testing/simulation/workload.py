@@ -388,7 +388,7 @@ class Workload:
         """What the metadata topic says of remote segments."""
         async with self._connect() as cluster:
             reading = MetadataTopicConsumer(cluster)
-            await reading.read_on()
+            await reading.read_to_end()
             return reading.known
 
     async def delete_topics(self, names: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ def test_add_list_and_remove(acls: Acls, odradek: CommandLine, guarded: BrokerPr
 
 def test_what_is_wrong(odradek: CommandLine, guarded: BrokerProcess) -> None:
     where = ("--bootstrap", guarded.bootstrap)
-    assert "say which" in odradek("acls", "remove", *where, code=2).stderr
+    assert "give a principal" in odradek("acls", "remove", *where, code=2).stderr
     wrong = ("acls", "add", "--operation", "read", "--topic", "t", *where)
     assert "principal" in odradek(*wrong, "--principal", "x", code=1).stderr
     odradek("acls", "add", "--principal", "User:a", "--operation", "read", *where, code=2)

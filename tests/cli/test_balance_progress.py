@@ -4,47 +4,51 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.cli.balance_progress import WINDOW_S, Copied, Progress, duration
+from odradek.cli.balance import WINDOW_S, CopyProgress, MoveProgress, duration
 
 MIB = 1 << 20
 
 
 def test_progress_tells_rate_and_time_left() -> None:
-    progress = Progress()
-    progress.saw(100, [Copied(0, 60 * MIB), Copied(0, 40 * MIB)])
+    progress = MoveProgress()
+    progress.add_sample(100, [CopyProgress(0, 60 * MIB), CopyProgress(0, 40 * MIB)])
     assert str(progress) == (
-        "0 of 2 replicas, 0 B of 100.0 MiB (0 %), 0 B/s, time left not known yet"
+        "0 of 2 replicas, 0 B of 100.0 MiB (0 %), 0 B/s, remaining time unknown"
     )
-    progress.saw(102, [Copied(20 * MIB, 60 * MIB), Copied(0, 40 * MIB)])
-    assert str(progress) == ("0 of 2 replicas, 20.0 MiB of 100.0 MiB (20 %), 10.0 MiB/s, 0:08 left")
-    progress.saw(110, [Copied(60 * MIB, 60 * MIB, True), Copied(39 * MIB, 40 * MIB)])
+    progress.add_sample(102, [CopyProgress(20 * MIB, 60 * MIB), CopyProgress(0, 40 * MIB)])
+    assert str(progress) == (
+        "0 of 2 replicas, 20.0 MiB of 100.0 MiB (20 %), 10.0 MiB/s, 0:08 remaining"
+    )
+    progress.add_sample(
+        110, [CopyProgress(60 * MIB, 60 * MIB, True), CopyProgress(39 * MIB, 40 * MIB)]
+    )
     assert not progress.is_done  # all copied but for the swap
-    progress.saw(111, [Copied(0, 60 * MIB, True), Copied(0, 41 * MIB, True)])
+    progress.add_sample(111, [CopyProgress(0, 60 * MIB, True), CopyProgress(0, 41 * MIB, True)])
     assert progress.is_done
     assert str(progress) == "2 of 2 replicas, 101.0 MiB of 101.0 MiB (100 %)"
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
-    progress = Progress()
+    progress = MoveProgress()
     for second in range(101):  # 1 MiB/s, then ten times that
         copied = min(second, 50) * MIB + max(0, second - 50) * 10 * MIB
-        progress.saw(second, [Copied(copied, 1000 * MIB)])
+        progress.add_sample(second, [CopyProgress(copied, 1000 * MIB)])
     assert progress.bytes_per_s == pytest.approx(10 * MIB)
     assert progress.seconds_left == pytest.approx(45)
     assert WINDOW_S < 50
 
 
 def test_a_copy_that_begins_anew_has_no_negative_rate() -> None:
-    progress = Progress()
-    progress.saw(0, [Copied(50, 100)])
-    progress.saw(1, [Copied(0, 100)])
+    progress = MoveProgress()
+    progress.add_sample(0, [CopyProgress(50, 100)])
+    progress.add_sample(1, [CopyProgress(0, 100)])
     assert progress.bytes_per_s == 0
     assert progress.seconds_left is None
 
 
 def test_nothing_to_move_is_done() -> None:
-    progress = Progress()
-    progress.saw(0, [])
+    progress = MoveProgress()
+    progress.add_sample(0, [])
     assert progress.is_done
     assert str(progress) == "0 of 0 replicas, 0 B of 0 B (100 %)"
 

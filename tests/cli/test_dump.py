@@ -228,7 +228,7 @@ def test_groups_and_offsets_are_decoded_by_the_topics_name(dump: Dump, tmp_path:
     assert tombstone["value"] is None
     assert "type 99" in unknown["decodeError"]
     assert unknown["value"] == "what is this"
-    assert "without a key" in keyless["decodeError"]
+    assert "the record has no key" in keyless["decodeError"]
     raw = dump.of("record", "--records", "--decode", "none", path)
     assert "keyBase64" in raw[0] or isinstance(raw[0]["key"], str)
 
@@ -436,6 +436,6 @@ def test_a_damaged_file_is_shown_as_far_as_it_goes_with_exit_code_1(
     path = write(tmp_path, f"{BASE}.log", good, bad, build_batch(records(9), base_offset=4)[:-3])
     text = dump.text("--records", path, code=1)
     assert "CORRUPT" in text
-    assert f"PROBLEM: the last batch is cut short: {len(build_batch(records(9))) - 3} of" in text
+    assert f"PROBLEM: the last batch is truncated: {len(build_batch(records(9))) - 3} of" in text
     kinds = [row["type"] for row in dump.rows(path, code=1)]
     assert kinds == ["file", "batch", "batch", "problem", "problem"]

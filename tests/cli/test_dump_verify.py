@@ -107,9 +107,9 @@ def ints(*values: int) -> bytes:
 
 DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
     (name(FIRST, ".log"), lambda data: flip(data, len(data) - 1), "CRC is"),
-    (name(FIRST, ".log"), lambda data: data[:-5], "is cut short"),
-    (name(FIRST, ".log"), lambda data: data + b"\x00" * 80, "no batch: magic 0"),
-    (name(FIRST, ".log"), lambda data: data + b"abc", "no batch: 3 bytes"),
+    (name(FIRST, ".log"), lambda data: data[:-5], "is truncated"),
+    (name(FIRST, ".log"), lambda data: data + b"\x00" * 80, "not a batch: magic 0"),
+    (name(FIRST, ".log"), lambda data: data + b"abc", "not a batch: 3 bytes"),
     (name(FIRST, ".log"), lambda data: data + data, "batch at offset 0, but the one before ends"),
     (name(FIRST, ".log"), lambda data: data + bytes(batch(60, epoch=0)), "epoch 0 after 1"),
     (name(SECOND, ".log"), lambda data: bytes(batch(20, epoch=2)), "the segment begins at 60"),
@@ -183,8 +183,8 @@ def test_a_snapshot_without_its_end_is_not_whole(
     path.write_bytes(bytes(batch(0, epoch=1)))
     code, out = verify(capsys, path)
     assert code == 1
-    assert "no SNAPSHOT_HEADER" in out
-    assert "no SNAPSHOT_FOOTER" in out
+    assert "SNAPSHOT_HEADER is missing" in out
+    assert "SNAPSHOT_FOOTER is missing" in out
 
 
 def test_json_tells_problems_and_verdicts(

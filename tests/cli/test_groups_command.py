@@ -107,7 +107,7 @@ def test_reset(odradek: CommandLine, topic: str, group: str) -> None:
 
 def test_forget_and_delete(odradek: CommandLine, topic: str, group: str) -> None:
     assert odradek("groups", "forget", group, "-t", topic, "-p", "0").lines == [
-        f"{group} has forgotten 1 partitions"
+        f"deleted the committed offsets of 1 partitions of {group}"
     ]
     (described,) = odradek("groups", "describe", group, "--json").json
     assert 0 not in {row["partition"] for row in described["partitions"]}
@@ -122,7 +122,7 @@ def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
     assert "`odradek groups list` lists" in missing
     assert odradek("groups", "delete", "no-such-group", code=1).stderr
     nothing = odradek("groups", "reset", "no-such-group", "--to", "end", code=1).stderr
-    assert "name a topic with --topic" in nothing
+    assert "give --topic" in nothing
 
 
 def test_wrong_usage(offline: CommandLine) -> None:

@@ -47,7 +47,8 @@ def test_a_quorum_of_one(odradek: CommandLine) -> None:
 
 def test_who_is_no_voter_cannot_be_removed(odradek: CommandLine) -> None:
     assert (
-        "controller 7 is no voter; these are: 1" in odradek("quorum", "remove", "7", code=1).stderr
+        "controller 7 is not a voter; the voters are: 1"
+        in odradek("quorum", "remove", "7", code=1).stderr
     )
     ran = odradek("quorum", "remove", "1", "--dry-run")
     assert ran.lines[0].startswith("DRY RUN of removing KRaft controller 1 with directory id ")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from odradek.cli.errors import CommandFailed
 from odradek.cli.reassignment_file import check_executable, dump, parse
 from odradek.cli.reassignment_states import (
-    Move,
-    Place,
-    Reassigned,
+    DirectoryMoveState,
+    PartitionReassignment,
+    ReplicaDirectories,
     move_line,
-    places,
+    replica_directories,
     status_lines,
 )
 from odradek.client.consumer import TopicPartition
@@ -55,8 +55,8 @@ def test_log_dirs_are_read_one_for_each_replica() -> None:
             "for partition t-0",
         ),
         (text(row(log_dirs=["disk1"])), "'disk1' for partition t-0 is neither an absolute path"),
-        (text(row(log_dirs=[1])), "'log_dirs' is no list of str"),
-        (text(row(partition="0")), "'partition' is missing or no int"),
+        (text(row(log_dirs=[1])), "'log_dirs' is not a list of str"),
+        (text(row(partition="0")), "'partition' is missing or not a int"),
         (text({"topic": "t", "partition": 0}), "'replicas' is missing"),
     ],
 )
@@ -110,24 +110,24 @@ def test_what_is_written_is_read_back(wanted: dict[TopicPartition, dict[int, str
 @pytest.mark.parametrize(
     ("place", "state", "line"),
     [
-        (Place("/b"), Move.COMPLETED, "Reassignment of replica t-0-1 completed successfully."),
-        (Place("/a", "/b"), Move.ACTIVE, "Reassignment of replica t-0-1 is still in progress."),
-        (Place("/b", "/a"), Move.ELSEWHERE,
+        (ReplicaDirectories("/b"), DirectoryMoveState.COMPLETED, "Reassignment of replica t-0-1 completed successfully."),
+        (ReplicaDirectories("/a", "/b"), DirectoryMoveState.ACTIVE, "Reassignment of replica t-0-1 is still in progress."),
+        (ReplicaDirectories("/b", "/a"), DirectoryMoveState.ELSEWHERE,
          "Partition t-0 on broker 1 is being moved to log dir /a instead of /b."),
-        (Place("/a"), Move.CANCELLED,
+        (ReplicaDirectories("/a"), DirectoryMoveState.CANCELLED,
          "Partition t-0 on broker 1 is not being moved from log dir /a to /b."),
-        (Place(None, None, True), Move.OFFLINE,
+        (ReplicaDirectories(None, None, True), DirectoryMoveState.OFFLINE,
          "Partition t-0 is not found in any live log dir on broker 1. There is likely an offline "
          "log directory on the broker."),
-        (Place(), Move.MISSING,
+        (ReplicaDirectories(), DirectoryMoveState.MISSING,
          "Partition t-0 cannot be found in any live log directory on broker 1."),
     ],
 )  # fmt: skip
-def test_how_far_a_move_is(place: Place, state: Move, line: str) -> None:
+def test_how_far_a_move_is(place: ReplicaDirectories, state: DirectoryMoveState, line: str) -> None:
     """J-22, in the words of Kafka's tool."""
-    assert place.towards("/b") is state
+    assert place.state_of_move_to("/b") is state
     assert move_line(ON_1, "/b", place) == line
-    assert state.done == (state not in (Move.ACTIVE, Move.ELSEWHERE))
+    assert state.done == (state not in (DirectoryMoveState.ACTIVE, DirectoryMoveState.ELSEWHERE))
 
 
 def test_places_are_read_from_what_brokers_describe() -> None:
@@ -141,18 +141,18 @@ def test_places_are_read_from_what_brokers_describe() -> None:
         directory(1, "/b", ErrorCode.none, copy),
         directory(2, "/a", ErrorCode.kafka_storage_error),
     ]
-    assert places([ON_1, Replica(2, "t", 0)], found) == {
-        ON_1: Place("/a", "/b"),
-        Replica(2, "t", 0): Place(None, None, broker_has_offline=True),
+    assert replica_directories([ON_1, Replica(2, "t", 0)], found) == {
+        ON_1: ReplicaDirectories("/a", "/b"),
+        Replica(2, "t", 0): ReplicaDirectories(None, None, broker_has_offline=True),
     }
 
 
 def test_how_far_a_reassignment_is() -> None:
     lines = status_lines(
         {
-            TopicPartition("t", 1): Reassigned((1,), (1,), active=False),
-            T0: Reassigned((1, 2), (1,), active=True),
-            TopicPartition("u", 0): Reassigned((1, 2), (2, 1), active=False),
+            TopicPartition("t", 1): PartitionReassignment((1,), (1,), active=False),
+            T0: PartitionReassignment((1, 2), (1,), active=True),
+            TopicPartition("u", 0): PartitionReassignment((1, 2), (2, 1), active=False),
         }
     )
     assert lines == [

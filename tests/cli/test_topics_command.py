@@ -82,7 +82,7 @@ def test_wrong_usage(offline: CommandLine) -> None:
 
 def test_if_exists_and_if_not_exists(odradek: CommandLine, topic: str) -> None:
     assert odradek("topics", "create", topic, "--if-not-exists").lines == [
-        f"{topic} is there already"
+        f"{topic} already exists"
     ]
     gone = odradek("topics", "delete", "nothing-here", "--if-exists")
     assert gone.lines == ["nothing to delete"]
@@ -90,7 +90,7 @@ def test_if_exists_and_if_not_exists(odradek: CommandLine, topic: str) -> None:
 
 def test_validate_only_makes_nothing(odradek: CommandLine) -> None:
     ran = odradek("topics", "create", "maybe", "-p", "2", "--validate-only")
-    assert ran.lines[0].startswith("maybe could be created")
+    assert ran.lines[0].startswith("maybe is valid")
     assert "maybe" not in odradek("topics", "list").stdout.decode()
 
 

@@ -80,7 +80,7 @@ class CutOff:
 
     begins_late = ((TopicPartition("m", 3), 7),)
 
-    async def read_on(self, take: Callable[[ConsumedRecord], None]) -> None:
+    async def read_to_end(self, take: Callable[[ConsumedRecord], None]) -> None:
         pass
 
 

@@ -61,20 +61,20 @@ async def test_a_lost_store_is_given_up_and_what_is_on_the_disk_copied_anew(
         await tiered.produce(VALUES)
         before = await configs(tiered)
         assert await give_up(tiered, store(tmp_path)) == 0
-        assert "would be given up; --execute" in capsys.readouterr().out
+        assert "not yet given up; use --execute" in capsys.readouterr().out
         assert store(tmp_path).exists() is not is_gone
         assert await configs(tiered) == before
         assert tiered.log.log_start_offset == 0
 
         assert await give_up(tiered, store(tmp_path), "--execute") == 0
-        assert f"orders-0 begins at offset {start} now" in capsys.readouterr().out
+        assert f"orders-0 now starts at offset {start}" in capsys.readouterr().out
         assert await configs(tiered) == before
         await tiered.until(tiered.is_copied)
         assert tiered.remote_segments()[0] == start
         assert await beginning(tiered) == start
         assert await tiered.read(start) == [*VALUES[start:], *VALUES]
         assert await give_up(tiered, store(tmp_path), "--execute") == 0
-        assert "nothing is lost" in capsys.readouterr().out
+        assert "no topic is lost" in capsys.readouterr().out
     async with stage(tmp_path) as tiered:
         await tiered.produce(VALUES)
         await tiered.until(tiered.is_copied)
@@ -100,14 +100,14 @@ async def test_where_the_brokers_do_not_end_it_the_topic_is_tiered_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody named another directory than theirs; what they had set is set again."""
-    monkeypatch.setattr(remote_give_up, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(remote_give_up, "DELETION_TIMEOUT_S", 0.5)
     await copied(tmp_path)
     (tmp_path / "tier").rename(tmp_path / "away")
     (tmp_path / "other").mkdir()
     async with stage(tmp_path) as tiered:
         await tiered.alter({"remote.log.delete.on.disable": "false"})
         assert await give_up(tiered, tmp_path / "other", "--execute") == 1
-        assert "nothing was deleted" in capsys.readouterr().err
+        assert "without a deletion" in capsys.readouterr().err
         assert await configs(tiered) == {
             "remote.storage.enable": ("true", True),
             "remote.log.delete.on.disable": ("false", True),
