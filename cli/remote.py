@@ -314,9 +314,8 @@ async def _read_all(context: RemoteCommandContext, problems: list[str]) -> Remot
             audit = await context.audit(pass_on)
     for each in audit.summaries:
         known = None if context.metadata is None else context.metadata.known
-        problems += await call(
-            context.seams, lambda: summary_problems(context.objects, each.key, known)
-        )  # noqa: B023
+        verify_summary = partial(summary_problems, context.objects, each.key, known)
+        problems += await call(context.seams, verify_summary)
     return audit
 
 

@@ -409,12 +409,12 @@ def test_a_directory_is_gone_through_partitions_in_order(dump: Dump, tmp_path: P
     ("arguments", "says"),
     [
         ([], "PATH"),
-        (["/nowhere/at/all"], "there is no /nowhere/at/all"),
-        (["{0}/notes.txt"], "none of a broker's files"),
-        (["{0}/empty"], "no broker's files in"),
-        (["--verify", "--records", "{0}"], "leave --records"),
-        (["--from", "5", "--to", "4", "{0}"], "--from 5 lies past --to 4"),
-        (["--from", "-5", "{0}"], "not negative"),
+        (["/nowhere/at/all"], "/nowhere/at/all does not exist"),
+        (["{0}/notes.txt"], "does not have the name of a broker's file"),
+        (["{0}/empty"], "contains no files of a broker"),
+        (["--verify", "--records", "{0}"], "excludes --records"),
+        (["--from", "5", "--to", "4", "{0}"], "--from 5 is greater than --to 4"),
+        (["--from", "-5", "{0}"], "must not be negative"),
         (["--decode", "avro", "{0}"], "avro"),
     ],
 )

@@ -185,7 +185,7 @@ def test_any_asks_no_broker_for_a_move(odradek: CommandLine, topic: str, tmp_pat
     [
         ([], 2, "one of the arguments --execute --verify --cancel --list is required"),
         (["--execute", "--verify", "--file", "f"], 2, "not allowed with"),
-        (["--execute"], 2, "Give --file"),
+        (["--execute"], 2, "give --file"),
         (["--execute", "--file", "/no/such/file"], 1, "/no/such/file: No such file"),
     ],
 )

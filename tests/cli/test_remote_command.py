@@ -196,7 +196,7 @@ def test_the_store_of_a_brokers_properties(
     ("words", "said"),
     [
         (["list"], "--url"),
-        (["list", "--url", "/nowhere/at/all"], "no directory"),
+        (["list", "--url", "/nowhere/at/all"], "does not exist"),
         (["list", "--url", "ftp://host"], "ftp"),
         (["list", "--url", "s3://bucket", "--option", "nonsense=1"], "nonsense"),
         ([], "remote --help"),
