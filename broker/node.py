@@ -96,7 +96,9 @@ class Node:
         self.seams = seams
         self.config = config
         self.node_id = config.node_id
-        self._authorizer = configured_authorizer(config)
+        self._authorizer = configured_authorizer(
+            config.get_str("authorizer.class.name"), config.layers.static
+        )
         self._stop_requested = trio.Event()
         self._waiting: trio.CancelScope | None = None
         self.stopped = trio.Event()

@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from odradek.broker.config.checks import check_local_retention
 from odradek.broker.config.layers import refused_dynamic
-from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.server_config import ServerConfig, check_local_retention
 from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC, listener_base
 from odradek.broker.config.types import ConfigError, ConfigType, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError

@@ -31,6 +31,8 @@ from odradek.storage.errors import InRemoteTier
 
 if TYPE_CHECKING:
     from odradek.broker.replicas.leader_throttle import LeaderThrottle
+    from odradek.broker.tiered.remote_read_service import RemoteReadService
+    from odradek.storage.tiered.remote_log_reader import RemoteRead
 
 READ_COMMITTED = 1
 STORAGE_ERROR_VERSION = 6
@@ -43,6 +45,11 @@ WARMED_AT_ONCE_BYTES = 256 * 1024
 READ_AT_ONCE_BYTES = 64 << 10
 """So much of an answer is read where it is found: a slice that small would be read to be sent anyway,
 and the read tells whether it is in memory, which takes two more of a slice that is left for later."""
+
+
+REMOTE_BYTES_MAX = 8 << 20
+"""Maximum bytes from the remote tier in one response, an eighth of the range cache: they stay in
+memory until the client has received them."""
 
 
 @dataclass(slots=True)
@@ -140,6 +147,58 @@ class LogReadResult:
         return (
             partition.log.high_watermark != self.response.high_watermark
             or not self.is_served_here()
+        )
+
+
+class PendingRemoteRead(LogReadResult):
+    """Read of a partition that must be served from the remote tier; `size` is the reserved size
+    until it is read."""
+
+    __slots__ = ("at_least_one", "failure", "is_known", "reserved_bytes")
+
+    is_remote = True
+
+    def __init__(
+        self, wanted: CachedPartition, partition: Partition, limits: FetchParams, size_bytes: int
+    ) -> None:
+        """`size_bytes` is the size of the partitions that were read before."""
+        log = partition.log
+        respond = FetchedPartition(
+            index=wanted.index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if limits.isolation_level == READ_COMMITTED else None,
+        )
+        super().__init__(wanted, respond, partition, limits)
+        left_bytes = min(limits.max_bytes - size_bytes, REMOTE_BYTES_MAX - limits.remote_bytes)
+        self.at_least_one = not size_bytes
+        self.reserved_bytes = max(int(self.at_least_one), min(wanted.max_bytes, left_bytes))
+        self.failure: KafkaError | None = None
+        self.is_known = False
+        """Whether a read has succeeded or failed."""
+
+    @property
+    def size(self) -> int:
+        return self.reserved_bytes or super().size
+
+    def put_local(self, respond: FetchedPartition) -> None:
+        self.reserved_bytes = 0
+        self.failure = None
+        self.respond = respond
+
+    def put(self, found: RemoteRead) -> None:
+        self.put_local(self.respond)
+        self.respond.records = tuple(found.records)
+        if self.respond.aborted_transactions is not None:
+            self.respond.aborted_transactions = [
+                (each.producer_id, each.first_offset) for each in found.aborted
+            ]
+
+    def fail(self, error: KafkaError) -> None:
+        self.reserved_bytes = 0
+        self.respond = FetchedPartition(
+            index=self.wanted.index, error_code=error.code, aborted_transactions=()
         )
 
 
@@ -257,10 +316,8 @@ async def _read_partition(
     except InRemoteTier:
         assert partition is not None
         if ctx.services.tiered_storage is not None and not limits.is_follower:
-            from odradek.broker.tiered.remote_fetch import defer_remote_read
-
             reads = ctx.services.tiered_storage.reads
-            return defer_remote_read(wanted, partition, limits, size_bytes, reads)
+            return _defer_remote_read(wanted, partition, limits, size_bytes, reads)
         response = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:
         response = FetchedPartition(
@@ -269,6 +326,23 @@ async def _read_partition(
             aborted_transactions=() if partition is None else None,  # as Kafka has it
         )
     return LogReadResult(wanted, response, partition, limits)
+
+
+def _defer_remote_read(
+    wanted: CachedPartition,
+    partition: Partition,
+    limits: FetchParams,
+    size_bytes: int,
+    reads: RemoteReadService,
+) -> LogReadResult:
+    """Pending read for a partition whose offset is in the remote tier, for `read_remote`; an empty
+    result if the quota or the size limit of the response is exceeded."""
+    pending = PendingRemoteRead(wanted, partition, limits, size_bytes)
+    if not pending.reserved_bytes or reads.is_left_out():
+        pending.reserved_bytes = 0
+        return LogReadResult(wanted, pending.respond, partition, limits)
+    limits.remote_bytes += pending.reserved_bytes
+    return pending
 
 
 def _error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:

@@ -16,97 +16,27 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.fetch.log_reading import READ_COMMITTED, FetchParams, LogReadResult, read_log
+from odradek.broker.fetch.log_reading import (
+    READ_COMMITTED,
+    LogReadResult,
+    PendingRemoteRead,
+    read_log,
+)
 from odradek.protocol.errors import KafkaError
-from odradek.protocol.fetch import FetchedPartition
 from odradek.storage.errors import InRemoteTier
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
-from odradek.storage.tiered.remote_log_reader import ReadLimits, RemoteRead
+from odradek.storage.tiered.remote_log_reader import ReadLimits
 from odradek.storage.tiered.segment_range_cache import RemoteFetchQuotaExceeded
 
 if TYPE_CHECKING:
-    from odradek.broker.fetch.session_cache import CachedPartition
     from odradek.broker.requests.context import RequestContext
     from odradek.broker.tiered.remote_read_service import RemoteReadService
-    from odradek.replication.partition.partition import Partition
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
-RESPONSE_BYTES_MAX = 8 << 20
-"""Maximum bytes from the remote tier in one response, an eighth of the range cache: they stay in
-memory until the client has received them."""
 FAILURE_SECONDS = 0.1
 """Delay of a final failure, because the client retries at once."""
 _NO_FAILURE = (RemoteNotReady, RemoteFetchQuotaExceeded)
-
-
-class PendingRemoteRead(LogReadResult):
-    """Read of a partition that must be served from the remote tier; `size` is the reserved size
-    until it is read."""
-
-    __slots__ = ("at_least_one", "failure", "is_known", "reserved_bytes")
-
-    is_remote = True
-
-    def __init__(
-        self, wanted: CachedPartition, partition: Partition, limits: FetchParams, size_bytes: int
-    ) -> None:
-        """`size_bytes` is the size of the partitions that were read before."""
-        log = partition.log
-        respond = FetchedPartition(
-            index=wanted.index,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if limits.isolation_level == READ_COMMITTED else None,
-        )
-        super().__init__(wanted, respond, partition, limits)
-        left_bytes = min(limits.max_bytes - size_bytes, RESPONSE_BYTES_MAX - limits.remote_bytes)
-        self.at_least_one = not size_bytes
-        self.reserved_bytes = max(int(self.at_least_one), min(wanted.max_bytes, left_bytes))
-        self.failure: KafkaError | None = None
-        self.is_known = False
-        """Whether a read has succeeded or failed."""
-
-    @property
-    def size(self) -> int:
-        return self.reserved_bytes or super().size
-
-    def put_local(self, respond: FetchedPartition) -> None:
-        self.reserved_bytes = 0
-        self.failure = None
-        self.respond = respond
-
-    def put(self, found: RemoteRead) -> None:
-        self.put_local(self.respond)
-        self.respond.records = tuple(found.records)
-        if self.respond.aborted_transactions is not None:
-            self.respond.aborted_transactions = [
-                (each.producer_id, each.first_offset) for each in found.aborted
-            ]
-
-    def fail(self, error: KafkaError) -> None:
-        self.reserved_bytes = 0
-        self.respond = FetchedPartition(
-            index=self.wanted.index, error_code=error.code, aborted_transactions=()
-        )
-
-
-def defer_remote_read(
-    wanted: CachedPartition,
-    partition: Partition,
-    limits: FetchParams,
-    size_bytes: int,
-    reads: RemoteReadService,
-) -> LogReadResult:
-    """Pending read for a partition whose offset is in the remote tier, for `read_remote`; an empty
-    result if the quota or the size limit of the response is exceeded."""
-    pending = PendingRemoteRead(wanted, partition, limits, size_bytes)
-    if not pending.reserved_bytes or reads.is_left_out():
-        pending.reserved_bytes = 0
-        return LogReadResult(wanted, pending.respond, partition, limits)
-    limits.remote_bytes += pending.reserved_bytes
-    return pending
 
 
 async def read_remote(found: Sequence[LogReadResult], ctx: RequestContext) -> None:

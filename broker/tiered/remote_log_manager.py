@@ -172,9 +172,10 @@ class RemoteLogManager:
         )
         metadata.on_segment(self._segment_changed)
         metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
-        metrics.gauge("PartitionsWithoutHistoryCount", self._partitions_without_epochs)
+        metrics.gauge("PartitionsWithoutLeaderEpochsCount", self._partitions_without_epochs)
         metrics.gauge(
-            "RemoteStoreAway", lambda: int(self._presence.is_missed or self._health.is_failing)
+            "RemoteStoreUnavailable",
+            lambda: int(self._presence.is_missed or self._health.is_failing),
         )
         throttled_ms = self._quota.throttled_ms
         metrics.gauge("remote-copy-throttle-time-avg", lambda: throttled_ms.average)

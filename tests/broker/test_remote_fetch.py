@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from odradek.broker.fetch import log_reading
 from odradek.broker.tiered import remote_fetch
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.files import Buffer
@@ -360,7 +361,7 @@ async def test_one_answer_leaves_memory_to_others(monkeypatch: pytest.MonkeyPatc
         for each in stage.partitions:
             await stage.fill(each)
         (one,) = await stage.fetch(0)
-        monkeypatch.setattr(remote_fetch, "RESPONSE_BYTES_MAX", len(one.data) + 1)
+        monkeypatch.setattr(log_reading, "REMOTE_BYTES_MAX", len(one.data) + 1)
         found = await stage.fetch(0, 0, 0, max_bytes=len(one.data))
         assert [each.error_code for each in found] == [NOTHING] * 3
         assert found[0].data == one.data

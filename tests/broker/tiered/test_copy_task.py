@@ -140,7 +140,7 @@ async def test_a_copy_that_cannot_be_published_keeps_no_place(clock: VirtualCloc
         world.lose_metadata_once_copied()
         await world.pass_time(0.1)
         assert world.manager.copiers.borrowed_tokens == 0
-        assert await world.gauge("RemoteStoreAway") == 1
+        assert await world.gauge("RemoteStoreUnavailable") == 1
         await world.pass_time(60)
         assert world.storage.calls == ["copy 0"]
         world.metadata.failing = None

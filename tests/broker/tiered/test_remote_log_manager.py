@@ -367,7 +367,7 @@ async def test_the_operator_is_told_which_of_the_two_takes_nothing(
             r"\(.* is copied and not yet published in __remote_log_metadata\)",
             then,
         )
-        assert await world.gauge("RemoteStoreAway") == 1, "copies fail"
+        assert await world.gauge("RemoteStoreUnavailable") == 1, "copies fail"
         world.storage.before_copy = lambda: None
         world.metadata.failing = None
         await world.pass_time(60)
@@ -426,13 +426,13 @@ async def test_who_has_lost_history_that_no_copy_has_copies_on_and_deletes_nothi
         world.fill(2)
         await world.pass_time(100)
         assert [state for _, state in world.states()] == [FINISHED] * 5
-        assert await world.gauge("PartitionsWithoutHistoryCount") == 1
+        assert await world.gauge("PartitionsWithoutLeaderEpochsCount") == 1
         told = [each for each in caplog.records if each.levelno >= logging.WARNING]
         assert [each.levelname for each in told] == ["ERROR"]
         assert "cannot restore leader epochs" in told[0].message
         world.storage.indexes[IndexType.LEADER_EPOCH] = format_checkpoint(known)
         await world.pass_time(100)
-        assert await world.gauge("PartitionsWithoutHistoryCount") == 0
+        assert await world.gauge("PartitionsWithoutLeaderEpochsCount") == 0
         assert world.states() == []
 
 
@@ -450,7 +450,7 @@ async def test_who_looks_for_lost_history_says_that_of_the_store_which_is_true(
         assert [each.levelname for each in caplog.records if each.levelno >= logging.WARNING] == []
         world.metadata.release()
         await world.pass_time(100)
-        assert await world.gauge("PartitionsWithoutHistoryCount") == 1
+        assert await world.gauge("PartitionsWithoutLeaderEpochsCount") == 1
         world.storage.failing["index"] = RemoteStorageUnavailable("503 Slow Down")
         world.fill(1)
         await world.pass_time(100)

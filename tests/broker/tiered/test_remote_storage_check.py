@@ -77,7 +77,7 @@ async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
         assert said(caplog, "the remote store has no object of") == 1
         await world.pass_time(150)
         assert 2 <= said(caplog, "the remote store has no object of") <= 3
-        assert await world.gauge("RemoteStoreAway") == 1
+        assert await world.gauge("RemoteStoreUnavailable") == 1
         assert world.log.highest_copied_offset == -1  # nothing leaves the disk
         assert world.storage.calls == []
         assert world.states() == [(0, FINISHED)]
@@ -88,7 +88,7 @@ async def test_into_a_store_that_has_nothing_of_it_nothing_is_copied(
         world.storage.has_some = True
         await world.pass_time(60)
         assert world.storage.calls == ["copy 3", "copy 6"]
-        assert await world.gauge("RemoteStoreAway") == 0
+        assert await world.gauge("RemoteStoreUnavailable") == 0
         assert said(caplog, AGAIN) == 1
 
 
@@ -103,10 +103,10 @@ async def test_while_it_is_away_all_else_goes_on(
         assert said(caplog, "the remote store is unavailable (503)") == 1
         await world.pass_time()
         assert world.storage.calls == ["copy 3", "copy 6"]
-        assert await world.gauge("RemoteStoreAway") == 1
+        assert await world.gauge("RemoteStoreUnavailable") == 1
         world.storage.failing.clear()
         await world.pass_time(60)
-        assert await world.gauge("RemoteStoreAway") == 0
+        assert await world.gauge("RemoteStoreUnavailable") == 0
         assert said(caplog, AGAIN) == 1
 
 
@@ -128,7 +128,7 @@ async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
         world.storage.failing["look"] = error
         await world.pass_time(0.1)
         assert said(caplog, line) == 1
-        assert await world.gauge("RemoteStoreAway") == 1
+        assert await world.gauge("RemoteStoreUnavailable") == 1
         await world.pass_time(150)
         assert 2 <= said(caplog, line) <= 3
         world.fill(2)
@@ -137,7 +137,7 @@ async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
         world.storage.failing.clear()
         await world.pass_time(60)
         assert said(caplog, AGAIN) == 1
-        assert await world.gauge("RemoteStoreAway") == 0
+        assert await world.gauge("RemoteStoreUnavailable") == 0
         before = list(caplog.messages)
         await world.pass_time(300)
         assert caplog.messages == before
@@ -155,7 +155,7 @@ async def test_whoever_comes_while_it_is_closed_does_not_wait_for_it(clock: Virt
         assert world.storage.calls == ["copy 3", "copy 6"]
         world.storage.failing.clear()
         await world.pass_time(60)
-        assert await world.gauge("RemoteStoreAway") == 0
+        assert await world.gauge("RemoteStoreUnavailable") == 0
 
 
 async def test_what_is_just_being_deleted_is_not_missed(
@@ -181,7 +181,7 @@ async def test_a_store_that_was_never_seen_is_not_missed(clock: VirtualClock) ->
         world.fill(2)
         await world.pass_time()
         assert world.storage.calls == ["copy 0", "copy 3"]
-        assert await world.gauge("RemoteStoreAway") == 0
+        assert await world.gauge("RemoteStoreUnavailable") == 0
 
 
 async def test_a_store_that_was_away_may_turn_out_to_be_another(
@@ -200,7 +200,7 @@ async def test_a_store_that_was_away_may_turn_out_to_be_another(
         del world.storage.failing["look"]
         await world.pass_time(60)
         assert said(caplog, "the remote store has no object of") >= 1
-        assert await world.gauge("RemoteStoreAway") == 1
+        assert await world.gauge("RemoteStoreUnavailable") == 1
         assert world.log.highest_copied_offset == -1
         del world.storage.failing["copy"]
         tried = len(world.storage.calls)
@@ -209,7 +209,7 @@ async def test_a_store_that_was_away_may_turn_out_to_be_another(
         world.storage.has_some = True
         await world.pass_time(60)
         assert world.storage.calls[tried:] == ["copy 3", "copy 6"]
-        assert await world.gauge("RemoteStoreAway") == 0
+        assert await world.gauge("RemoteStoreUnavailable") == 0
 
 
 async def test_what_has_lost_everything_hides_no_other(clock: VirtualClock) -> None:

@@ -28,7 +28,7 @@ async def is_missed(tiered: Stage) -> bool:
     metrics = tiered.node.services.metrics
     await metrics.prepare()
     told = {metric.name: dict(found) for metric, found in filter(None, metrics.look())}
-    return bool(told["RemoteStoreAway"][()])
+    return bool(told["RemoteStoreUnavailable"][()])
 
 
 def told(caplog: pytest.LogCaptureFixture, *texts: str) -> Callable[[], bool]:
