@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-FLOORS = [
+LAYERS = [
     "seams",
     "protocol",
     "client",
@@ -17,13 +17,13 @@ FLOORS = [
 
 DATA = ["bench.results", "bench.peers.kfake_server"]
 
-found = find_packages(include=[pattern for floor in FLOORS for pattern in (floor, f"{floor}.*")])
+found = find_packages(include=[pattern for layer in LAYERS for pattern in (layer, f"{layer}.*")])
 setup(
     packages=[f"odradek.{package}" for package in [*found, *DATA]],
-    package_dir={f"odradek.{floor}": floor for floor in FLOORS},
+    package_dir={f"odradek.{layer}": layer for layer in LAYERS},
     package_data={
-        **{f"odradek.{floor}": ["py.typed"] for floor in FLOORS},
-        "odradek.bench.results": ["*.json"],
+        **{f"odradek.{layer}": ["py.typed"] for layer in LAYERS},
+        "odradek.bench.results": ["instructions.json"],
         "odradek.bench.load": ["*.c", "*.h"],
         "odradek.bench.peers": ["pom.xml", "spark_connector.xml", "delta.xml"],
         "odradek.bench.peers.kfake_server": ["main.go", "go.*"],

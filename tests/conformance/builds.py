@@ -19,7 +19,7 @@ from odradek.bench.peers.kafka_jars import POM, kafka_version
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
 
-FLOORS = ("seams", "protocol", "client", "storage", "replication", "broker")
+LAYERS = ("seams", "protocol", "client", "storage", "replication", "broker", "cli")
 """Those that `odradek serve` runs."""
 
 _HERE = Path(__file__).parent
@@ -63,7 +63,7 @@ def broker_build(broker: str) -> Build:
     """Kafka as the pom names it, or this checkout."""
     if broker == "kafka":
         return Build(kafka_version(), digest_of(POM))
-    sources = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+    sources = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
     named: Iterable[str | Path] = (
         part for path in sources for part in (str(path.relative_to(ROOT)), path)
     )

@@ -48,11 +48,11 @@ def test_nothing_is_pinned_to_an_architecture() -> None:
     assert not re.search(r"amd64|arm64|x86_64|aarch64", "\n".join(instructions()))
 
 
-def test_the_context_holds_every_floor_and_what_setup_reads() -> None:
+def test_build_context_has_every_layer_and_the_files_of_setup() -> None:
     setup = (ROOT / "setup.py").read_text()
-    floors = re.search(r"FLOORS = \[(.*?)\]", setup, re.DOTALL)
-    assert floors is not None
-    wanted = re.findall(r'"(\w+)"', floors[1])
+    layers = re.search(r"LAYERS = \[(.*?)\]", setup, re.DOTALL)
+    assert layers is not None
+    wanted = re.findall(r'"(\w+)"', layers[1])
     wanted += ["pyproject.toml", "setup.py", "constraints.txt", "LICENSE", "README.md"]
     assert {f"!{name}" for name in wanted} <= set(IGNORE)
 
