@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ from odradek.testing.simulation.many import run_many
 from odradek.testing.simulation.plan import OF_TIER, Kind, draw_plan, from_json, to_json
 from odradek.testing.simulation.run import simulate
 from tests.simulation.what_was_met import assert_sound
+
+SEEDS_AT_ONCE = 50
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -40,8 +41,9 @@ def test_a_plan_with_a_store_is_written_down_and_read_again() -> None:
     assert not any(fault.kind in OF_TIER for seed in range(50) for fault in draw_plan(seed).faults)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
-def test_a_hundred_and_fifty_seeds_with_a_store_are_sound(tmp_path: Path) -> None:
-    rows = run_many(range(150), nodes=3, jobs=os.cpu_count() or 1, keep=tmp_path, tiered=True)
+@pytest.mark.parametrize("first", range(0, 150, SEEDS_AT_ONCE), ids="from_seed{}".format)
+def test_a_hundred_and_fifty_seeds_with_a_store_are_sound(first: int, tmp_path: Path) -> None:
+    seeds = range(first, first + SEEDS_AT_ONCE)
+    rows = run_many(seeds, nodes=3, jobs=1, keep=tmp_path, tiered=True)
     assert_sound(list(rows), set(Kind))
