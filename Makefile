@@ -6,6 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 SLOWEST := --durations 30 --durations-min 20
+ROTATION := $(if $(PART),--part $(PART))
 FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of brokers: none is to compile what the one before it has compiled.
@@ -18,6 +19,7 @@ help:
 	@echo "make test       lint, types, import contracts, and every test but the slow ones"
 	@echo "make test-fast  only the tests that need no JDK"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "                PART=1/3 runs the first of three parts of them, as CI does"
 	@echo "                WORKERS=N for any of the three: how many processes (2)"
 	@echo "make conformance  other people's suites, here and on Apache Kafka; writes docs/conformance.md"
 	@echo "make lint       ruff, mypy, import contracts"
@@ -40,8 +42,8 @@ test-fast: .venv/.made
 	$(PYTEST) $(FILE_BY_FILE) -m 'not slow and not interop'
 
 test-slow: .venv/.made
-	$(PYTEST) --dist worksteal $(SLOWEST) -m 'slow and not alone'; first=$$?; \
-	$(BIN)/python -m pytest $(SLOWEST) -m alone && exit $$first
+	$(PYTEST) --dist worksteal $(SLOWEST) $(ROTATION) -m 'slow and not alone'; first=$$?; \
+	$(BIN)/python -m pytest $(SLOWEST) $(ROTATION) -m alone && exit $$first
 
 conformance: .venv/.made
 	$(BIN)/python -m tests.conformance $(CONFORMANCE)

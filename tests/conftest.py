@@ -16,6 +16,7 @@ from tests.anomalies import pytest_exception_interact as pytest_exception_intera
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
 
+pytest_plugins = ["tests.rotation"]
 
 # Properties are judged by what they say, not by how long a busy machine takes to say it.
 settings.register_profile("without a deadline", deadline=None)
