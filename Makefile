@@ -22,7 +22,7 @@ help:
 	@echo "                PART=1/3 runs the first of three parts of them, as CI does"
 	@echo "                WORKERS=N for any of the three: how many processes (2)"
 	@echo "make conformance  other people's suites, here and on Apache Kafka; writes docs/conformance.md"
-	@echo "make lint       ruff, mypy, import contracts"
+	@echo "make lint       ruff, mypy, import contracts, words and docstrings"
 	@echo "make clean      remove what the targets made, but no broker's data"
 
 .venv/.made: pyproject.toml setup.py constraints.txt
@@ -53,6 +53,7 @@ lint: .venv/.made
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.prose
 
 format: .venv/.made
 	$(BIN)/ruff check --fix .
