@@ -1,4 +1,4 @@
-"""Time: deadlines of many in one task, and turns for long work."""
+"""Timers of many waiting operations in one task, and passes of the event loop in long work."""
 
 from __future__ import annotations
 
@@ -13,44 +13,43 @@ from odradek.seams.clock import Clock
 
 K = TypeVar("K", bound=Hashable)
 Entry = tuple[int, int]
-"""The deadline, and a number of its own."""
+"""Deadline in ms and sequence number of an entry."""
 
 STEP_SECONDS = 0.005
-"""How long long work (loading, expiry) runs before others get their turn."""
+"""Time that long work (loading, expiration) runs before it passes the event loop."""
 STALE_ENTRIES_MAX = 100
-"""More than the live ones: then the heap is made anew. So few that nobody waits for it noticeably: at a
-thousand fetches a second, a thousand of them thrown away at once held the loop for a ms, twice a second."""
+"""Number of stale entries, beyond the live ones, at which the heap is rebuilt. It is small, so that a rebuild
+is short: removing a thousand entries at once blocked the loop for a millisecond."""
 
 
 def monotonic_ms(clock: Clock) -> int:
-    """The clock in whole ms; what is due at a ms is due when that ms is reached, rounding or not."""
+    """Monotonic clock in whole ms."""
     return int(clock.monotonic() * 1000 + 1e-6)
 
 
 class Timers(Generic[K]):
-    """A heap of the next deadline of each key; entries that were overtaken are skipped.
+    """Heap with the next deadline of each key; stale entries are skipped.
 
-    Arming is cheap where nothing has to change: a heartbeat moves a deadline back, and the old, sooner
-    one stands. Whoever is told too soon says again when it wants to be told. Disarming leaves the entry
-    in the heap, to be thrown away when it comes first, or when most of the heap is such entries: a
-    cancel scope instead, to enter and to leave, takes half as long as to answer a fetch. The key is let
-    go of at once: a waiting fetch has a dozen objects, and the garbage collector runs for their number.
+    Arming is cheap if nothing must change: an earlier deadline stays armed, and the owner arms again if it is
+    called too early. Disarming leaves the entry in the heap until it is the first or most entries are stale; a
+    cancel scope for each waiting fetch would cost half as much as the fetch. The key is released at once: a
+    waiting fetch has a dozen objects, and the garbage collector runs by their number.
     """
 
     def __init__(self, clock: Clock, on_due: Callable[[K], None]) -> None:
-        """`on_due` is called on the loop, once for each `arm` that was not overtaken."""
+        """`on_due` is called on the event loop, once for each `arm` that was not replaced."""
         self._clock = clock
         self._on_due = on_due
         self._heap: list[Entry] = []
         self._numbers = count()
         self._armed: dict[K, Entry] = {}
         self._keys: dict[int, K] = {}
-        """By the numbers of the entries that count."""
+        """Keys by the sequence numbers of live entries."""
         self._sooner = trio.Event()
         self._sleeping_until_ms = float("inf")
 
     def __len__(self) -> int:
-        """How many are to be told."""
+        """Number of armed keys."""
         return len(self._armed)
 
     @property
@@ -58,7 +57,7 @@ class Timers(Generic[K]):
         return len(self._heap)
 
     def arm(self, key: K, wake_ms: int | None) -> None:
-        """Tell `key` at `wake_ms` of the monotonic clock, unless it is told sooner anyway."""
+        """Call `on_due` for `key` at `wake_ms` of the monotonic clock, unless an earlier deadline is armed."""
         if wake_ms is None:
             return
         armed = self._armed.get(key)
@@ -78,7 +77,7 @@ class Timers(Generic[K]):
             heapify(self._heap)
 
     def disarm(self, key: K) -> None:
-        """Do not tell `key`, if it was to be told."""
+        """Remove the deadline of `key`, if any."""
         armed = self._armed.pop(key, None)
         if armed is not None:
             del self._keys[armed[1]]
@@ -86,7 +85,7 @@ class Timers(Generic[K]):
     async def run(self) -> None:
         while True:
             self._sooner = trio.Event()
-            self.tell_due()
+            self.run_due()
             if not self._heap:
                 self._sleeping_until_ms = float("inf")
                 await self._sooner.wait()
@@ -96,9 +95,9 @@ class Timers(Generic[K]):
             with trio.move_on_after(max(delay, 0)):
                 await self._sooner.wait()
 
-    def tell_due(self) -> None:
-        """Tell whoever is due by now. Whoever's turn comes first, the timers' task or a request that
-        came after the deadline, is chance; such a request can see to it that this was done."""
+    def run_due(self) -> None:
+        """Call `on_due` for all keys that are due. A request may run before the timers' task after the
+        deadline; it calls this to see the same state."""
         now_ms = monotonic_ms(self._clock)
         while self._heap:
             wake_ms, number = self._heap[0]
@@ -114,7 +113,7 @@ class Timers(Generic[K]):
 
 
 class Turn:
-    """Lets others run when one has run for long enough."""
+    """Passes the event loop when work has run for STEP_SECONDS."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

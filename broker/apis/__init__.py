@@ -1,1 +1,1 @@
-"""One module a subject; each handler translates, delegates and answers."""
+"""Request handlers, one module per subject: they translate the request, delegate and build the response."""

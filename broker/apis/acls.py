@@ -1,7 +1,7 @@
 """DescribeAcls, CreateAcls and DeleteAcls (KIP-140, KIP-290).
 
-Without an authorizer there are no ACLs to speak of: SECURITY_DISABLED. Whoever sends what stands for
-"unknown" (0) does not know what it says, and loses the connection, as in Kafka.
+Without an authorizer they fail with SECURITY_DISABLED. A request with an enum value UNKNOWN (0) closes the
+connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SecurityDisabled(KafkaError):
 def _check_enabled(ctx: RequestContext) -> None:
     check_cluster(ctx)
     if ctx.authorizer is None:
-        raise SecurityDisabled("authorizer.class.name is not set: there are no ACLs")
+        raise SecurityDisabled("No Authorizer is configured on the broker")
 
 
 # DescribeAcls
@@ -82,7 +82,8 @@ def _filter(wanted: Any) -> AclFilter:
 
 
 def _known(value: int, kind: type[IntEnum]) -> int:
-    """The value, UNKNOWN (0) for one of a Kafka to come. Raises InvalidFrame for UNKNOWN itself."""
+    """Convert an enum value; a value that this version does not know becomes UNKNOWN (0). Raises InvalidFrame
+    for UNKNOWN itself."""
     if value == 0:
         raise InvalidFrame(f"a request about ACLs with an unknown {kind.__name__}")
     return value if value in kind.__members__.values() else 0
@@ -135,7 +136,8 @@ def _acl(wanted: Any) -> Acl:
 
 
 def _result(error: KafkaError | None, nothing: str | None = None) -> Values:
-    """`nothing` is how Kafka says that there is no error message."""
+    """Error fields of a result; `nothing` is the error message of a success, null or empty depending on the
+    API."""
     if error is None:
         return {"error_code": ErrorCode.none, "error_message": nothing}
     return {"error_code": error.code, "error_message": error.message or None}

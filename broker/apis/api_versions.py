@@ -1,4 +1,4 @@
-"""ApiVersions: which APIs and versions are served, and the cluster's features (KIP-35, KIP-584)."""
+"""ApiVersions: the supported APIs and versions, and the feature levels of the cluster (KIP-35, KIP-584)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.replication.controller import image as images
 if TYPE_CHECKING:
     from odradek.broker.requests.context import RequestContext
 
-# Names and versions of client software, told since version 3 (KIP-511).
+# Client software names and versions, sent since version 3 (KIP-511).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3
 _LEVEL_ZERO_SINCE = 4
@@ -39,7 +39,7 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 @cache
 def _supported(*, level_zero: bool) -> messages.Repeated:
-    """Clients of before version 4 break on a lowest level of 0 (KAFKA-17492)."""
+    """Supported features; clients before version 4 reject a minimum level of 0 (KAFKA-17492)."""
     return messages.Repeated(
         {"name": name, "min_version": low, "max_version": high}
         for name, (low, high) in images.SUPPORTED_FEATURES.items()
@@ -58,7 +58,7 @@ def _finalized(levels: tuple[tuple[str, int], ...]) -> messages.Repeated:
 
 @cache
 def _served(*, of_controller: bool) -> messages.Repeated:
-    """The rows of all that is served: the same on each connection."""
+    """Served APIs with their versions, the same for all connections of a kind of listener."""
     from odradek.broker.requests.dispatch import SERVED, SERVED_BY_CONTROLLERS
 
     served = SERVED_BY_CONTROLLERS if of_controller else SERVED
@@ -74,8 +74,8 @@ def _row(api: apis.Api) -> dict[str, int]:
 
 
 def unsupported_version_response() -> bytes:
-    """The answer to ApiVersions at a version that is not served: in version 0, and with the range
-    of ApiVersions itself, from which the client can tell what to ask again with (KIP-511)."""
+    """Response to ApiVersions of an unsupported version, in version 0: it has the supported versions of
+    ApiVersions, so the client can retry with one of them (KIP-511)."""
     return messages.write_response(
         apis.API_VERSIONS.key,
         0,

@@ -1,8 +1,8 @@
-"""What the client of a request may do: asked of the authorizer, told as bits (KIP-430).
+"""Authorization of requests, and the authorized operations as bit fields (KIP-430).
 
-Which operation an API needs is in `broker/security/rules.py`. Without an authorizer everybody may do
-everything, at the price of one comparison. `may_*` answer, `check_*` raise the KafkaError that the
-client is told; each is about the request's own API unless another operation is named.
+`broker/security/rules.py` has the operation that each API needs. Without an authorizer every operation is
+allowed, at the cost of one comparison. `may_*` return a bool; `check_*` raise the KafkaError for the response.
+Both use the operation of the request's API unless another one is passed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.broker.requests.context import RequestContext
 
 NOT_ASKED = -(1 << 31)
-"""As a bit field: the client did not ask for it."""
+"""Value of an authorized operations field that the client did not request."""
 
 TOPIC_OPERATIONS: Final = (
     AclOperation.READ,
@@ -50,7 +50,7 @@ GROUP_OPERATIONS: Final = (
 
 
 class Denied(KafkaError):
-    """The client may not do that, and is told no more than that."""
+    """Authorization failed; the message has no details."""
 
     what: str
 
@@ -79,7 +79,7 @@ class TransactionalIdDenied(Denied):
 
 
 def text_of(error: KafkaError) -> str | None:
-    """An error's text for answers in which Kafka says nothing more of what is denied than that it is."""
+    """Error message for responses in which Kafka sends the generic text of the authorization error."""
     return None if isinstance(error, Denied) else error.message or None
 
 
@@ -125,16 +125,14 @@ def may_cluster(ctx: RequestContext, operation: AclOperation | None = None) -> b
 
 
 def check_topic(ctx: RequestContext, name: str, operation: AclOperation | None = None) -> None:
-    """Raises TopicDenied."""
+    """Check the operation on a topic. Raises TopicDenied."""
     if not may_topic(ctx, name, operation):
         raise TopicDenied
 
 
 def check_topic_called(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> None:
-    """For a topic that is called by its id, if it has one; an unknown id is nobody's to allow.
-
-    Raises TopicDenied.
-    """
+    """Check the operation on a topic given by id, or by name if it has no id. An unknown id is always denied.
+    Raises TopicDenied."""
     if topic_id is not None:
         found = ctx.services.metadata.image.topics_by_id.get(topic_id)
         if found is None:
@@ -144,7 +142,7 @@ def check_topic_called(ctx: RequestContext, name: str | None, topic_id: UUID | N
 
 
 def check_group(ctx: RequestContext, name: str, operation: AclOperation | None = None) -> None:
-    """Raises GroupDenied."""
+    """Check the operation on a group. Raises GroupDenied."""
     if not may_group(ctx, name, operation):
         raise GroupDenied
 
@@ -152,22 +150,22 @@ def check_group(ctx: RequestContext, name: str, operation: AclOperation | None =
 def check_transactional_id(
     ctx: RequestContext, name: str, operation: AclOperation | None = None
 ) -> None:
-    """Raises TransactionalIdDenied."""
+    """Check the operation on a transactional id. Raises TransactionalIdDenied."""
     if not may_transactional_id(ctx, name, operation):
         raise TransactionalIdDenied
 
 
 def check_cluster(ctx: RequestContext, operation: AclOperation | None = None) -> None:
-    """Raises ClusterDenied."""
+    """Check the operation on the cluster. Raises ClusterDenied."""
     if not may_cluster(ctx, operation):
         raise ClusterDenied
 
 
 def check_producer(ctx: RequestContext, transactional_id: str | None) -> None:
-    """Whether the client may have a producer id (InitProducerId).
+    """Check that the client may obtain a producer id (InitProducerId).
 
-    Without a transactional id it must be allowed to write to some topic, or to write idempotently,
-    which is the cluster's to allow. Raises TransactionalIdDenied or ClusterDenied.
+    Without a transactional id it needs WRITE on any topic or IDEMPOTENT_WRITE on the cluster. Raises
+    TransactionalIdDenied or ClusterDenied.
     """
     if transactional_id is not None:
         check_transactional_id(ctx, transactional_id)
@@ -181,11 +179,8 @@ def check_producer(ctx: RequestContext, transactional_id: str | None) -> None:
         raise ClusterDenied
 
 
-# As bits
-
-
 def topic_operations(ctx: RequestContext, name: str) -> int:
-    """What may be done with a topic, a bit for each operation."""
+    """Authorized operations on a topic, one bit per operation."""
     return _bits(ctx, TOPIC_OPERATIONS, AclResource.TOPIC, name)
 
 
@@ -194,7 +189,7 @@ def group_operations(ctx: RequestContext, name: str) -> int:
 
 
 def cluster_operations(ctx: RequestContext) -> int:
-    """Nothing is told to whoever may not describe the cluster."""
+    """Authorized operations on the cluster; 0 if the client may not describe it."""
     if not may_cluster(ctx, AclOperation.DESCRIBE):
         return 0
     return _bits(ctx, CLUSTER_OPERATIONS, AclResource.CLUSTER, CLUSTER_NAME)

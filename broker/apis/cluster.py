@@ -20,7 +20,7 @@ _NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}
 
 
 async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Of brokers where brokers listen, of controllers where controllers do (KIP-919)."""
+    """DescribeCluster: a broker listener returns brokers, a controller listener returns controllers (KIP-919)."""
     try:
         _check_asked(field(request, "endpoint_type", _BROKERS), ctx)
         respond = _controllers(ctx) if ctx.endpoint.of_controller else _brokers(request, ctx)
@@ -79,7 +79,8 @@ def _controllers(ctx: RequestContext) -> dict[str, Any]:
     metadata = ctx.services.metadata
     if metadata_version(metadata.image.features) < CONTROLLER_REGISTRATION:
         raise KafkaError(
-            ErrorCode.unsupported_version, "Controllers are not registered at this metadata.version"
+            ErrorCode.unsupported_version,
+            "The current metadata.version has no controller registrations",
         )
     check_cluster(ctx, AclOperation.ALTER)
     return {

@@ -1,9 +1,8 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-What a resource's configs are and what they may be is `broker.config`'s business; what is changed
-goes through the controller's operations into the metadata log, and comes back from there. A broker's
-own configs and log levels are looked at by the broker itself first, as Kafka does (KIP-226, KIP-412);
-what is left goes to the active controller (KIP-590).
+`broker.config` defines and validates the configs. Changes are written to the metadata log by the controller. As
+in Kafka, a broker first validates changes of its own configs and log levels itself (KIP-226, KIP-412), and then
+forwards the rest to the active controller (KIP-590).
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _described(resource: Any, with_synonyms: bool, with_docs: bool, ctx: Request
 
 
 def _check_allowed(resource: Any, ctx: RequestContext) -> None:
-    """Raises KafkaError unless the client may do that to the resource's configs."""
+    """Check that the client may access the configs of the resource. Raises KafkaError."""
     match resource.resource_type:
         case ResourceType.TOPIC:
             check_topic(ctx, resource.resource_name)
@@ -186,11 +185,11 @@ def _entry(entry: ConfigEntry, with_synonyms: bool, with_docs: bool) -> Values:
 # AlterConfigs and IncrementalAlterConfigs
 
 Check = Callable[[Any, RequestContext], bool]
-"""Looks at one resource; True if nothing is left to do for it. Raises KafkaError."""
+"""Handles one resource on this broker; returns True if nothing is left for the controller. Raises KafkaError."""
 
 
 async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Replace all of a resource's configs by those given (KIP-133)."""
+    """AlterConfigs: replace all configs of the resources (KIP-133)."""
     responses, wanted = _preprocess(request, ctx, _check_replacement)
 
     def operation(image: MetadataImage) -> ControllerResult[list[AlteredResource]]:
@@ -209,7 +208,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Set, delete, append to and subtract from single configs (KIP-339)."""
+    """IncrementalAlterConfigs: set, delete, append to or subtract from single configs (KIP-339)."""
     validate_only = request.validate_only
     responses, wanted = _preprocess(
         request, ctx, lambda resource, ctx: _check_alteration(resource, ctx, validate_only)
@@ -229,7 +228,7 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
 
 
 def _is_past_brokers(ctx: RequestContext) -> bool:
-    """Whether no broker has looked at what is asked of its own configs."""
+    """Whether the request came to a controller listener, so no broker has validated broker configs."""
     return ctx.endpoint.of_controller and not ctx.is_forwarded
 
 
@@ -269,14 +268,17 @@ def _alterations(resource: Any) -> list[Alteration]:
 def _preprocess(
     request: Any, ctx: RequestContext, check: Check
 ) -> tuple[dict[Resource, AlteredResource], list[Any]]:
-    """What this broker answers by itself, and the resources that are left for the controller."""
+    """Results of the resources that this broker handles itself, and the resources that are left for the
+    controller."""
     counts = Counter(_key(resource) for resource in request.resources)
     responses: dict[Resource, AlteredResource] = {}
     left: list[Any] = []
     for resource in request.resources:
         try:
             if counts[_key(resource)] > 1:
-                raise KafkaError(ErrorCode.invalid_request, "A resource is named twice")
+                raise KafkaError(
+                    ErrorCode.invalid_request, "Each resource must appear at most once"
+                )
             _check_names(resource)
             done = check(resource, ctx)
             if not done:
@@ -296,7 +298,7 @@ def _preprocess(
 def _check_names(resource: Any) -> None:
     names = [each.name for each in resource.configs]
     if len(set(names)) != len(names):
-        raise KafkaError(ErrorCode.invalid_request, "A config is named twice")
+        raise KafkaError(ErrorCode.invalid_request, "Each config must appear at most once")
     nulls = [
         each.name
         for each in resource.configs
@@ -318,7 +320,7 @@ def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
         case ResourceType.TOPIC:
             _check_topic(resource.resource_name)
         case ResourceType.BROKER | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
-            pass  # a broker's were looked at by the broker
+            pass  # the broker has validated its own
         case _:
             raise _not_alterable(resource)
     return False
@@ -341,7 +343,7 @@ def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -
         case ResourceType.TOPIC:
             _check_topic(resource.resource_name)
         case ResourceType.BROKER | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
-            pass  # a broker's were looked at by the broker
+            pass  # the broker has validated its own
         case _:
             raise _not_alterable(resource)
     return False
@@ -349,7 +351,7 @@ def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -
 
 def _check_topic(name: str) -> None:
     if not name:
-        raise KafkaError(ErrorCode.invalid_request, "There are no configs of all topics")
+        raise KafkaError(ErrorCode.invalid_request, "The topic name must not be empty")
     check_topic_name(name)
 
 
@@ -362,7 +364,7 @@ def _not_alterable(resource: Any) -> KafkaError:
 def altered_broker_configs(
     existing: Mapping[str, str], alterations: Sequence[Alteration]
 ) -> dict[str, str]:
-    """The dynamic configs a broker would have. Raises KafkaError."""
+    """Dynamic configs of a broker after the alterations. Raises KafkaError."""
     configs = dict(existing)
     for each in alterations:
         match each.operation:
@@ -396,7 +398,7 @@ def _alter_loggers(resource: Any, ctx: RequestContext, validate_only: bool) -> N
     for each in resource.configs:
         if each.config_operation not in (AlterOperation.SET, AlterOperation.DELETE):
             raise KafkaError(
-                ErrorCode.invalid_request, "Log levels can be set and deleted, nothing else"
+                ErrorCode.invalid_request, "Log levels support the operations SET and DELETE only"
             )
         deleted = each.config_operation == AlterOperation.DELETE
         levels[each.name] = None if deleted else each.value
@@ -428,7 +430,7 @@ def _responses(
 
 
 async def list_config_resources(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Which resources have configs, or could have: topics and brokers always (KIP-1142)."""
+    """ListConfigResources: resources with configs; topics and brokers are listed even without any (KIP-1142)."""
     if not may_cluster(ctx):
         return {"error_code": ClusterDenied.code, "config_resources": []}
     possible = _LISTED_IN_0 if ctx.api_version == 0 else _LISTED

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: the new group protocol's requests (KIP-848)."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: the consumer group protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from odradek.protocol.uuids import ZERO_UUID, uuid_to_text
 from odradek.replication.controller.features import GROUP_VERSION
 
 MEMBER_MAKES_ID_SINCE = 1
-"""ConsumerGroupHeartbeat: the member comes with an id of its own, always (KIP-1082)."""
+"""ConsumerGroupHeartbeat: since this version the client generates the member id (KIP-1082)."""
 MILLISECOND = timedelta(milliseconds=1)
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
@@ -65,21 +65,21 @@ async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping
 
 
 def _check_served(ctx: RequestContext) -> None:
-    """Raises UNSUPPORTED_VERSION where the cluster, or this broker, has only the classic protocol."""
+    """Raise UNSUPPORTED_VERSION if the cluster or this broker supports the classic protocol only."""
     enabled = ctx.services.metadata.image.features.get(GROUP_VERSION, 0) >= 1
     if not enabled or "consumer" not in ctx.services.groups.protocols:
         raise KafkaError(ErrorCode.unsupported_version)
 
 
 def _check_allowed(request: Any, ctx: RequestContext) -> None:
-    """Raises GroupDenied or TopicDenied."""
+    """Check the operations on the group and its topics. Raises GroupDenied or TopicDenied."""
     check_group(ctx, request.group_id)
     if not all(may_topic(ctx, name) for name in request.subscribed_topic_names or ()):
         raise TopicDenied
 
 
 def _check(request: Any, ctx: RequestContext) -> None:
-    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
+    """Check the fields of the request. Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
     if ctx.api_version >= MEMBER_MAKES_ID_SINCE or epoch > 0 or epoch == LEAVE_EPOCH:
         _check_text(request.member_id, "MemberId")
@@ -172,7 +172,7 @@ async def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) 
 
 
 def _check_may_see(group: DescribedConsumerGroup, ctx: RequestContext) -> None:
-    """Raises TOPIC_AUTHORIZATION_FAILED where the client may not know of all the group's topics."""
+    """Raise TOPIC_AUTHORIZATION_FAILED unless the client may describe all topics of the group."""
     if ctx.authorizer is None:
         return
     parts = [part for each in group.members for part in (each.assigned, each.target)]

@@ -1,7 +1,7 @@
-"""What brokers and controllers ask the active controller (KIP-631, KIP-497, KIP-730, KIP-858, KIP-919).
+"""Requests of brokers and controllers to the active controller (KIP-631, KIP-497, KIP-730, KIP-858, KIP-919).
 
-Every one of them is refused as a whole where the node is not the active controller, where the asker is
-not allowed to act for the cluster, and where it is registered with another epoch than it says.
+Each request fails as a whole if this node is not the active controller, the sender lacks CLUSTER_ACTION, or its
+broker epoch is stale.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from odradek.replication.controller.producer_ids import allocate_producer_ids
 
 Values = dict[str, Any]
 
-NOBODY = -1
+NO_NODE = -1
 NO_UUID = UUID(int=0)
 
 
@@ -58,7 +58,7 @@ async def register_broker(request: Any, ctx: RequestContext) -> Mapping[str, Any
             )
         epoch = await ctx.services.controller_duties.register(_registration(request))
     except KafkaError as error:
-        return {"error_code": error.code, "broker_epoch": NOBODY}
+        return {"error_code": error.code, "broker_epoch": NO_NODE}
     return {"error_code": ErrorCode.none, "broker_epoch": epoch}
 
 
@@ -70,7 +70,7 @@ def _registration(request: Any) -> BrokerRegistration:
         directories=_uuids(field(request, "log_dirs", ())),
         features=_features(request),
         rack=request.rack,
-        previous_epoch=field(request, "previous_broker_epoch", NOBODY),
+        previous_epoch=field(request, "previous_broker_epoch", NO_NODE),
     )
 
 
@@ -105,7 +105,7 @@ async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def allocate(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """A block of producer ids for that broker."""
+    """AllocateProducerIds: allocate a block of producer ids for the broker."""
     try:
         check_cluster(ctx)
         block = await ctx.services.metadata.perform(
@@ -148,7 +148,7 @@ async def register_this_controller(request: Any, ctx: RequestContext) -> Mapping
     return {"error_code": ErrorCode.none, "error_message": None}
 
 
-# In-sync sets
+# In-sync replicas
 
 
 async def alter_partition(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -185,7 +185,7 @@ async def alter_partition(request: Any, ctx: RequestContext) -> Mapping[str, Any
 
 
 def _proposed(topic_id: UUID, partition: Any) -> ProposedIsr:
-    """Version 2 tells no broker epochs (KIP-903)."""
+    """Proposed ISR with broker epochs; version 2 has none (KIP-903)."""
     members = field(partition, "new_isr_with_epochs")
     if members is None:
         isr = [(broker_id, ANY_EPOCH) for broker_id in partition.new_isr]
@@ -218,7 +218,7 @@ def _altered(respond: AlteredPartition) -> Values:
 
 
 async def assign(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """In which of its directories a broker keeps its replicas."""
+    """AssignReplicasToDirs: record the log directory of each replica."""
     assignments = {
         (_uuid(topic.topic_id), each.partition_index): _uuid(directory.id_)
         for directory in request.directories
@@ -265,11 +265,11 @@ async def assign(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     }
 
 
-# What several of them carry
+# Fields that several requests share
 
 
 def _uuid(value: UUID | None) -> UUID:
-    """kio reads the zero UUID as None."""
+    """The UUID; kio decodes the zero UUID as None."""
     return value or NO_UUID
 
 

@@ -1,7 +1,6 @@
-"""Delegation tokens (KIP-48), as a broker answers that was not given `delegation.token.secret.key`.
+"""Delegation tokens (KIP-48), as on a Kafka broker without `delegation.token.secret.key`.
 
-On a listener that does not authenticate nobody may ask for one in the first place; on another the
-answer will be that there are none.
+An unauthenticated listener refuses every request; an authenticated one would respond that tokens are disabled.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ async def create_token(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     code = _refusal(ctx)
     if not owner:
         owner_kind, owner = kind, name
-    elif owner_kind is None:  # an owner of no type is nobody, about which Kafka stumbles
+    elif owner_kind is None:  # Kafka fails on an owner without a principal type
         code, owner_kind, owner = ErrorCode.unknown_server_error, kind, name
     return {
         "error_code": code,
@@ -47,7 +46,7 @@ async def create_token(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def change_token(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Renew or expire."""
+    """RenewDelegationToken and ExpireDelegationToken, which fail the same way."""
     return {"error_code": _refusal(ctx), "expiry_timestamp": NO_TIME}
 
 

@@ -1,7 +1,7 @@
-"""Envelope: what a broker was asked by a client, and only the active controller can do (KIP-590).
+"""Envelope: requests that brokers forward to the active controller for their clients (KIP-590).
 
-Errors of the envelope are the broker's to read; the request inside is answered as if the client had
-come here by itself, under its own name.
+Errors of the envelope are returned to the broker. The request inside is authorized and handled as if the client
+had sent it to this node.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def envelope(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> bytes:
-    """The client's answer with its header. Raises KafkaError for what is wrong with the envelope."""
+    """Response to the embedded request with its header. Raises KafkaError if the envelope is invalid."""
     principal = _principal(request)
     client = _client(request)
     header = _header(frame)
@@ -57,16 +57,16 @@ async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> byte
         ctx.endpoint,
         client,
         ctx.flush,
-        ctx.services.authorizer,  # also where the envelope is this node's own, which asks nobody
+        ctx.services.authorizer,  # also for an envelope of this node, which has no authorizer check
         principal,
         is_forwarded=True,
     )
     try:
         message = route.read(api.key, version, frame, header.body)
         values = await route.handler(message, inner)
-    except InvalidFrame as garbage:  # the client's: it costs its connection, not the broker's
+    except InvalidFrame as garbage:  # an invalid client request closes the connection of the client, not of the broker
         raise KafkaError(ErrorCode.unsupported_version, str(garbage)) from garbage
-    if not ctx.services.metadata.is_active and _says_not_controller(values):
+    if not ctx.services.metadata.is_active and _has_not_controller_error(values):
         raise NotController("another node became the active controller")
     body = cast(Buffer, route.write(api.key, version, values))
     return response_header(api, version, header.correlation_id) + bytes(body)
@@ -95,13 +95,13 @@ def _header(frame: memoryview) -> RequestHeader:
         raise KafkaError(ErrorCode.unsupported_version, str(garbage)) from garbage
 
 
-def _says_not_controller(values: Any) -> bool:
-    """Whether any part of an answer failed because another node is the active controller."""
+def _has_not_controller_error(values: Any) -> bool:
+    """Whether any part of the response has the error NOT_CONTROLLER."""
     if isinstance(values, Mapping):
         return values.get("error_code") == ErrorCode.not_controller or any(
-            _says_not_controller(each) for each in values.values()
+            _has_not_controller_error(each) for each in values.values()
         )
-    return isinstance(values, list) and any(_says_not_controller(each) for each in values)
+    return isinstance(values, list) and any(_has_not_controller_error(each) for each in values)
 
 
 HANDLERS = {apis.ENVELOPE: envelope}

@@ -1,9 +1,8 @@
-"""Fetch (KIP-74 sizes, KIP-227 sessions, KIP-320 epochs, KIP-392 nearest replicas, KIP-516 topic ids).
+"""Fetch (KIP-74 sizes, KIP-227 sessions, KIP-320 epochs, KIP-392 fetch from followers, KIP-516 topic ids).
 
-Records go from the segment's file to the socket: an answer holds slices of files, pinned until they
-were sent, or their bytes where they are few. A fetch that finds less than `min_bytes` waits for
-appends, not for a timer, and then reads only what has changed since (fetch_reading.py); where that
-is little, it is answered in the step of the append (fetch_wait.py).
+A response holds slices of segment files, pinned until they are sent, or copies of small slices. A fetch with
+less than `min_bytes` waits in purgatory for appends and then reads only the changed partitions
+(log_reading.py). A small result is sent in the same step as the append (purgatory.py).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 @value_class
 class Response:
-    """What the writer of the response needs."""
+    """Values of a Fetch response, for the encoder."""
 
     error_code: ErrorCode
     session_id: int
@@ -75,7 +74,7 @@ _NOT_CHOSEN = -1
 
 
 async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
-    """Read every partition of the plan; wait while there is too little and time is left."""
+    """Fetch: read all partitions of the session, and wait up to `max_wait_ms` for `min_bytes`."""
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
     try:
         plan = ctx.services.fetch_sessions.plan(
@@ -114,8 +113,8 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Response | None:
 
 
 def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
-    """No longer than a connection may be idle, which is when Kafka closes it: a client may have gone long
-    before the weeks are over that it can say."""
+    """Wait time of the fetch in ms, at most `connections.max.idle.ms`: Kafka closes the connection after that
+    time, and the client may be gone."""
     idle_max_ms = ctx.services.config.get_int("connections.max.idle.ms")
     return request.max_wait_ms if idle_max_ms < 0 else min(request.max_wait_ms, idle_max_ms)
 
@@ -123,7 +122,7 @@ def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
 def _leave_quiet(
     plan: FetchContext, request: FetchRequest, ctx: RequestContext
 ) -> UnchangedPartitions | None:
-    """Take from the plan of a follower's session where nothing happens; None without a session."""
+    """Remove unchanged partitions from the plan of a follower's fetch session; None without a session."""
     session = plan.session
     if session is None:
         return None
@@ -159,7 +158,7 @@ def _respond(plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestCon
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
         lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
         if lost:
-            endpoints = _tell_leaders(lost, ctx)
+            endpoints = _set_current_leaders(lost, ctx)
     return Response(ErrorCode.none, plan.session_id, chosen, endpoints)
 
 
@@ -178,10 +177,10 @@ def _count(found: Sequence[LogReadResult]) -> None:
             traffic.failed_fetches += 1
 
 
-def _tell_leaders(
+def _set_current_leaders(
     lost: Iterable[tuple[CachedPartition, FetchedPartition]], ctx: RequestContext
 ) -> list[NodeEndpoint]:
-    """Put into the answers who leads there, and where those brokers are."""
+    """Set the current leaders in the results, and return the endpoints of these brokers."""
     leaders = []
     for wanted, respond in lost:
         respond.current_leader = current_leader(ctx, wanted.topic, wanted.topic_id, wanted.index)
@@ -190,7 +189,7 @@ def _tell_leaders(
 
 
 class _Waiting:
-    """A fetch that has found too little. What it has found while it waits is not pinned."""
+    """A fetch that waits for more bytes. Results that it holds while it waits are not pinned."""
 
     __slots__ = (
         "_ctx",
@@ -214,20 +213,20 @@ class _Waiting:
     ) -> None:
         self.found = found
         self.is_responded = False
-        """Whether the answer was sent while it waited."""
+        """Whether the response was sent during the wait."""
         self._plan = plan
         self._min_bytes = min_bytes
         self._ctx = ctx
         self._limits = limits
         self._quiet = quiet
         self._refused = {each.wanted.key for each in found if _is_refused(each)}
-        """What the others are waited for without."""
+        """Partitions that were refused before the wait; their errors do not complete the fetch."""
 
     async def wait(self, wait_ms: int) -> None:
-        """Read again when there is enough, or after `wait_ms`; no wait where a read failed, or where
-        none would bring more. A batch that is there and does not fit counts, too: its turn comes with the
-        next fetch. What was refused before it was read ends no wait, as in Kafka: it is
-        answered with the others."""
+        """Wait until there are enough bytes or `wait_ms` have passed, reading again after each change. Return
+        at once after an error, and if no append can add bytes. A batch that exceeds the size limit counts,
+        because the next fetch returns it. Partitions that were refused before the read do not end the wait, as
+        in Kafka."""
         ctx, limits = self._ctx, self._limits
         clock = ctx.services.seams.clock
         until_ms = ceil(clock.monotonic() * 1000) + wait_ms
@@ -240,7 +239,7 @@ class _Waiting:
             if limits.has_remote or (not read and not self._quiet):
                 return
             unpin(found)
-            # First of all: whoever wakes a fetch may answer it, and nothing is being sent then.
+            # Flush first: an append may send the response of this fetch while it waits.
             await ctx.flush()
             wait = self._begin(missing)
             try:
@@ -259,7 +258,7 @@ class _Waiting:
         return [each for each in found if not (_is_refused(each) and each.wanted.key in refused)]
 
     def _watch(self, wait: DelayedFetch | DelayedReadCommittedFetch) -> bool:
-        """True if something has happened already."""
+        """Register the wait; True if a partition has changed already."""
         found, quiet = self.found, self._quiet
         if quiet is not None:
             assert isinstance(wait, DelayedFetch)
@@ -279,7 +278,7 @@ class _Waiting:
             self._quiet.waiting = None
 
     def _take_changed(self) -> None:
-        """What was quiet and is not any more is to be read, too."""
+        """Add partitions that have changed to the partitions to read."""
         if self._quiet is None:
             return
         known = {each.wanted.key for each in self.found}
@@ -301,7 +300,7 @@ class _Waiting:
         return DelayedFetch(missing_bytes, due, timers, connection, self._respond_nowait)
 
     def _respond_nowait(self) -> bool:
-        """Answer from memory, in the step of whoever woke it; False if that can't be done."""
+        """Send a response from memory in the step of the append; False if the records are not in memory."""
         self._take_changed()
         found = reread_from_memory(self.found, self._limits, self._min_bytes)
         if found is None:
@@ -347,13 +346,12 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> FetchParams:
 
 
 def _is_refused(read: LogReadResult) -> bool:
-    """Whether the client may not read it, or the cluster has no such partition."""
+    """Whether the client is not authorized, or the partition does not exist."""
     return read.partition is None and read.response.error_code in _REFUSALS
 
 
 def _failed(found: Iterable[LogReadResult]) -> bool:
-    """An error, a history that parts from the leader's, and another replica to read from are answered
-    at once."""
+    """Whether a result completes the fetch at once: an error, a diverging epoch, or a preferred read replica."""
     return any(
         each.response.error_code != ErrorCode.none
         or each.response.diverging_epoch is not None
@@ -363,8 +361,8 @@ def _failed(found: Iterable[LogReadResult]) -> bool:
 
 
 def _is_cut_short(found: Iterable[LogReadResult]) -> bool:
-    """Whether a slice ends with its segment while the log goes on in another: there is more, but not
-    for this answer (a slice lies in one segment), and nothing that is appended changes that."""
+    """Whether a slice ends at the end of its segment and the log continues. A response has one slice per
+    partition, so appends do not make it longer."""
     return any(
         part.file.path.name != file_name(each.partition.log.tip.segment.base_offset, LOG)
         for each in found
@@ -375,7 +373,7 @@ def _is_cut_short(found: Iterable[LogReadResult]) -> bool:
 
 
 def _stable(found: Iterable[LogReadResult]) -> dict[Partition, int]:
-    """The last stable offsets that were seen."""
+    """Last stable offsets of the partitions that were read."""
     return {
         each.partition: each.response.last_stable_offset
         for each in found
@@ -388,7 +386,7 @@ def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
 
 
 def write(key: int, version: int, respond: Response) -> list[Buffer | FileSlice]:
-    """The response, its records still slices of files."""
+    """Encode the response; records remain slices of files."""
     topics: dict[object, tuple[CachedPartition, list[FetchedPartition]]] = {}
     for wanted, partition in respond.chosen:
         topics.setdefault(wanted.topic_id or wanted.topic, (wanted, []))[1].append(partition)

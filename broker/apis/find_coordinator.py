@@ -1,7 +1,7 @@
-"""FindCoordinator: the broker that leads the partition a group or a transactional id belongs to.
+"""FindCoordinator: the leader of the internal partition to which a group or transactional id belongs.
 
-The first to ask for one brings its internal topic into being. Kafka sends that client away until the
-topic is there; here the answer waits for it, so that a first client does not lose a round of retries.
+The first request creates the internal topic. Kafka responds COORDINATOR_NOT_AVAILABLE until the topic exists;
+here the response waits for it, which saves the client a retry.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TOPICS: Mapping[int, Callable[[IntegerConfigs], InternalTopic]] = {
     GROUP: offsets_topic,
     TRANSACTION: transactions_topic,
 }
-"""Which topic has the state, by the type of the key. Share groups (2) have no coordinator here."""
+"""Internal topic by key type. Share groups (2) are not supported."""
 BATCHED_SINCE = 4
-NOBODY = {"node_id": -1, "host": "", "port": -1}
+NO_NODE = {"node_id": -1, "host": "", "port": -1}
 
 
 class CoordinatorNotAvailable(KafkaError):
@@ -54,13 +54,13 @@ async def _respond(key_type: int, key: str, ctx: RequestContext) -> dict[str, An
         _check_allowed(key_type, key, ctx)
         node_id, endpoint = await _find(key_type, key, ctx)
     except KafkaError as error:
-        return {**NOBODY, "error_code": error.code, "error_message": error.message}
+        return {**NO_NODE, "error_code": error.code, "error_message": error.message}
     return {
         "node_id": node_id,
         "host": endpoint.host,
         "port": endpoint.port,
         "error_code": ErrorCode.none,
-        # As Kafka says it, which is not null in either form.
+        # Kafka sends an empty host, not null
         "error_message": "" if ctx.api_version >= BATCHED_SINCE else "NONE",
     }
 
@@ -74,9 +74,7 @@ def _check_allowed(key_type: int, key: str, ctx: RequestContext) -> None:
 
 async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endpoint]:
     if key_type not in TOPICS:
-        raise KafkaError(
-            ErrorCode.invalid_request, f"there are no coordinators of type {key_type} here"
-        )
+        raise KafkaError(ErrorCode.invalid_request, f"coordinator type {key_type} is not supported")
     topic = TOPICS[key_type](ctx.services.config)
     try:
         await ensure_internal_topic(ctx.services, topic)
@@ -85,22 +83,23 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
     image = ctx.services.metadata.image
     found = image.topics_by_name.get(topic.name)
     if found is None:
-        raise CoordinatorNotAvailable(f"{topic.name} was made, and is not known here yet")
+        raise CoordinatorNotAvailable(
+            f"{topic.name} was created and is not in the metadata image yet"
+        )
     partitions = found.partitions
     index = partition_for(key, len(partitions))
     leader = image.brokers.get(partitions[index].leader)
     endpoint = None if leader is None or leader.fenced else leader.endpoint(ctx.endpoint.name)
     if leader is None or endpoint is None:
-        raise CoordinatorNotAvailable("its partition has no leader that this listener reaches")
+        raise CoordinatorNotAvailable("the partition has no leader with this listener")
     if leader.id == ctx.services.node_id:
         await _open(topic.name, index, ctx)
     return leader.id, endpoint
 
 
 async def _open(topic: str, index: int, ctx: RequestContext) -> None:
-    """Have the partition open, and so served by its coordinator, when the client comes with its next
-    request; of a topic that was just made the others may still be opening. Its directory may have
-    failed a moment ago, and the image not know it yet."""
+    """Open the partition, so that its coordinator serves the next request of the client. After the topic was
+    created the partitions may still be opening, and a failed log directory may not be in the image yet."""
     try:
         (await ctx.services.partitions.get(topic, None, index)).check_leader()
     except KafkaError as error:

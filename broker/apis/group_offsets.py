@@ -1,7 +1,7 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far a group has read.
+"""OffsetCommit, OffsetFetch and OffsetDelete: committed offsets of groups.
 
-Committed offsets are kept by topic name; the topic's id, where it is known, is kept with them, so
-that nobody goes on in a new topic where they stopped in an old one of the same name (KIP-848).
+Committed offsets are stored by topic name, with the topic id if it is known. A group does not use the offsets
+of a deleted topic for a new topic of the same name (KIP-848).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from odradek.protocol.messages import field
 from odradek.replication.controller.image import TopicImage
 
 IDS_SINCE = 10
-"""OffsetCommit and OffsetFetch: topics by id, no names any more."""
+"""OffsetCommit and OffsetFetch: since this version topics are given by id instead of name."""
 CONSUMER_GROUPS_SINCE = 9
-"""OffsetCommit: GROUP_ID_NOT_FOUND where it was ILLEGAL_GENERATION, and STALE_MEMBER_EPOCH."""
+"""OffsetCommit: since this version GROUP_ID_NOT_FOUND replaces ILLEGAL_GENERATION, and STALE_MEMBER_EPOCH
+exists."""
 BATCHED_FETCH_SINCE = 8
 FETCH_ERROR_SINCE = 2
-"""OffsetFetch: an error of the whole group's, not only of partitions."""
+"""OffsetFetch: since this version there are errors of the whole group."""
 MILLISECOND = timedelta(milliseconds=1)
 NO_RETENTION = timedelta(milliseconds=-1)
 
@@ -38,12 +39,12 @@ Values = dict[str, Any]
 
 
 async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Commit what names a partition that exists; the rest is refused one by one."""
+    """OffsetCommit: commit the offsets of existing partitions; others get an error each."""
     may_commit = may_group(ctx, request.group_id)
     topics: list[Values] = []
     offsets: list[OffsetToCommit] = []
     responses: list[Values] = []
-    """One for each of `offsets`, its error still to be told."""
+    """One result for each of `offsets`, whose error is set after the commit."""
     for topic in request.topics:
         found, unknown = _find_topic(topic, ctx)
         if not may_commit:
@@ -72,7 +73,7 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 def _find_topic(topic: Any, ctx: RequestContext) -> tuple[TopicImage | None, ErrorCode]:
-    """The topic that a request names, and what to say of its partitions if there is none."""
+    """Name and id of a requested topic, and the error of its partitions if it does not exist."""
     image = ctx.services.metadata.image
     if ctx.api_version >= IDS_SINCE:
         found = None if topic.topic_id is None else image.topics_by_id.get(topic.topic_id)
@@ -89,7 +90,7 @@ def _topic_values(topic: Any, partitions: list[Values]) -> Values:
 
 
 def to_commit(topic: TopicImage, partition: Any) -> OffsetToCommit:
-    """What a partition of OffsetCommit, or of TxnOffsetCommit, asks to be kept."""
+    """Offset to commit, from a partition of OffsetCommit or TxnOffsetCommit."""
     return OffsetToCommit(
         topic.name,
         topic.id,
@@ -123,7 +124,7 @@ async def _commit(
 
 
 async def offset_fetch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Committed offsets of one group, or since version 8 of several; -1 where there is none."""
+    """OffsetFetch: committed offsets of one group, since version 8 of several; -1 without a committed offset."""
     require_stable = field(request, "require_stable", False)
     if ctx.api_version >= BATCHED_FETCH_SINCE:
         groups = [
@@ -176,7 +177,7 @@ async def _fetch(
 
 
 def _asked_topic(topic: Any, ctx: RequestContext) -> tuple[str | None, UUID | None]:
-    """Name and id of a topic that is asked for; by id it has to exist, by name it need not."""
+    """Name and id of a requested topic. An id must exist; a name need not."""
     if ctx.api_version < IDS_SINCE:
         return topic.name, None
     found, _ = _find_topic(topic, ctx)
@@ -184,7 +185,7 @@ def _asked_topic(topic: Any, ctx: RequestContext) -> tuple[str | None, UUID | No
 
 
 def _fetched_topic(topic: FetchedTopic, ctx: RequestContext) -> Values | None:
-    """The answer about a topic; None for one that can't be told because its id is not known."""
+    """Response for a topic; None if the request has ids and the id of the topic is unknown."""
     topic_id = topic.topic_id
     if topic_id is None and ctx.api_version >= IDS_SINCE:
         image = ctx.services.metadata.image.topics_by_name.get(topic.topic)
@@ -231,7 +232,7 @@ def _failed_fetch(
 
 
 async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Delete offsets of partitions that exist and that no member reads (KIP-496)."""
+    """OffsetDelete: delete committed offsets of topics to which no member is subscribed (KIP-496)."""
     image = ctx.services.metadata.image
     known: list[tuple[str, int]] = []
     denied = {topic.name for topic in request.topics if not may_topic(ctx, topic.name)}

@@ -1,7 +1,6 @@
-"""The classic group protocol's requests, and groups as a whole: listed, described, deleted.
+"""Requests of the classic group protocol, and ListGroups, DescribeGroups and DeleteGroups.
 
-Handlers translate: what the groups decide is in `broker.groups`, what older versions lack or say
-otherwise is here.
+The handlers translate between `broker.groups` and the versions of the requests and responses.
 """
 
 from __future__ import annotations
@@ -38,16 +37,17 @@ from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
 
 ID_REQUIRED_SINCE = 4
-"""JoinGroup: a dynamic member gets its id first, and joins with it (KIP-394)."""
+"""JoinGroup: since this version a dynamic member first receives its member id, and then joins with it
+(KIP-394)."""
 NULL_PROTOCOL_SINCE = 7
-"""JoinGroup: no protocol is null, not the empty string."""
+"""JoinGroup: since this version the response has null instead of an empty protocol name."""
 SKIP_ASSIGNMENT_SINCE = 9
-"""JoinGroup: a leader can be told not to assign (KIP-814)."""
+"""JoinGroup: since this version the leader can be instructed to skip the assignment (KIP-814)."""
 PROTOCOL_REQUIRED_SINCE = 5
-"""SyncGroup: the member says which protocol it thinks they agreed on (KIP-559)."""
+"""SyncGroup: since this version the request has the protocol type and name that the member expects (KIP-559)."""
 BATCHED_LEAVE_SINCE = 3
 NOT_FOUND_SINCE = 6
-"""DescribeGroups: a group that is not there is an error, not a dead group (KIP-1043)."""
+"""DescribeGroups: since this version an unknown group is an error instead of a dead group (KIP-1043)."""
 MILLISECOND = timedelta(milliseconds=1)
 DEAD = "Dead"
 
@@ -101,7 +101,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 def _protocols(request: Any) -> SupportedProtocols:
-    """What the member supports, each name once: the first counts."""
+    """Protocols of the member; of duplicate names the first counts."""
     found: dict[str, bytes] = {}
     for each in request.protocols:
         found.setdefault(each.name, bytes(each.metadata))

@@ -1,4 +1,4 @@
-"""What lies in which log directory, and what is to lie elsewhere (KIP-113, KIP-827, KIP-1066)."""
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113, KIP-827, KIP-1066)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ INT64_MAX = (1 << 63) - 1
 
 
 async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Every directory, with those of its partitions that are asked for; null asks for all."""
+    """DescribeLogDirs: all log directories, with the replicas of the requested partitions; null requests all
+    partitions."""
     if not may_cluster(ctx):
         return {"error_code": ClusterDenied.code, "results": []}
     wanted: Wanted = None
@@ -49,8 +50,7 @@ async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, A
     copies: defaultdict[Path, list[MoveStatus]] = defaultdict(list)
     for move in ctx.services.logs.mover.moves():
         moved = ctx.services.logs.registry.logs.get(move.topic_partition)
-        # After the swap it is the replica, though its move has not quite ended: clients take a
-        # directory's replica and copy of the same partition for one.
+        # After the swap the future replica is the current replica, although the move may not be complete: it must not be listed twice.
         if moved is None or moved.directory.parent != move.destination:
             copies[move.destination].append(move)
     results = [
@@ -80,7 +80,7 @@ async def _directory(
         return failed
     except StorageError:
         return failed
-    if directory.failed:  # while the loop went on
+    if directory.failed:  # during the pass of the event loop
         return failed
     return {
         "error_code": ErrorCode.none,
@@ -99,8 +99,7 @@ async def _topics(
     wanted: Wanted,
     in_thread: Callable[[Callable[[], int]], Awaitable[int]],
 ) -> list[Values]:
-    """A copy that a move makes is told beside the logs: how many offsets it is behind. Others have
-    their turns on the loop meanwhile."""
+    """Topics of a directory, with the offset lag of future replicas. Passes the event loop between partitions."""
     by_topic: defaultdict[str, list[Values]] = defaultdict(list)
     asked = [log for log in logs if wanted is None or (log.topic, log.partition) in wanted]
     for number, log in enumerate(asked):
@@ -108,10 +107,10 @@ async def _topics(
             await trio.lowlevel.checkpoint()
         try:
             size_bytes = log.size_bytes
-        except (OSError, ValueError):  # the disk's fault, or files are being replaced, or renamed
+        except (OSError, ValueError):  # a disk error, or the files are being replaced or renamed
             try:
                 size_bytes = await in_thread(log.measure)
-            except LogFailed:  # with its directory, which is offline by now; or it was deleted
+            except LogFailed:  # its directory is offline, or it was deleted
                 continue
         by_topic[log.topic].append(
             {
@@ -136,7 +135,7 @@ async def _topics(
 
 
 async def alter_replica_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Begin to move replicas (J-01); a partition that is named twice goes where it is named last."""
+    """AlterReplicaLogDirs: start moves (J-01). If a partition is listed twice, the last directory counts."""
     wanted: dict[TopicPartition, str] = {
         TopicPartition(topic.name, index): each.path
         for each in request.dirs
@@ -169,7 +168,7 @@ async def _alter(name: TopicPartition, path: str, ctx: RequestContext) -> ErrorC
 
 
 async def _move(name: TopicPartition, destination: Path, ctx: RequestContext) -> None:
-    """Where the replica is not here it is remembered where it is to go (J-03)."""
+    """Start a move. Without a local replica the directory is remembered for its creation (J-03)."""
     mover = ctx.services.logs.mover
     mover.check(name, destination)
     if ctx.services.logs.get(*name) is None:
@@ -179,7 +178,7 @@ async def _move(name: TopicPartition, destination: Path, ctx: RequestContext) ->
 
 
 async def _cancel(name: TopicPartition, ctx: RequestContext) -> None:
-    """KIP-113's "any" (J-02); in Kafka it is known to the tools only."""
+    """Cancel the move: KIP-113's directory "any" (J-02), which only Kafka's tools support."""
     ctx.services.logs.mover.remember(name, None)
     if ctx.services.logs.get(*name) is None:
         await _here(name, ctx)
@@ -187,7 +186,7 @@ async def _cancel(name: TopicPartition, ctx: RequestContext) -> None:
 
 
 async def _here(name: TopicPartition, ctx: RequestContext) -> None:
-    """Open the replica, if it is one of ours. Raises ReplicaNotAvailable, UnknownPartition."""
+    """Return the open replica of this broker. Raises ReplicaNotAvailable, UnknownPartition."""
     try:
         await ctx.services.partitions.get(name.topic, None, name.partition)
     except NotLeader as error:

@@ -1,8 +1,8 @@
-"""Metadata: brokers, topics, partitions and their leaders; and topics that come about by asking.
+"""Metadata: brokers, topics, partitions and leaders; it also creates missing topics.
 
-By version: 0 takes an empty list for all topics, later ones null; 10 answers with topic ids, and
-since 12 they can be asked by; the cluster's authorised operations are in 8 to 10 only. Kafka creates
-a missing topic behind the client's back and has it ask again; here the answer already shows it.
+Versions: in 0 an empty list requests all topics, later null does. Responses have topic ids since 10, and
+requests since 12. Versions 8 to 10 have the authorized operations of the cluster. Kafka creates a missing topic
+in the background and the client retries; here the response already has the topic.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _IDS_SINCE = 12
 _CLUSTER_OPERATIONS_IN = range(8, 11)
 _LISTENER_NOT_FOUND_SINCE = 6
 _PARTITIONS_BEFORE_YIELD = 500
-_NOT_TOLD = (ErrorCode.unknown_topic_id, ErrorCode.topic_authorization_failed)
-"""Of topics with these errors no operations are told."""
+_WITHOUT_OPERATIONS = (ErrorCode.unknown_topic_id, ErrorCode.topic_authorization_failed)
+"""Errors of topics without authorized operations."""
 
 
 async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -64,7 +64,7 @@ async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     topics = await (_all_topics(ctx) if everything else _asked_topics(request, ctx))
     if field(request, "include_topic_authorized_operations", False):
         for values in topics:
-            if values["error_code"] not in _NOT_TOLD:
+            if values["error_code"] not in _WITHOUT_OPERATIONS:
                 values["topic_authorized_operations"] = topic_operations(ctx, values["name"])
     return {**_cluster(request, ctx), "topics": topics}
 
@@ -91,8 +91,8 @@ def _cluster(request: Any, ctx: RequestContext) -> Values:
 
 
 def _is_refused(topic: Any, version: int) -> bool:
-    """Names cannot be null, nor topics be asked by id, before version 12; since then, one of both
-    must be there."""
+    """Whether the request is invalid: before version 12 names are required and ids are ignored, since then a
+    name or an id is required."""
     topic_id = field(topic, "topic_id")
     if version < _IDS_SINCE:
         return topic.name is None or topic_id is not None
@@ -116,7 +116,7 @@ def _refused(asked: Iterable[Any]) -> Values:
 
 
 async def _all_topics(ctx: RequestContext) -> list[Values]:
-    """Of one image, however long it takes: others have their turn in between."""
+    """All topics of one image; passes the event loop between topics."""
     view = TopicView(ctx)
     topics: list[Values] = []
     partitions = 0
@@ -163,7 +163,7 @@ def _may_create(name: str, ctx: RequestContext) -> bool:
 
 
 def _denied(name: str | None, topic_id: UUID | None = None, *, is_internal: bool = False) -> Values:
-    """What is told of a topic that the client may not describe: not whether there is one."""
+    """Response for a topic that the client may not describe, which hides whether the topic exists."""
     return {
         "error_code": ErrorCode.topic_authorization_failed,
         "name": name,
@@ -187,7 +187,7 @@ def _topics_by_id(ids: Iterable[UUID], ctx: RequestContext) -> list[Values]:
                     "partitions": [],
                 }
             )
-        elif not may_topic(ctx, found.name):  # an id is no secret, what it stands for is
+        elif not may_topic(ctx, found.name):  # a topic id may be known, its name may not
             topics.append(_denied(None, topic_id))
         else:
             topics.append(_topic(view, found.name, ctx.api_version))
@@ -207,7 +207,7 @@ def _topic(view: TopicView, name: str, version: int) -> Values:
 
 def _partition(view: TopicView, partition: PartitionView, version: int) -> Values:
     replicas, isr = partition.replicas, partition.isr
-    if version == 0:  # which has no word for what is offline, and calls it an error
+    if version == 0:  # older versions have no offline replicas and return an error
         replicas, isr = view.alive(replicas), view.alive(isr)
     if partition.leader == NO_LEADER:
         error = ErrorCode.leader_not_available
@@ -229,7 +229,7 @@ def _partition(view: TopicView, partition: PartitionView, version: int) -> Value
 
 
 async def _create(names: Iterable[str], ctx: RequestContext) -> None:
-    """Create what can be created; whoever asks sees by the answer what could not."""
+    """Create the topics that can be created; the response shows errors of the others."""
     from odradek.broker.replicas.topic_creation import request_topics
 
     wanted = [
@@ -252,7 +252,7 @@ async def _create(names: Iterable[str], ctx: RequestContext) -> None:
     if failed:
         first = failed[0]
         log.warning(
-            "auto-creation of %d topics failed, of %s because: %s",
+            "auto-creation of %d topics failed; first error, of %s: %s",
             len(failed),
             first.name,
             first.error_message or first.error_code.name,
@@ -279,7 +279,7 @@ def _new_topic(name: str, config: ServerConfig) -> NewTopic:
 
 
 def _own_default(name: str, config: ServerConfig) -> int:
-    """What is set on this broker; -1, the controller's default, where nothing is."""
+    """Value set on this broker; -1, the controller's default, if unset."""
     return config.get_int(name) if config.is_set(name) else -1
 
 

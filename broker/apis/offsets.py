@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a partition's log begins and ends."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPECIAL_SINCE_VERSION = {
     EARLIEST: 1,
     LATEST: 1,
     MAX_TIMESTAMP: 7,  # KIP-734
-    EARLIEST_LOCAL: 7,  # KIP-405 has it at version 7, Kafka at 8
+    EARLIEST_LOCAL: 7,  # version 7 in KIP-405, 8 in Kafka
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
@@ -44,7 +44,7 @@ TO_HIGH_WATERMARK = -1
 
 
 async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Translate timestamps into offsets (KIP-79); negative ones name places in the log."""
+    """ListOffsets: find offsets by timestamp (KIP-79); negative timestamps are special offsets."""
     times_named = Counter(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
@@ -76,7 +76,7 @@ async def _list_partition(
     try:
         check_topic(ctx, topic)
         if times_named[topic, index] > 1:
-            raise KafkaError(ErrorCode.invalid_request, "a partition is named twice")
+            raise KafkaError(ErrorCode.invalid_request, "duplicate partition")
         since = SPECIAL_SINCE_VERSION.get(wanted.timestamp, 2**15)
         if wanted.timestamp < 0 and ctx.api_version < since:
             raise KafkaError(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp}")
@@ -87,7 +87,9 @@ async def _list_partition(
         else:
             partition.check_leader(epoch)
         if _is_in_tiers(partition.log, wanted.timestamp, ctx):
-            respond = _failed(index, ErrorCode.request_timed_out)  # until it is searched
+            respond = _failed(
+                index, ErrorCode.request_timed_out
+            )  # replaced by the result of the search
             searches.append(_TieredSearch(partition, wanted.timestamp, respond))
             return respond
         found = await _find(partition, wanted.timestamp, request, ctx)
@@ -112,7 +114,7 @@ def _failed(index: int, code: ErrorCode) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _TieredSearch:
-    """For a timestamp in a log of two tiers, and the answer that is to say what came of it."""
+    """Search for a timestamp in both tiers, and the partition response that it updates."""
 
     partition: Partition
     timestamp: int
@@ -144,7 +146,8 @@ def _is_in_tiers(log: PartitionLog, timestamp: int, ctx: RequestContext) -> bool
 async def _search_tiers(
     searches: Sequence[_TieredSearch], request: Any, ctx: RequestContext
 ) -> None:
-    """All at once, and no longer than the request or the config allows; who is late has timed out."""
+    """Run all searches concurrently, limited by the timeout of the request and the config; late searches time
+    out."""
     seconds = field(request, "timeout", timedelta(0)).total_seconds()
     if seconds <= 0:
         seconds = ctx.services.config.get_int("remote.list.offsets.request.timeout.ms") / 1000
@@ -164,13 +167,13 @@ def _last_fetchable(partition: Partition, request: Any) -> int:
 
 
 def _check_newest(partition: Partition, request: Any, ctx: RequestContext) -> None:
-    """A consumer that asks for what is newest is told nothing while a new leader's high watermark is
-    that of the time before it: it would go back (KIP-207)."""
+    """Raise OFFSET_NOT_AVAILABLE to a consumer while the high watermark of a new leader is below the start
+    offset of its epoch, because the offset would go backwards (KIP-207)."""
     if request.replica_id == CONSUMER and partition.is_behind_its_epoch:
         is_known = ctx.api_version >= OFFSET_NOT_AVAILABLE_VERSION
         raise KafkaError(
             ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available,
-            f"the high watermark of {partition!r} is not in this epoch yet",
+            f"the high watermark of {partition!r} has not reached the start offset of its leader epoch",
         )
 
 
@@ -198,8 +201,8 @@ def _if_fetchable(
     request: Any,
     ctx: RequestContext,
 ) -> TimestampAndOffset:
-    """What was found, if the reader may fetch it by now. The search began in leader epoch `epoch` and may have
-    taken long: of a log that another node led meanwhile, the records may be others by now."""
+    """Result if the reader may fetch it. The search started in leader epoch `epoch`; if another node led
+    meanwhile, the records may have changed."""
     if request.replica_id != DEBUGGER:
         partition.check_leader()
         partition.check_led_since(epoch)
@@ -210,8 +213,8 @@ def _if_fetchable(
 
 
 def _pending_upload(log: PartitionLog) -> int:
-    """The first offset that is to be copied to the remote tier yet; -1 if a new leader has still to
-    find out (KIP-1023)."""
+    """First offset that is not copied to the remote tier yet; -1 if a new leader does not know it yet
+    (KIP-1023)."""
     if not log.is_tiered:
         return -1
     if log.highest_copied_offset >= 0:
@@ -234,7 +237,7 @@ def _with_epoch(log: PartitionLog, offset: int) -> TimestampAndOffset:
 
 
 async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Where an epoch ended on this leader (KIP-101, KIP-279)."""
+    """OffsetForLeaderEpoch: the end offset of a leader epoch (KIP-101, KIP-279)."""
     return {
         "topics": [
             {
@@ -268,7 +271,7 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
 
 @dataclass(slots=True)
 class _Deletion:
-    """Of one partition: what is answered, and what it waits for until then."""
+    """Deletion of records in one partition: its response, and the offset that all replicas must reach."""
 
     index: int
     low_watermark: int = -1
@@ -280,7 +283,7 @@ class _Deletion:
         self.low_watermark, self.error_code, self.waits_in = -1, error.code, None
 
     def look(self) -> None:
-        """See whether the logs of all replicas that are up start there by now."""
+        """Complete if the log start offset of all live replicas has reached the requested offset."""
         if self.waits_in is None:
             return
         try:
@@ -294,8 +297,8 @@ class _Deletion:
 
 
 async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Move log start offsets up on all replicas (KIP-107); the bytes follow with the next retention
-    run."""
+    """DeleteRecords: advance the log start offset on all replicas (KIP-107). The next retention check deletes
+    the segments."""
     topics = [
         (topic.name, [await _delete_before(topic.name, each, ctx) for each in topic.partitions])
         for topic in request.topics
@@ -349,12 +352,12 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Delet
 
 
 def _advance_log_start(partition: Partition, requested: int) -> int:
-    """Up to where: what was requested, by its offset."""
+    """Advance the log start offset and return it."""
     log = partition.log
     policy = log.config.cleanup_policy
     if "compact" in policy and "delete" not in policy:
         raise KafkaError(
-            ErrorCode.policy_violation, "records do not go by offset where cleanup.policy=compact"
+            ErrorCode.policy_violation, "the topic has cleanup.policy=compact without delete"
         )
     offset = log.high_watermark if requested == TO_HIGH_WATERMARK else requested
     if not 0 <= offset <= log.high_watermark:

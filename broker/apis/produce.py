@@ -1,7 +1,7 @@
-"""Produce: batches are checked by their headers, stamped in place and appended. Records are read only where
-the topic's configs ask for it; where there is much to read, in a thread.
+"""Produce: batches are validated by their headers, assigned offsets in place and appended. Records are decoded
+only if the topic configs require it, in a thread if there are many.
 
-The records are views into the connection's buffer, valid until this handler returns.
+Records are views into the connection's buffer and valid until the handler returns.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ if TYPE_CHECKING:
     from odradek.broker.transactions.produce_verification import VerificationResults
 
 TURN_SECONDS = 0.003
-"""How long a request appends before others get their turn."""
+"""Time that a request appends before it passes the event loop."""
 
 
 @dataclass(slots=True)
 class Outcome(ProducedPartition):
-    """One partition's answer, and what is needed until it can be given."""
+    """Result of one partition, and what acknowledging it requires."""
 
     last_offset: int = -1
     partition: Partition | None = None
-    """Where the batch went; None if it was refused, or was committed before."""
+    """Partition of the appended batch; None if it was refused or is a committed duplicate."""
     leader_epoch: int = -1
-    """In which it was appended."""
+    """Leader epoch of the append."""
 
     def fail(self, error: KafkaError) -> Outcome:
-        """The answer is `error`."""
+        """Set the error and its message."""
         self.error_code = error.code
         self.error_message = error.message or None
         self.record_errors = getattr(error, "record_errors", ())
@@ -68,29 +68,29 @@ class Outcome(ProducedPartition):
 
 
 MAGIC_AT = 16
-"""Where a batch has its magic, whatever else it is."""
+"""Offset of the magic byte in a batch."""
 FLAGS_AT = 22
-"""Where it says how it is compressed, and that it is in a transaction."""
+"""Offset of the low byte of the attributes: compression and the transactional flag."""
 FIRST_WITH_ZSTD = 7
 
 
 Topics = Sequence[tuple[str | None, UUID | None, Sequence[Outcome]]]
-"""By name or id, as the request has them."""
+"""Topics by name or id, as in the request."""
 
 
 @dataclass(slots=True)
 class Response:
-    """What the writer of the response needs."""
+    """Values of a Produce response, for the encoder."""
 
     topics: Topics
     endpoints: Sequence[NodeEndpoint] = ()
-    """Of the brokers that lead what this one does not."""
+    """Endpoints of the leaders of partitions that other brokers lead."""
     throttle_time_ms: int = 0
 
 
 def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
-    """As `produce`, for what most requests are: one batch, to a partition that is open, that no other
-    replica, no coordinator and no flush is waited for. WOULD_BLOCK for all others."""
+    """Handle the common request: one batch for an open partition that waits for no other replica, coordinator
+    or flush. Returns WOULD_BLOCK for all others."""
     topics, acks = request.topics, request.acks
     if len(topics) != 1 or len(topics[0].partitions) != 1 or request.transactional_id is not None:
         return WOULD_BLOCK
@@ -116,17 +116,17 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
         except ValidationTooSlow:
             ctx.nowait_failed = True
             return WOULD_BLOCK
-    topics_told = ((topic.name, topic.topic_id, (outcome,)),)
+    topics_described = ((topic.name, topic.topic_id, (outcome,)),)
     return (
-        _respond(topics_told, acks, ctx)
+        _respond(topics_described, acks, ctx)
         if outcome.error_code or not acks
-        else Response(topics_told)
+        else Response(topics_described)
     )
 
 
 async def produce(request: ProduceRequest, ctx: RequestContext) -> Response | None:
-    """Append every partition's batch, then answer as `acks` says: never (0), now (1), or when the
-    in-sync replicas have it (-1)."""
+    """Produce: append the batches, and respond as `acks` requires: not at all (0), at once (1), or once all
+    in-sync replicas have them (-1)."""
     refused = _refusal(request, ctx)
     if refused is not None:
         topics = _all_refused(request, refused)
@@ -145,7 +145,7 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Response | No
 
 
 def _respond(topics: Topics, acks: int, ctx: RequestContext) -> Response | None:
-    """None where the client wants none."""
+    """Response of the request; None for acks=0."""
     if acks == 0:
         _close_on_error(topics)
         return None
@@ -153,12 +153,12 @@ def _respond(topics: Topics, acks: int, ctx: RequestContext) -> Response | None:
         for _, _, outcomes in topics:
             for outcome in outcomes:
                 if outcome.error_code == ErrorCode.not_leader_or_follower:
-                    return Response(topics, _tell_leaders(topics, ctx))
+                    return Response(topics, _set_current_leaders(topics, ctx))
     return Response(topics)
 
 
-def _tell_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
-    """Put into the answers who leads there, and where those brokers are (KIP-951)."""
+def _set_current_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
+    """Set the current leaders in the results (KIP-951)."""
     from odradek.broker.replicas.current_leader import current_leader, endpoints_of
 
     leaders = []
@@ -171,7 +171,7 @@ def _tell_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
 
 
 def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
-    """What is wrong with the request as a whole."""
+    """Error of the whole request, if any."""
     if request.acks not in (-1, 0, 1):
         return KafkaError(ErrorCode.invalid_required_acks)
     transactional_id = request.transactional_id
@@ -182,7 +182,7 @@ def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
-    """Whether any of its batches is in a transaction."""
+    """Whether any batch is transactional."""
     for topic in request.topics:
         for _, records in topic.partitions:
             if records and _flags(records) & TRANSACTIONAL_MASK:
@@ -200,11 +200,11 @@ def _all_refused(request: ProduceRequest, error: KafkaError) -> Topics:
 async def _append_all(
     request: ProduceRequest, verified: VerificationResults | None, ctx: RequestContext
 ) -> Topics:
-    """One partition after the other. Others get their turn where this takes long: a segment that is
-    full costs a few files, and all partitions of a topic may be full at once."""
+    """Append to the partitions in order. Passes the event loop if this takes long: rolling a segment creates
+    files, and all partitions of a topic may roll together."""
     clock, partitions = ctx.services.seams.clock, ctx.services.partitions
     now_ms = clock.wall_ms()
-    turn_began = None  # not asked for before the second partition: most requests have one
+    turn_began = None  # only for further partitions: most requests have one
     topics: list[tuple[str | None, UUID | None, list[Outcome]]] = []
     for topic in request.topics:
         outcomes: list[Outcome] = []
@@ -244,7 +244,7 @@ async def _check_and_append(
     now_ms: int,
     ctx: RequestContext,
 ) -> Outcome:
-    """As `_append`, for a batch with so much in it that a thread has to look at it."""
+    """Append a batch whose records must be checked in a thread."""
     assert records is not None
     await ctx.flush()
     try:
@@ -267,12 +267,12 @@ def _append(
     ctx: RequestContext,
     checked: Batch | None = None,
 ) -> Outcome:
-    """Append one batch; what is wrong with it is its answer. Raises ValidationTooSlow, with nothing done, unless
-    it was `checked`."""
+    """Append one batch; errors are set in the result. Raises TakesLong without any effect unless the batch is
+    `checked`."""
     try:
         if is_coordinator_topic(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
-                ErrorCode.invalid_topic_exception, f"{partition.topic} is written by brokers alone"
+                ErrorCode.invalid_topic_exception, f"{partition.topic} is an internal topic"
             )
         if not records:
             raise InvalidRecord("a produce request with no batch for the partition")
@@ -308,7 +308,7 @@ def _append(
         None,
         None,
         appended.last_offset,
-        None if is_committed else partition,  # of which nothing is to be waited for
+        None if is_committed else partition,  # nothing to wait for
         partition.leader_epoch,
     )
 
@@ -320,7 +320,7 @@ def _refused(partition: Partition, records: memoryview | None, error: KafkaError
         is_too_large = error.code == ErrorCode.message_too_large
         partition.traffic.refused(len(records or b"") if is_too_large else 0)
     outcome = Outcome(partition.index).fail(error)
-    if outcome.record_errors:  # as Kafka: with these, and only these
+    if outcome.record_errors:  # as in Kafka, only these errors have record errors
         outcome.log_start_offset = partition.log.log_start_offset
     return outcome
 
@@ -329,16 +329,16 @@ def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:
     try:
         check_topic_called(ctx, topic.name, topic.topic_id)
     except TopicDenied as denied:
-        raise KafkaError(denied.code) from None  # no more than that: Kafka has no text for it here
+        raise KafkaError(denied.code) from None  # Kafka sends no error message here
 
 
 def _flags(records: memoryview) -> int:
-    """The low byte of the first batch's attributes; 0 where it is no batch of the one format."""
+    """Low byte of the attributes of the first batch; 0 unless its magic is 2."""
     return records[FLAGS_AT] if len(records) > FLAGS_AT and records[MAGIC_AT] == MAGIC else 0
 
 
 def _close_on_error(topics: Topics) -> None:
-    """A producer that wants no answer learns of an error by its connection being closed."""
+    """Close the connection after an error with acks=0: the producer has no other way to notice."""
     for name, topic_id, outcomes in topics:
         for outcome in outcomes:
             if outcome.error_code:
@@ -349,7 +349,7 @@ def _close_on_error(topics: Topics) -> None:
 
 
 def _to_flush(topics: Topics) -> list[tuple[Outcome, PartitionLog]]:
-    """What flush.messages wants on the disk before it is acknowledged."""
+    """Logs that flush.messages requires to be flushed before the acknowledgement."""
     return [
         (outcome, outcome.partition.log)
         for _, _, outcomes in topics
@@ -371,9 +371,9 @@ async def _flush(due: Iterable[tuple[Outcome, PartitionLog]], ctx: RequestContex
 
 
 async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> None:
-    """Wait until every batch is on all in-sync replicas; what is not by then gets its error."""
+    """Wait until all in-sync replicas have every batch; on timeout a batch gets an error."""
     await ctx.flush()
-    pending = _pending(topics)  # after it: what is replicated meanwhile wakes nobody
+    pending = _pending(topics)  # check after registering, or a change in between would be missed
     with trio.move_on_after(max(0, timeout_ms) / 1000):
         while pending:
             await ChangeWatcher.wait(
@@ -381,7 +381,9 @@ async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> N
             )
             pending = _pending(topics)
     for outcome in pending:
-        outcome.fail(RequestTimedOut("not all in-sync replicas had it in time"))
+        outcome.fail(
+            RequestTimedOut("not all in-sync replicas have acknowledged the batch in time")
+        )
 
 
 def _pending(topics: Topics) -> list[Outcome]:

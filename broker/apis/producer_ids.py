@@ -1,4 +1,4 @@
-"""InitProducerId: ids for idempotent producers, and for those with a transactional id (KIP-98)."""
+"""InitProducerId: producer ids of idempotent and transactional producers (KIP-98)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from odradek.protocol.messages import field
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 FENCED_SINCE = 4
-"""PRODUCER_FENCED is known from this version on; before it was INVALID_PRODUCER_EPOCH (KIP-588)."""
+"""Since this version PRODUCER_FENCED replaces INVALID_PRODUCER_EPOCH (KIP-588)."""
 MILLISECOND = timedelta(milliseconds=1)
 
 
 async def init_producer_id(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """A fresh producer id at epoch 0, or what the transactional id's coordinator says."""
+    """InitProducerId: a new producer id with epoch 0, or the result of the transaction coordinator."""
     try:
         check_producer(ctx, request.transactional_id)
         has_id = field(request, "producer_id", NO_PRODUCER_ID) != NO_PRODUCER_ID
         has_epoch = field(request, "producer_epoch", NO_PRODUCER_EPOCH) != NO_PRODUCER_EPOCH
         if has_id != has_epoch:
-            raise KafkaError(ErrorCode.invalid_request, "a producer id and its epoch go together")
+            raise KafkaError(
+                ErrorCode.invalid_request, "producer id and epoch must both be set or both be unset"
+            )
         if request.transactional_id is not None:
             return await _transactional(request, ctx)
         producer_id = await ctx.services.producer_ids.next()
@@ -41,7 +43,7 @@ async def init_producer_id(request: Any, ctx: RequestContext) -> Mapping[str, An
 
 
 async def _transactional(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Who the transactional id's producer is from now on; whoever was it before is fenced."""
+    """Producer id and epoch of a transactional id; the coordinator fences the previous producer."""
     producer_id = field(request, "producer_id", NO_PRODUCER_ID)
     expected = None
     if producer_id != NO_PRODUCER_ID:

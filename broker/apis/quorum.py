@@ -1,7 +1,6 @@
-"""DescribeQuorum, UpdateFeatures and UnregisterBroker: the controller's side of a cluster.
+"""DescribeQuorum, UpdateFeatures and UnregisterBroker, served by the active controller.
 
-How far the quorum's voters and observers are is what its leader knows: nobody else answers that
-(KIP-595, KIP-836, KIP-853).
+Only the leader of the quorum knows the progress of voters and observers (KIP-595, KIP-836, KIP-853).
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ from odradek.replication.raft.rpc_codec import write_endpoints
 Values = dict[str, Any]
 
 RESULTS_UP_TO = 1
-"""UpdateFeatures: an answer for each feature, while those of version 2 stand or fall together."""
+"""UpdateFeatures: before this version the response has a result per feature; version 2 succeeds or fails as a
+whole."""
 
 
 # DescribeQuorum
@@ -50,7 +50,7 @@ async def describe_quorum(request: Any, ctx: RequestContext) -> Mapping[str, Any
 
 
 def _unknown(request: Any) -> Values:
-    """There is one quorum, and whoever asks names it alone."""
+    """Error if the request has another partition than __cluster_metadata-0."""
     unknown = {
         "error_code": ErrorCode.unknown_topic_or_partition,
         "error_message": "The only quorum is that of __cluster_metadata-0",
@@ -136,7 +136,9 @@ async def update(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
         check_cluster(ctx)
         quorum_level = next((each.level for each in updates if each.name == KRAFT_VERSION), None)
-        if quorum_level is not None:  # its voters write it down, once all else is sure
+        if (
+            quorum_level is not None
+        ):  # kraft.version is written by the quorum, after the other features are validated
             await _update_features(ctx, updates, validate_only=True)
             await ctx.services.metadata.upgrade_quorum(quorum_level, validate_only=validate_only)
         await _update_features(ctx, updates, validate_only=validate_only)
@@ -182,8 +184,8 @@ def _static_min_isr(ctx: RequestContext) -> int:
 
 
 async def unregister(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Forget a broker that is gone for good (KIP-500). One that lives is told STALE_BROKER_EPOCH from then
-    on, and registers when it is started again, as Kafka's."""
+    """UnregisterBroker: remove a broker that will not return (KIP-500). A running broker gets
+    STALE_BROKER_EPOCH and registers again after a restart, as in Kafka."""
     unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
     try:
         check_cluster(ctx)

@@ -1,9 +1,8 @@
-"""What nodes of the quorum ask each other, on the controllers' listeners (KIP-595, 630, 853).
+"""Requests between nodes of the metadata quorum, on controller listeners (KIP-595, KIP-630, KIP-853).
 
-A handler reads the request, has the node of the quorum answer it (`Metadata.respond`), and writes the
-answer as it suits the listener that was asked. Fetch is that of the metadata log alone here: topics
-are fetched on the brokers' listeners. A fetch may be held; that holds up nobody but the connection it
-came on. What administrators ask of the quorum is in `voters.py` and `quorum.py`.
+A handler decodes the request, calls `MetadataManager.respond` and encodes the response for the listener. Fetch
+here is of the metadata log only; topics are fetched on broker listeners. A fetch that waits blocks its
+connection only. Requests of administrators are in `voters.py` and `quorum.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CLUSTER_ACTION = AclOperation.CLUSTER_ACTION
 
 
 def responded_by_the_quorum(form: RpcCodec, needed: AclOperation) -> Handler:
-    """For requests of this form, from whoever may do `needed` with the cluster."""
+    """Handler of requests of this form; the client needs the operation `needed` on the cluster."""
     read, write, refuse = form.read_request, form.encode_response, form.refuse
     assert read is not None
     assert write is not None

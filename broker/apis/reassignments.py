@@ -24,7 +24,7 @@ PREFERRED = 0
 
 
 async def elect(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Elect the preferred leaders, or leaders at any price, where there is need to."""
+    """ElectLeaders: preferred or unclean leader election of partitions that need it."""
     asked: dict[str, list[int]] | None = None
     if request.topic_partitions is not None:
         asked = {}
@@ -59,7 +59,7 @@ async def _elect(
             lambda image: elect_leaders(image, ELECTIONS[kind], wanted)
         ),
     )
-    # Asked for all, Kafka names every topic, also those with nothing to tell of.
+    # For all partitions, Kafka lists every topic, even without results.
     names = ctx.services.metadata.image.topics_by_name if asked is None else asked
     results: dict[str, list[Values]] = {name: [] for name in names}
     for each in elected:

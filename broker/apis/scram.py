@@ -22,7 +22,7 @@ Values = dict[str, Any]
 
 
 async def describe_user_scram_credentials(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Mechanisms and iterations of the users asked for, or of all; never a key."""
+    """DescribeUserScramCredentials: mechanisms and iterations of the requested or all users, never keys."""
     if not may_cluster(ctx):
         denied = ClusterDenied.code
         asked = [_not_described("", denied, None) for _ in request.users or ()]

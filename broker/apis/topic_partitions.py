@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions: topics and their partitions page by page, by name (KIP-966).
+"""DescribeTopicPartitions: topics and partitions in pages, ordered by name (KIP-966).
 
-A page holds a limited number of partitions; the cursor names the topic and partition that come
-next. Strings are compared as Java compares them, by UTF-16 code units.
+A page has a limited number of partitions; the cursor is the next topic and partition. Names are ordered as in
+Java, by UTF-16 code units.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _page(
     *,
     missing_too: bool,
 ) -> Values:
-    """`first` is the partition of the topic `start` to begin with."""
+    """Partitions of one page; `first` is the first partition of topic `start`."""
     topics: list[Values] = []
     remaining = limit
     for name in names:
@@ -112,7 +112,8 @@ def _missing(view: TopicView, name: str) -> Values:
 
 
 def _partition(partition: PartitionView) -> Values:
-    """The lists of eligible leaders are empty rather than null: Java's client trips over null."""
+    """Partition response; lists of eligible leader replicas are empty instead of null, which Java's client
+    rejects."""
     return {
         "error_code": ErrorCode.none,
         "partition_index": partition.index,

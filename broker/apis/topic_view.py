@@ -1,7 +1,6 @@
-"""Topics and brokers as a client on one listener sees them.
+"""View of topics and brokers for clients of one listener.
 
-Shared by Metadata and DescribeTopicPartitions, which differ only in how they say it. A broker that
-does not have the client's listener is as good as gone for it.
+Metadata and DescribeTopicPartitions use it. A broker without the client's listener is treated as unavailable.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ class InvalidTopic(KafkaError):
 
 
 def check_topic_name(name: str) -> None:
-    """Raises InvalidTopic for a name that no topic can have."""
+    """Check the name. Raises InvalidTopic."""
     reason = name_error(name)
     if reason is not None:
         raise InvalidTopic(reason)
 
 
 def missing_topic_error(name: str) -> ErrorCode:
-    """What to say of a topic that is not there."""
+    """Error of a topic that does not exist."""
     if name_error(name) is not None:
         return ErrorCode.invalid_topic_exception
     return ErrorCode.unknown_topic_or_partition
@@ -46,7 +45,7 @@ def missing_topic_error(name: str) -> ErrorCode:
 class PartitionView:
     index: int
     leader: int
-    """NO_LEADER where there is none that the client could reach."""
+    """NO_LEADER if no leader is available on the listener."""
     leader_epoch: int
     replicas: Sequence[int]
     isr: Sequence[int]
@@ -54,11 +53,11 @@ class PartitionView:
     elr: Sequence[int]
     last_known_elr: Sequence[int]
     leader_known: bool
-    """The image names a leader; it may still be out of the client's reach."""
+    """Whether the image has a leader, which may lack the listener."""
 
 
 class TopicView:
-    """One image, seen through one listener, for the length of one request."""
+    """One metadata image and one listener, for one request."""
 
     def __init__(self, ctx: RequestContext) -> None:
         services = ctx.services
@@ -73,7 +72,7 @@ class TopicView:
         }
 
     def brokers(self, *, fenced: bool = False) -> list[tuple[BrokerImage, Endpoint]]:
-        """Brokers with the client's listener, by id."""
+        """Brokers with the listener, by id."""
         return [
             (broker, endpoint)
             for _, broker in sorted(self.image.brokers.items())
@@ -82,7 +81,7 @@ class TopicView:
         ]
 
     def controller_id(self) -> int:
-        """A broker to send changes to: any that is alive, since all of them pass them on."""
+        """Any live broker, as controller for clients: brokers forward changes."""
         alive = [broker.id for broker in self.image.brokers.values() if not broker.fenced]
         if self._node_id in alive:
             return self._node_id
@@ -92,7 +91,7 @@ class TopicView:
         return [replica for replica in replicas if replica in self._reachable]
 
     def partitions(self, topic: str) -> list[PartitionView]:
-        """A topic's partitions, by index; none if there is no such topic."""
+        """Partitions of a topic by index; empty if the topic does not exist."""
         found = self.image.topics_by_name.get(topic)
         if found is None:
             return []
@@ -127,7 +126,7 @@ class TopicView:
         )
 
     def _lost_here(self, topic: str, index: int, replica: int) -> bool:
-        """This node knows of its own directories before the image does."""
+        """Whether the replica is in a failed log directory of this node that the image does not show yet."""
         return (
             bool(self._offline_here)
             and replica == self._node_id

@@ -1,7 +1,7 @@
-"""Creating and deleting topics, adding partitions: requests into the controller's operations.
+"""CreateTopics, DeleteTopics and CreatePartitions, as operations of the controller.
 
-What becomes of each topic is decided by `replication.controller`. When the answer goes out, the
-metadata log has the change and every later Metadata shows it.
+`replication.controller` decides the results. A response is sent after the change is committed, so later
+Metadata responses show it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Values = dict[str, Any]
 
 _DELETION_DISABLED_SINCE = 3
 DERIVED_MAX = 64
-"""How many different sets of topic configs are kept described."""
+"""Cached descriptions of topic configs, one per set of configs."""
 
 
 async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> T:
-    """The operation's result, or RequestTimedOut; one that has no time is not begun.
+    """Run the operation with a timeout. Raises RequestTimedOut; with a timeout of 0 the operation is not
+    started.
 
-    A change that the metadata log has already taken is waited for, however late it is: it cannot be
-    taken back.
+    A change that is already in the metadata log is waited for without limit, because it cannot be revoked.
     """
     seconds = timeout.total_seconds()
     if seconds > 0:
@@ -82,7 +82,7 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 def _uncreatable(request: Any, ctx: RequestContext) -> Collection[str]:
-    """Topics that the client may not create; one named twice is refused for that."""
+    """Errors of topics that the client may not create or that are listed twice."""
     if ctx.authorizer is None or may_cluster(ctx, AclOperation.CREATE):
         return ()
     times = Counter(topic.name for topic in request.topics)
@@ -104,7 +104,7 @@ def _new_topic(topic: Any) -> NewTopic:
 
 
 def _names(request: Any) -> Iterable[str]:
-    """Of the request's topics, each once."""
+    """Distinct names of topics in the request."""
     return dict.fromkeys(topic.name for topic in request.topics)
 
 
@@ -118,7 +118,7 @@ def _not_created(name: str, error: KafkaError) -> Values:
 
 
 def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
-    """A list is never null, whatever became of the topic: Java's client trips over that."""
+    """Result of a created topic; lists are not null, which Java's client rejects."""
     values = {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -134,7 +134,7 @@ def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
 
 
 def _without_details(created: Values) -> Values:
-    """What is told to a client that may create a topic, and not see its configs (KIP-525)."""
+    """Result without configs, for a client that may create the topic but not describe its configs (KIP-525)."""
     return {
         **created,
         "topic_config_error_code": ErrorCode.topic_authorization_failed,
@@ -145,7 +145,7 @@ def _without_details(created: Values) -> Values:
 
 
 def _configs_of_created(set_on_topic: Mapping[str, str], ctx: RequestContext) -> Repeated:
-    """Kept for the next topic that sets the same: one answer may describe a thousand."""
+    """Configs of a created topic; cached, because a request may create a thousand topics with the same configs."""
     kept = ctx.services.config.derived
     key = ("created topic", *sorted(set_on_topic.items()))
     found: Repeated | None = kept.get(key)
@@ -230,10 +230,10 @@ async def _delete(
 def _undeletable(
     names: list[str], ids: list[UUID], image: MetadataImage, ctx: RequestContext
 ) -> list[Values]:
-    """The answers for topics that the client may not delete, which are taken out of the lists.
+    """Results of topics that the client may not delete; they are removed from the lists.
 
-    Of a topic that it may not even describe, neither is told that there is one, nor its name. The image is
-    the one that is decided on: in an older one, a topic that has just been made is none to be kept.
+    A topic that the client may not describe is reported as unknown, without its name. `image` must be the image
+    on which the operation decides: an older one may lack a new topic.
     """
     by_id = image.topics_by_id
     responses = []
@@ -261,7 +261,7 @@ def _ambiguous(name: str | None, topic_id: UUID | None) -> str | None:
     if name is None and topic_id is None:
         return "Neither a name nor an id is given"
     if name is not None and topic_id is not None:
-        return "A name and an id are given: one will do"
+        return "Either a name or an id must be given, not both"
     return None
 
 

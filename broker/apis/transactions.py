@@ -1,7 +1,6 @@
-"""What a producer asks of its transaction's coordinator, and tools of all of them.
+"""Requests to the transaction coordinator, and ListTransactions and DescribeTransactions.
 
-Handlers translate: what happens to transactions is decided in `broker.transactions`. Clients that do
-not know PRODUCER_FENCED are told INVALID_PRODUCER_EPOCH (KIP-588).
+`broker.transactions` decides. Clients of versions without PRODUCER_FENCED get INVALID_PRODUCER_EPOCH (KIP-588).
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from odradek.storage.directories.names import TopicPartition
 
 NO_ERROR = ErrorCode.none
 FENCED_SINCE = 2
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: PRODUCER_FENCED is known from this version on."""
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: since this version PRODUCER_FENCED is used."""
 BATCHED_SINCE = 4
-"""AddPartitionsToTxn: from here on brokers ask it, of many transactions at once (KIP-890)."""
+"""AddPartitionsToTxn: since this version brokers send it, for several transactions (KIP-890)."""
 BUMPED_SINCE = 5
-"""EndTxn: the producer's epoch moves on at every end (KIP-890)."""
+"""EndTxn: since this version every EndTxn increases the producer epoch (KIP-890)."""
 BEFORE_EPOCH_BUMP = 0
-"""The transaction.version of clients that do not know of it."""
+"""transaction.version of older clients."""
 
 Errors = Mapping[TopicPartition, ErrorCode]
 Values = dict[str, Any]
@@ -74,7 +73,7 @@ async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[st
     ]
     if len(results) == 1:
         await _respond_broker(request.transactions[0], ctx, results[0])
-    else:  # together: each waits for the replicas of its coordinator's log
+    else:  # concurrently: each waits for replication of the coordinator's log
         async with trio.open_nursery() as nursery:
             for asked, result in zip(request.transactions, results, strict=True):
                 nursery.start_soon(_respond_broker, asked, ctx, result)
@@ -82,7 +81,7 @@ async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[st
 
 
 async def _respond_broker(asked: Any, ctx: RequestContext, result: Values) -> None:
-    """What a broker asks of one transaction."""
+    """Result of one transaction in a request of a broker."""
     errors = await _add_partitions(
         asked.transactional_id,
         ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
@@ -101,7 +100,7 @@ async def _add_partitions(
     *,
     verify_only: bool = False,
 ) -> Errors:
-    """All of the partitions, or none: those that could be added are OPERATION_NOT_ATTEMPTED."""
+    """Add all partitions or none: if one fails, the others get OPERATION_NOT_ATTEMPTED."""
     is_client = ctx.api_version < BATCHED_SINCE
     if is_client and not may_transactional_id(ctx, transactional_id):
         return dict.fromkeys(partitions, TransactionalIdDenied.code)
@@ -127,7 +126,7 @@ def _check_partition(
     partition: TopicPartition, ctx: RequestContext, *, is_client: bool
 ) -> ErrorCode:
     if is_client and (
-        is_coordinator_topic(partition.topic)  # AddOffsetsToTxn is for those
+        is_coordinator_topic(partition.topic)  # AddOffsetsToTxn adds partitions of this topic
         or not may_topic(ctx, partition.topic)
     ):
         return TopicDenied.code
@@ -138,14 +137,14 @@ def _check_partition(
 
 
 def _known(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
-    """The error, as the client knows it."""
+    """Error code for the version of the request."""
     if code is ErrorCode.producer_fenced and ctx.api_version < FENCED_SINCE:
         return ErrorCode.invalid_producer_epoch
     return code
 
 
 def _partitions(topics: Iterable[Any]) -> list[TopicPartition]:
-    """Each once."""
+    """Distinct partitions of the topics."""
     return list(
         dict.fromkeys(
             TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
@@ -162,7 +161,7 @@ def _by_topic(errors: Errors) -> list[dict[str, Any]]:
 
 
 async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """The group's partition of `__consumer_offsets` takes part in the transaction (KIP-98)."""
+    """AddOffsetsToTxn: add the group's partition of `__consumer_offsets` to the transaction (KIP-98)."""
     services = ctx.services
     try:
         check_transactional_id(ctx, request.transactional_id)
@@ -170,7 +169,7 @@ async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, 
         wanted = offsets_topic(services.config)
         try:
             await ensure_internal_topic(services, wanted)
-        except KafkaError:  # for want of brokers, say: to be tried again, as FindCoordinator has it
+        except KafkaError:  # for example too few brokers: retriable, as in FindCoordinator
             return {"error_code": ErrorCode.coordinator_not_available}
         index = services.groups.runtime.partition_for(request.group_id)
     except KafkaError as error:
@@ -211,7 +210,7 @@ async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """A pattern, of RE2's syntax, has to match the whole id (KIP-1152)."""
+    """ListTransactions: the pattern, in RE2 syntax, must match the whole transactional id (KIP-1152)."""
     by_name = {state.value: state for state in TransactionState}
     names = tuple(dict.fromkeys(request.state_filters))
     unknown = [each for each in names if each not in by_name]

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers and DescribeProducers: how transactions end in partitions, and which have not."""
+"""WriteTxnMarkers and DescribeProducers: transaction markers and producer state of partitions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PRODUCERS_BEFORE_YIELD = 500
 
 
 async def write_txn_markers(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Append every marker to its partitions (KIP-98): for coordinators, and for an operator who ends
-    a transaction that hangs (KIP-664)."""
+    """WriteTxnMarkers: append markers, for transaction coordinators (KIP-98) and to abort a hanging transaction
+    (KIP-664)."""
     markers = [
         TransactionMarker(
             each.producer_id,
@@ -65,7 +65,7 @@ def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[Values]:
 
 
 async def describe_producers(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Who has written to partitions of this node, and whose transactions are open there (KIP-664)."""
+    """DescribeProducers: active producers and open transactions of partitions that this node leads (KIP-664)."""
     return {
         "topics": [
             {

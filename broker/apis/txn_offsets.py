@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that hold if their producer's transaction is committed (KIP-98, KIP-447)."""
+"""TxnOffsetCommit: offsets that take effect when the transaction commits (KIP-98, KIP-447)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 
 LOADING_SINCE = 2
-"""Clients before cannot be told COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
+"""Older clients do not know COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 
 Values = dict[str, Any]
 
 
 async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Commit what names a partition that exists; the rest is refused one by one."""
+    """TxnOffsetCommit: commit the offsets of existing partitions; others get an error each."""
     image = ctx.services.metadata.image
     denied = _denied(request, ctx)
     topics: list[Values] = []
     offsets: list[OffsetToCommit] = []
     responses: list[Values] = []
-    """One for each of `offsets`, its error still to be told."""
+    """One result for each of `offsets`, whose error is set after the commit."""
     for topic in request.topics:
         found = image.topics_by_name.get(topic.name)
         refused = denied
@@ -63,7 +63,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
 
 
 def _denied(request: Any, ctx: RequestContext) -> ErrorCode | None:
-    """What the whole request is refused with."""
+    """Error of the whole request, if it is denied."""
     if not may_transactional_id(ctx, request.transactional_id):
         return TransactionalIdDenied.code
     return None if may_group(ctx, request.group_id) else GroupDenied.code

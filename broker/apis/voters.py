@@ -1,7 +1,7 @@
-"""AddRaftVoter and RemoveRaftVoter: who votes in the metadata quorum (KIP-853).
+"""AddRaftVoter and RemoveRaftVoter (KIP-853).
 
-Asked of a broker, they go on to the active controller like all that only it can do. They are answered
-when the change is committed, or has failed; that holds up nobody but the connection they came on.
+Brokers forward them to the active controller. The response is sent when the change is committed or has failed;
+until then only its connection waits.
 """
 
 from __future__ import annotations

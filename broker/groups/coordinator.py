@@ -293,7 +293,7 @@ class GroupCoordinator:
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[tuple[str, ErrorCode]]:
         """Each group with what became of it."""
-        self._timers.tell_due()  # whoever's session is over is no member any more
+        self._timers.run_due()  # whoever's session is over is no member any more
         results: list[tuple[str, ErrorCode]] = []
         for group_id in dict.fromkeys(group_ids):
             try:
