@@ -14,7 +14,13 @@ from odradek.broker.config.tiered import absolute_target
 from odradek.broker.config.types import ConfigError
 from odradek.broker.local_cluster import control
 from odradek.broker.local_cluster.nodes import NodeFailed
-from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
+from odradek.broker.local_cluster.plan import (
+    HOST,
+    ClusterPlan,
+    ListenerAddress,
+    NodePlan,
+    make_plan,
+)
 from odradek.broker.local_cluster.ports import free_ports, is_free
 from odradek.broker.local_cluster.supervisor import (
     LOCK_FILE,
@@ -162,7 +168,7 @@ def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
         asked = {"do": "status"}
         ask = partial(control.ask, timeout_s=STATUS_S)
         found = trio.run(ask, seams.network, seams.files, directory, asked)
-    except control.NobodyRuns:
+    except control.ClusterNotRunning:
         found = status(plan, None)
     except trio.TooSlowError:
         raise CommandFailed(
@@ -182,11 +188,11 @@ def _restart(seams: Seams, directory: Path, node: int) -> int:
     try:
         asked = {"do": "restart", "node": node}
         respond = trio.run(control.ask, seams.network, seams.files, directory, asked)
-    except control.NobodyRuns:
+    except control.ClusterNotRunning:
         raise CommandFailed(
             f"the cluster in {directory} is not running: `odradek cluster --data {directory}` starts it"
         ) from None
-    except control.Refused as refused:
+    except control.ControlRequestFailed as refused:
         raise CommandFailed(str(refused)) from None
     row = respond["node"]
     print_now(f"odradek: node {row['id']} is {row['state']}, process {row['pid']}")
@@ -246,7 +252,7 @@ async def _serve(args: argparse.Namespace, seams: Seams, directory: Path) -> Non
         OdradekNodes(seams),
         directory,
         line=_print_line,
-        say=lambda text: print_now(f"odradek: {text}"),
+        report=lambda text: print_now(f"odradek: {text}"),
     )
     with trio.open_signal_receiver(*ending_signals()) as signals:
         async with trio.open_nursery() as nursery:
@@ -319,7 +325,9 @@ def _check_same(args: argparse.Namespace, plan: ClusterPlan) -> None:
         )
 
 
-async def _addresses(listen: str | None, seams: Seams, brokers: int, more: int) -> Iterator[Door]:
+async def _addresses(
+    listen: str | None, seams: Seams, brokers: int, more: int
+) -> Iterator[ListenerAddress]:
     """Choose the addresses, brokers first, with consecutive ports from `listen`.
 
     Raises WrongUsage and CommandFailed.
@@ -338,7 +346,7 @@ async def _addresses(listen: str | None, seams: Seams, brokers: int, more: int) 
     except OSError as error:
         raise CommandFailed(f"can't listen on {host}: {error.strerror or error}") from None
     addresses = [Address(host, port) for port in ports]
-    return iter([Door(address, address) for address in addresses])
+    return iter([ListenerAddress(address, address) for address in addresses])
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -1,6 +1,6 @@
 """A small Kafka client on trio, over the Network seam: for followers, the command line and tests.
 
-From below: `connection` (one broker, pipelined requests), `metadata` (a cluster: who leads what, and
-a connection to each node), and on these `producer`, `consumer`, `group` and `admin`. What a broker
-refuses is a `KafkaError` with its code; what never reached a broker is a `ClientError`.
+The lowest module is `connection` (pipelined requests to one broker). `metadata` has the metadata of a cluster and
+a connection to each node. `producer`, `consumer`, `group` and `admin` use both. An error code in a response is
+raised as `KafkaError`; a request without a response raises `ClientError`.
 """

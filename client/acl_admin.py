@@ -1,6 +1,6 @@
-"""What an administrator asks about ACLs: which there are, more of them, fewer of them.
+"""Admin functions for ACLs: list, create and delete.
 
-Functions over a `Cluster`; each raises KafkaError for what is refused, ClientError where nobody answers.
+Each function raises KafkaError for an error code, and ClientError if there is no response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from odradek.seams.values import value_class
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """A principal (`User:alice`) on a host may, or may not, do an operation on resources."""
+    """ACL: allows or denies an operation on resources to a principal (`User:alice`) from a host."""
 
     resource_type: AclResource
     resource_name: str
@@ -31,7 +31,7 @@ class Acl:
 
 @value_class
 class AclFilter:
-    """Which ACLs are meant; None and ANY mean all."""
+    """Filter of ACLs; None and ANY match all."""
 
     resource_type: AclResource = AclResource.ANY
     resource_name: str | None = None
@@ -54,7 +54,7 @@ class AclFilter:
 
 
 async def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
-    """The ACLs that are meant, in order."""
+    """List the ACLs that match, sorted."""
     connection = await cluster.any_node()
     respond = await connection.request(
         apis.DESCRIBE_ACLS, wanted.as_values(), timeout_s=cluster.timeout_s
@@ -76,7 +76,7 @@ async def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
 
 
 async def create_acls(cluster: Cluster, acls: Iterable[Acl]) -> None:
-    """Add ACLs; those that are there already stay."""
+    """Create ACLs; existing ones are not changed."""
     wanted = list(acls)
     connection = await cluster.controller()
     values = {
@@ -99,7 +99,7 @@ async def create_acls(cluster: Cluster, acls: Iterable[Acl]) -> None:
 
 
 async def delete_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
-    """Delete the ACLs that are meant; which they were."""
+    """Delete the ACLs that match, and return them."""
     connection = await cluster.controller()
     respond = await connection.request(
         apis.DELETE_ACLS, {"filters": [wanted.as_values()]}, timeout_s=cluster.timeout_s

@@ -1,8 +1,8 @@
-"""What an administrator asks of a cluster: topics, records, configs.
+"""Admin functions for topics, records and configs.
 
-Functions over a `Cluster`, one a question (there are also `group_admin.py`, `acl_admin.py`,
-`log_dir_admin.py` and `reassignment_admin.py`). Each raises KafkaError for the first thing refused, and
-ClientError where nobody answers; where a request was about several things, those before it were done.
+The modules `group_admin`, `acl_admin`, `log_dir_admin`, `quorum_admin` and `reassignment_admin` have those for other
+resources. Each function raises KafkaError for the first resource with an error code, and ClientError if there is no
+response; the changes to resources before that one were made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odradek.seams.values import value_class
 
 
 class ResourceType(IntEnum):
-    """What a config belongs to (ConfigResource.Type)."""
+    """Type of a resource with configs (ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -33,7 +33,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a config's value comes from."""
+    """Source of a config value."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -47,7 +47,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does with a config."""
+    """Operation of IncrementalAlterConfigs on a config."""
 
     SET = 0
     DELETE = 1
@@ -57,7 +57,7 @@ class ConfigOperation(IntEnum):
 
 @value_class
 class NewTopic:
-    """A topic to be made; -1 is the broker's default. `assignments` are brokers by partition."""
+    """Topic to create; -1 is the broker's default. `assignments` has the replicas by partition."""
 
     name: str
     partitions: int = -1
@@ -76,7 +76,7 @@ class CreatedTopic:
 
 @value_class
 class ConfigEntry:
-    """One config; `value` is None where it is secret or unset."""
+    """Config of a resource; `value` is None if it is sensitive or unset."""
 
     name: str
     value: str | None
@@ -97,7 +97,7 @@ def _ms(cluster: Cluster) -> int:
 
 
 async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
-    # The broker gives up first, so that its answer says what was not done in time.
+    # The timeout in the request is shorter, so that the broker's response reports what timed out.
     return await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
 
 
@@ -107,7 +107,7 @@ async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **
 async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
 ) -> list[CreatedTopic]:
-    """Make topics (or only see whether they could be made)."""
+    """Create topics, or only validate the request."""
     respond = await _ask(
         await cluster.controller(),
         cluster,
@@ -144,7 +144,7 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
 
 
 async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
-    """Delete topics with all their records."""
+    """Delete topics and their records."""
     wanted = list(names)
     respond = await _ask(
         await cluster.controller(),
@@ -163,7 +163,7 @@ async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
 async def create_partitions(
     cluster: Cluster, topic: str, count: int, *, validate_only: bool = False
 ) -> None:
-    """Give a topic `count` partitions in all."""
+    """Increase the number of partitions of a topic to `count`."""
     respond = await _ask(
         await cluster.controller(),
         cluster,
@@ -180,7 +180,7 @@ async def create_partitions(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Delete the records below an offset (-1: all there are); each partition's new first offset."""
+    """Delete the records before an offset (-1: all); return the new log start offsets."""
     by_leader: dict[int, dict[TopicPartition, int]] = {}
     for where, offset in before.items():
         by_leader.setdefault(await cluster.leader(*where), {})[where] = offset
@@ -211,7 +211,7 @@ async def delete_records(
 async def describe_configs(
     cluster: Cluster, type: ResourceType, name: str, *, keys: Sequence[str] | None = None
 ) -> list[ConfigEntry]:
-    """The configs of a topic, broker or group; by name."""
+    """Describe the configs of a topic, broker or group, sorted by name."""
     resource = {
         "resource_type": int(type),
         "resource_name": name,
@@ -244,7 +244,7 @@ async def alter_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change some configs and leave the others as they are."""
+    """Alter configs of a resource; all others keep their values."""
     rows = [
         {"name": change.name, "config_operation": int(change.operation), "value": change.value}
         for change in changes
@@ -264,7 +264,7 @@ async def alter_configs(
 async def list_config_resources(
     cluster: Cluster, types: Iterable[ResourceType] = ()
 ) -> list[tuple[int, str]]:
-    """Type and name of everything that can have configs (of these types, or of all)."""
+    """List type and name of resources with configs, of these types or of all."""
     respond = await _ask(
         await cluster.any_node(),
         cluster,
@@ -279,7 +279,7 @@ async def list_config_resources(
 
 
 async def _config_node(cluster: Cluster, type: ResourceType, name: str) -> BrokerConnection:
-    """A broker's own configs are known to that broker alone."""
+    """Connect to the broker itself for broker configs, and to any node for others."""
     if type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
         if not name.isdecimal():
             raise KafkaError(ErrorCode.invalid_request, f"a broker's name is its id, not {name!r}")

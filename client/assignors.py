@@ -1,8 +1,7 @@
-"""Who of a classic group reads what: Kafka's range assignor, and the bytes the members exchange.
+"""Range assignor of classic groups, and the encoding of subscriptions and assignments.
 
-Pure functions. The bytes are ConsumerProtocolSubscription and ConsumerProtocolAssignment: a version
-(i16), then topics; we write version 0 and read of any version what version 0 has, which all later
-ones begin with.
+The functions have no I/O. ConsumerProtocolSubscription and ConsumerProtocolAssignment are a version (int16) and
+topics. Version 0 is written; of later versions, the fields of version 0 are read, which precede all others.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ RANGE = "range"
 def assign_range(
     subscriptions: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Each topic by itself: its partitions, in order, in as equal runs as can be.
+    """Assign the partitions of each topic as ranges of about equal size, independent of other topics.
 
-    `subscriptions` are topics by member, `partitions` how many each topic has (0 or missing: it does
-    not exist). Members are taken in the order of their ids; the first ones get one more.
+    `subscriptions` has the topics by member id, `partitions` the number of partitions by topic (0 or
+    missing: the topic does not exist). Members are sorted by id; the first ones get the larger ranges.
     """
     assignment: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     wanted = {member: set(topics) for member, topics in subscriptions.items()}
@@ -39,14 +38,14 @@ def assign_range(
 
 
 def write_subscription(topics: Iterable[str]) -> bytes:
-    """A member's metadata in JoinGroup: the topics it wants."""
+    """Encode the subscription of a member, its metadata in JoinGroup."""
     names = sorted(topics)
     parts = [struct.pack(">hi", 0, len(names)), *map(_string, names), struct.pack(">i", -1)]
     return b"".join(parts)
 
 
 def read_subscription(data: bytes) -> list[str]:
-    """The topics in a member's metadata; InvalidFrame for garbage."""
+    """Decode the subscription of a member. Raises InvalidFrame."""
     try:
         (count,) = struct.unpack_from(">i", data, 2)
         position = 6
@@ -55,12 +54,12 @@ def read_subscription(data: bytes) -> list[str]:
             topic, position = _read_string(data, position)
             topics.append(topic)
     except (struct.error, UnicodeDecodeError) as error:
-        raise InvalidFrame(f"a subscription of {len(data)} bytes that is none: {error}") from error
+        raise InvalidFrame(f"invalid subscription of {len(data)} bytes: {error}") from error
     return topics
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """A member's assignment in SyncGroup."""
+    """Encode the assignment of a member in SyncGroup."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -72,7 +71,7 @@ def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions in an assignment (none if it is empty); InvalidFrame for garbage."""
+    """Decode an assignment; empty bytes are no partitions. Raises InvalidFrame."""
     if not data:
         return []
     try:
@@ -88,7 +87,7 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
             partitions += [TopicPartition(topic, index) for index in found]
             position += 4 + 4 * indexes
     except (struct.error, UnicodeDecodeError) as error:
-        raise InvalidFrame(f"an assignment of {len(data)} bytes that is none: {error}") from error
+        raise InvalidFrame(f"invalid assignment of {len(data)} bytes: {error}") from error
     return partitions
 
 

@@ -1,8 +1,8 @@
-"""Reading one partition as bytes: whole record batches, not looked into.
+"""Fetch of encoded record batches of one partition.
 
-For who decodes many records at once; `Reader` is for who wants them one by one. Who knows the topic's id gets
-nothing of another topic that has its name by then: the topic is asked for by its id, and brokers that can't be
-asked so (before Kafka 3.1) have to say which topic it was that they gave something of.
+`BatchReader` is for callers that decode many records at once; `consumer.Reader` returns single records. With a topic
+id, records of a recreated topic with the same name are never returned: Fetch uses the topic id, and for brokers
+before Kafka 3.1 the id in the metadata is checked after each fetch.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
 
-MADE_AGAIN_S = 3.0
-"""For so long brokers may have heard of another topic of the name: of the one before, whose deletion is news
-to them."""
-_ANOTHER = ErrorCode.inconsistent_topic_id
+STALE_TOPIC_ID_S = 3.0
+"""Time for which a broker may still have the id of a deleted topic with the same name."""
+_INCONSISTENT = ErrorCode.inconsistent_topic_id
 
 
 @value_class
 class FetchedBatches:
-    """Answer to one fetch. `records` may begin with a batch that began before the offset asked for,
-    and end with one that is cut short."""
+    """Response to one fetch.
+
+    The first batch in `records` may start before the fetch offset, and the last one may be truncated.
+    """
 
     records: Buffer
     aborted: tuple[tuple[int, int], ...]
-    """Producer id and first offset of aborted transactions that reach into it (read_committed)."""
+    """Producer id and first offset of the aborted transactions in `records` (read_committed)."""
     end_offset: int
-    """Up to where can be read now: high watermark, or last stable offset under read_committed."""
+    """High watermark, or last stable offset for read_committed."""
     log_start_offset: int
 
 
 class BatchReader:
-    """Fetches from whoever leads the partition."""
+    """Fetches batches from the leader of a partition."""
 
     def __init__(
         self,
@@ -55,8 +56,7 @@ class BatchReader:
         max_bytes: int = 8 << 20,
         unavailable_s: float = 30.0,
     ) -> None:
-        """`topic_id`: nothing is wanted of another topic. `max_bytes` is asked for at once; `unavailable_s` how
-        long the partition may stay without a leader that answers."""
+        """Create a reader. `max_bytes` is the fetch size; `unavailable_s` limits the retries of a fetch."""
         self._cluster = cluster
         self._where = where
         self._topic_id = topic_id
@@ -65,11 +65,11 @@ class BatchReader:
         self._unavailable_s = unavailable_s
 
     async def fetch(self, offset: int, *, max_wait_s: float = 0.5) -> FetchedBatches:
-        """What there is from `offset` on; nothing, if nothing comes in `max_wait_s`. Where a quota holds it up, it is
-        asked again once that is over: the leader answers, be it slowly.
+        """Fetch batches from `offset`; empty if no record arrives in `max_wait_s`.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE at once, what may pass after a while; INCONSISTENT_TOPIC_ID where
-        the name is another topic's now) and ClientError.
+        A response without records because of a quota is retried after its throttle time. Raises
+        KafkaError and ClientError: OFFSET_OUT_OF_RANGE at once, retriable errors after `unavailable_s`,
+        INCONSISTENT_TOPIC_ID if the topic was recreated.
         """
         begun, another_since = trio.current_time(), inf
         pause = BACKOFF_S
@@ -84,16 +84,16 @@ class BatchReader:
                 now = trio.current_time()
                 if not retriable(error) or now - begun > self._unavailable_s:
                     raise
-                if isinstance(error, KafkaError) and error.code is _ANOTHER:
+                if isinstance(error, KafkaError) and error.code is _INCONSISTENT:
                     another_since = min(another_since, now)
-                    if now - another_since > MADE_AGAIN_S:
+                    if now - another_since > STALE_TOPIC_ID_S:
                         raise
                 self._cluster.forget(self._where.topic)
             await trio.sleep(pause)
             pause = min(2 * pause, BACKOFF_MAX_S)
 
     async def _fetch(self, offset: int, max_wait_s: float) -> FetchedBatches | None:
-        """None once a quota has held it up."""
+        """Fetch once; None after a response that was throttled by a quota."""
         topic, partition = self._where
         leader = await self._cluster.node(await self._cluster.leader(topic, partition))
         known = self._cluster.topics.get(topic)
@@ -101,17 +101,17 @@ class BatchReader:
         by_id = self._topic_id is not None and leader.version_of(FETCH) > NAMED_TOPICS
         respond = await leader.request(
             FETCH,
-            self._question(offset, max_wait_s),
+            self._fetch_request(offset, max_wait_s),
             timeout_s=max_wait_s + self._cluster.timeout_s,
             at_most=None if by_id else NAMED_TOPICS,
         )
         check(getattr(respond, "error_code", 0), about="fetch")
-        if not respond.responses:  # in place of records that would be too many (Kafka, KIP-219)
+        if not respond.responses:  # throttled without records (KIP-219)
             await trio.sleep(max(BACKOFF_S, respond.throttle_time.total_seconds()))
             return None
         row = respond.responses[0].partitions[0]
         if self._topic_id is not None and not by_id:
-            await self._ask_for_id(leader)
+            await self._check_topic_id(leader)
         check(row.error_code, about=f"{self._where} at offset {offset}")
         committed = self._isolation is Isolation.READ_COMMITTED
         aborted = (row.aborted_transactions or ()) if committed else ()
@@ -122,8 +122,8 @@ class BatchReader:
             getattr(row, "log_start_offset", -1),
         )
 
-    async def _ask_for_id(self, leader: BrokerConnection) -> None:
-        """An id is given once: what it has now it had when it was asked for records, too."""
+    async def _check_topic_id(self, leader: BrokerConnection) -> None:
+        """Check the topic id after the fetch; an id is never reused, so it was the same during the fetch."""
         topic = self._where.topic
         asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
         respond = await leader.request(METADATA, asked, timeout_s=self._cluster.timeout_s)
@@ -131,17 +131,17 @@ class BatchReader:
         self._check_id(getattr(respond.topics[0], "topic_id", None))
 
     def _check_id(self, now: UUID | None) -> None:
-        """What brokers say of it, if they know any."""
+        """Compare the id with that of the broker, if the broker has one."""
         wanted = self._topic_id
         if wanted is None or not now or now == wanted:
             return
         raise KafkaError(
-            _ANOTHER,
-            f"{self._where.topic} was deleted and made again: the topic with id {uuid_to_text(wanted)} is"
+            _INCONSISTENT,
+            f"{self._where.topic} was deleted and recreated: the topic with id {uuid_to_text(wanted)} is"
             f" gone, and there is one with id {uuid_to_text(now)}",
         )
 
-    def _question(self, offset: int, max_wait_s: float) -> dict[str, Any]:
+    def _fetch_request(self, offset: int, max_wait_s: float) -> dict[str, Any]:
         partition = {
             "partition": self._where.partition,
             "current_leader_epoch": self._cluster.leader_epoch(*self._where),

@@ -1,12 +1,11 @@
-"""One connection to one broker: frames, correlation, versions, time-outs.
+"""Connection to one broker: framing, correlation ids, API versions and timeouts.
 
-Requests are pipelined: any number of tasks may wait for answers at once. One task, `run`, reads; the
-broker answers in order, but answers are matched by correlation id, so an answer that nobody waits for
-any more (a time-out, a cancellation) is read and dropped. What breaks the connection fails everybody
-who waits on it with Unreachable; a broken connection is never mended, its owner opens a new one.
+Requests are pipelined: several tasks can wait for responses at the same time. The task `run` receives responses and
+matches them to requests by correlation id. A response whose request was cancelled is dropped. If the connection
+is lost, all pending requests fail with Unreachable; the owner opens a new connection.
 
-Which versions the broker serves is asked once, right after connecting (KIP-511: with the newest
-version of ApiVersions, then with version 0 if the broker is older than that).
+ApiVersions is the first request on a connection (KIP-511): first in its newest version, then in version 0 if the
+broker does not support that version.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 import trio
 
 from odradek.client.errors import ClientError, Refused, TimedOut, Unreachable, Unsupported
-from odradek.client.incoming import IncomingResponses
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, Api
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
@@ -31,32 +29,82 @@ from odradek.seams.network import Address, Connection, ConnectionLost, Connectio
 
 CLIENT_ID = "odradek"
 
-SILENT_S = 1.0
-"""For longer than this no answer is waited for on most connections, but to a broker that hangs."""
-_CORRELATION = struct.Struct(">i")
+UNRESPONSIVE_S = 1.0
+"""Age of a pending request after which another connection is preferred."""
+MAX_RESPONSE_BYTES = 256 << 20
+"""Maximum size of a response in bytes; a larger size is invalid."""
+RECEIVE_BYTES = 64 << 10
+_INT32 = struct.Struct(">i")
 
 
-class _Waiter:
-    """Somebody who waits for an answer."""
+class ResponseBuffer:
+    """Received bytes of responses. A cancelled receive loses no bytes, so that receiving can continue."""
 
-    __slots__ = ("api", "arrived", "asked_at", "body", "due_at", "failure", "timeout_s", "version")
+    def __init__(self) -> None:
+        self._chunk = memoryview(bytearray(RECEIVE_BYTES))
+        self._start = self._end = 0
+        self._body: memoryview | None = None
+        """Memory of an incomplete response, which contains all bytes of the chunk."""
+        self._have = 0
+
+    def receive_space(self) -> memoryview:
+        """Memory for the next receive; never empty. Call it only after `next_response` returned None."""
+        if self._body is not None:
+            return self._body[self._have :]
+        left = bytes(self._chunk[self._start : self._end])
+        self._start, self._end = 0, len(left)
+        self._chunk[: self._end] = left
+        return self._chunk[self._end :]
+
+    def received(self, count: int) -> None:
+        """Record that `count` bytes were received into the last `receive_space()`."""
+        if self._body is None:
+            self._end += count
+        else:
+            self._have += count
+
+    def next_response(self) -> memoryview | None:
+        """Return the next complete response without its size prefix, or None if it is incomplete.
+
+        Raises InvalidFrame for an invalid size.
+        """
+        if self._body is None:
+            start = self._start + _INT32.size
+            if start > self._end:
+                return None
+            (size,) = _INT32.unpack_from(self._chunk, self._start)
+            if not 4 <= size <= MAX_RESPONSE_BYTES:
+                raise InvalidFrame(f"invalid response size {size} (is this a Kafka listener?)")
+            self._body = memoryview(bytearray(size))
+            self._have = min(size, self._end - start)
+            self._start = start + self._have
+            self._body[: self._have] = self._chunk[start : self._start]
+        if self._have < len(self._body):
+            return None
+        body, self._body = self._body, None
+        return body
+
+
+class _PendingRequest:
+    """Request that waits for its response."""
+
+    __slots__ = ("api", "arrived", "body", "due_at", "failure", "sent_at", "timeout_s", "version")
 
     def __init__(self, api: Api, version: int, timeout_s: float) -> None:
         self.api = api
         self.version = version
         self.timeout_s = timeout_s
-        self.asked_at = trio.current_time()
-        self.due_at = self.asked_at + timeout_s
+        self.sent_at = trio.current_time()
+        self.due_at = self.sent_at + timeout_s
         self.arrived = trio.Event()
         self.body: memoryview | None = None
         self.failure: ClientError | None = None
 
 
 class BrokerConnection:
-    """A connection on which requests can be made while `run` is running: no answer comes without it, and no
-    time-out.
+    """Connection to a broker. Responses and timeouts need the task `run`.
 
-    `address` is where the broker is, for texts; `client_id` is what it hears from us.
+    `address` is used in messages; `client_id` is sent in request headers.
     """
 
     def __init__(
@@ -66,16 +114,16 @@ class BrokerConnection:
         self.client_id = client_id
         self._stream = stream
         self._sending = PromptLock()
-        self._waiters: dict[int, _Waiter] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._next_correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._broken: ClientError | None = None
-        self._patience = trio.CancelScope()
-        """Of who reads: until the first of those who wait may be overdue."""
+        self._receive_scope = trio.CancelScope()
+        """Scope of the receive; its deadline is the earliest timeout of the pending requests."""
 
     @property
     def ready(self) -> bool:
-        """Whether the broker's versions are known."""
+        """Whether the broker's API versions are known."""
         return bool(self._versions)
 
     @property
@@ -83,54 +131,53 @@ class BrokerConnection:
         return self._broken is not None
 
     @property
-    def is_silent(self) -> bool:
-        """Somebody has waited for so long that another broker had better be asked, if there is one: answers
-        come in order."""
-        limit = trio.current_time() - SILENT_S
-        return any(each.asked_at < limit for each in self._waiters.values())
+    def is_unresponsive(self) -> bool:
+        """Whether a request is pending for more than `UNRESPONSIVE_S`; later responses wait for it."""
+        limit = trio.current_time() - UNRESPONSIVE_S
+        return any(each.sent_at < limit for each in self._pending.values())
 
     def version_of(self, api: Api, at_most: int | None = None) -> int:
-        """The newest version that both sides have, not above `at_most`; Unsupported if none."""
+        """Newest version that both sides support, up to `at_most`. Raises Unsupported if there is none."""
         low, high = self._versions.get(api.key, (0, -1))
-        ours = api.max_version if at_most is None else min(api.max_version, at_most)
-        version = min(high, ours)
+        client_max = api.max_version if at_most is None else min(api.max_version, at_most)
+        version = min(high, client_max)
         if version < max(low, api.min_version):
-            there = f"versions {low} to {high}" if high >= 0 else "no such request"
+            supported = f"supports versions {low} to {high}" if high >= 0 else "does not support"
             raise Unsupported(
-                f"the broker at {self.address} has {there} for {api.title}; "
-                f"{api.min_version} to {ours} are spoken here"
+                f"the broker at {self.address} {supported} of {api.title}; "
+                f"the client needs {api.min_version} to {client_max}"
             )
         return version
 
     def serves(self, api: Api, version: int | None = None) -> bool:
-        """Whether the broker has this API (at this version)."""
+        """Whether the broker supports this API, in this version if one is given."""
         low, high = self._versions.get(api.key, (0, -1))
         return high >= 0 if version is None else low <= version <= high
 
     async def run(self) -> None:
-        """Read answers until the connection is closed or breaks; somebody's nursery owns this."""
+        """Receive responses until the connection is closed or lost."""
         try:
-            await self._read_responses()
+            await self._receive_responses()
         except (ConnectionLost, InvalidFrame) as lost:
             self.abort(Unreachable(f"lost the connection to {self.address}: {lost}"))
         finally:
             self.abort()
 
     async def negotiate(self) -> None:
-        """Learn which versions the broker serves; the first request on every connection."""
+        """Request the API versions of the broker, as the first request of a connection."""
         values = {"client_software_name": "odradek", "client_software_version": "1"}
         for version in (API_VERSIONS.max_version, 0):
             body = messages.write_request(API_VERSIONS.key, version, values)
-            waiter = await self._ask(API_VERSIONS, version, body, timeout_s=30.0)
-            assert waiter.body is not None
+            pending = await self._send_and_wait(API_VERSIONS, version, body, timeout_s=30.0)
+            assert pending.body is not None
             try:
-                code, ranges = _ranges(version, bytes(waiter.body))
-            except InvalidFrame as garbage:
-                raise self.garbled(API_VERSIONS, garbage) from garbage
+                code, ranges = _ranges(version, bytes(pending.body))
+            except InvalidFrame as error:
+                raise self.invalid_response(API_VERSIONS, error) from error
             if code != ErrorCode.unsupported_version:
                 break
         if code != ErrorCode.none:
-            raise Unreachable(f"{self.address} refuses ApiVersions: {error_code(code).name}")
+            raise Unreachable(f"ApiVersions of {self.address} failed: {error_code(code).name}")
         self._versions = ranges
 
     async def request(
@@ -141,10 +188,10 @@ class BrokerConnection:
         timeout_s: float = 30.0,
         at_most: int | None = None,
     ) -> Any:
-        """Send one request and wait for its answer, a kio entity of the version spoken.
+        """Send a request and wait for its response, a kio entity of the request's version.
 
-        `at_most` caps the version. Raises Unsupported, Unreachable or, while `run` is running,
-        TimedOut after `timeout_s`; the error codes inside an answer are the caller's to read.
+        `at_most` limits the version. Raises Unsupported, Unreachable, or TimedOut after `timeout_s`
+        seconds. The caller checks the error codes in the response.
         """
         version = self.version_of(api, at_most)
         return await self._exchange(api, version, values, timeout_s)
@@ -152,21 +199,21 @@ class BrokerConnection:
     async def exchange(
         self, api: Api, version: int, body: bytes, *, timeout_s: float = 30.0
     ) -> memoryview:
-        """Send a request that was written for this version, and wait for its answer, as it came.
+        """Send an encoded request of this version, and return the encoded response.
 
         Raises Unreachable or TimedOut, as `request` does.
         """
-        waiter = await self._ask(api, version, body, timeout_s)
-        assert waiter.body is not None
+        pending = await self._send_and_wait(api, version, body, timeout_s)
+        assert pending.body is not None
         try:
-            _, start = read_response_header(api, version, waiter.body)
-        except InvalidFrame as garbage:
-            raise self.garbled(api, garbage) from garbage
-        return waiter.body[start:]
+            _, start = read_response_header(api, version, pending.body)
+        except InvalidFrame as error:
+            raise self.invalid_response(api, error) from error
+        return pending.body[start:]
 
-    def garbled(self, api: Api, why: Exception) -> Unreachable:
-        """The answer makes no sense: the connection is given up; what to raise."""
-        failure = Unreachable(f"{self.address} answers {api.title} with garbage: {why}")
+    def invalid_response(self, api: Api, why: Exception) -> Unreachable:
+        """Abort the connection after an invalid response, and return the error to raise."""
+        failure = Unreachable(f"invalid {api.title} response from {self.address}: {why}")
         self.abort(failure)
         return failure
 
@@ -178,67 +225,69 @@ class BrokerConnection:
         timeout_s: float = 30.0,
         at_most: int | None = None,
     ) -> None:
-        """Send a request that has no answer: Produce with acks=0.
+        """Send a request without a response: Produce with acks=0.
 
-        Raises Unsupported, Unreachable or, where the broker does not read it in `timeout_s`, TimedOut.
+        Raises Unsupported, Unreachable, or TimedOut if the broker does not receive it in `timeout_s`.
         """
         version = self.version_of(api, at_most)
         body = messages.write_request(api.key, version, values)
-        with trio.move_on_after(timeout_s) as patience:
+        with trio.move_on_after(timeout_s) as send_scope:
             await self._send(api, version, self._correlation_id(), [body])
-        if patience.cancelled_caught:
+        if send_scope.cancelled_caught:
             unread = f"{api.title} in {timeout_s:g} s"
-            late = TimedOut(f"the broker at {self.address} did not read {unread}")
+            late = TimedOut(f"the broker at {self.address} did not receive {unread}")
             self.abort(late)
             raise late
 
     async def aclose(self) -> None:
-        """Close; what was sent still arrives, which matters where no answer was waited for."""
+        """Close the connection; sent requests, such as Produce with acks=0, still reach the broker."""
         self._fail(Unreachable(f"the connection to {self.address} was closed"))
         await self._stream.aclose()
 
     def abort(self, why: ClientError | None = None) -> None:
-        """Close at once, whatever is still on its way; whoever waits gets `why`."""
+        """Close the connection at once; pending requests fail with `why`."""
         self._fail(why or Unreachable(f"the connection to {self.address} was closed"))
         self._stream.abort()
 
     def _fail(self, why: ClientError) -> None:
         if self._broken is None:
             self._broken = why
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters.values():
-            waiter.failure = self._broken
-            waiter.arrived.set()
+        all_pending, self._pending = self._pending, {}
+        for pending in all_pending.values():
+            pending.failure = self._broken
+            pending.arrived.set()
 
     async def _exchange(
         self, api: Api, version: int, values: Mapping[str, Any], timeout_s: float
     ) -> Any:
         body = messages.write_request(api.key, version, values)
-        return self._decode(await self._ask(api, version, body, timeout_s))
+        return self._decode(await self._send_and_wait(api, version, body, timeout_s))
 
-    async def _ask(self, api: Api, version: int, body: bytes, timeout_s: float) -> _Waiter:
-        """With the answer in it."""
+    async def _send_and_wait(
+        self, api: Api, version: int, body: bytes, timeout_s: float
+    ) -> _PendingRequest:
+        """Send a request, and return it after its response was received."""
         correlation_id = self._correlation_id()
-        waiter = self._waiters[correlation_id] = _Waiter(api, version, timeout_s)
-        if waiter.due_at < self._patience.deadline:
-            self._patience.deadline = waiter.due_at
+        pending = self._pending[correlation_id] = _PendingRequest(api, version, timeout_s)
+        if pending.due_at < self._receive_scope.deadline:
+            self._receive_scope.deadline = pending.due_at
         try:
             await self._send(api, version, correlation_id, [body])
-            await waiter.arrived.wait()
+            await pending.arrived.wait()
         finally:
-            self._waiters.pop(correlation_id, None)  # a late answer is for nobody
-        if waiter.failure is not None:
-            raise waiter.failure
-        return waiter
+            self._pending.pop(correlation_id, None)  # drop a late response
+        if pending.failure is not None:
+            raise pending.failure
+        return pending
 
-    def _decode(self, waiter: _Waiter) -> Any:
-        assert waiter.body is not None
-        api, version, body = waiter.api, waiter.version, waiter.body
+    def _decode(self, pending: _PendingRequest) -> Any:
+        assert pending.body is not None
+        api, version, body = pending.api, pending.version, pending.body
         try:
             _, start = read_response_header(api, version, body)
             return messages.read_response(api.key, version, body, start)
-        except InvalidFrame as garbage:
-            raise self.garbled(api, garbage) from garbage
+        except InvalidFrame as error:
+            raise self.invalid_response(api, error) from error
 
     def _correlation_id(self) -> int:
         self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
@@ -259,45 +308,45 @@ class BrokerConnection:
                 assert self._broken is not None
                 raise self._broken from lost
             except trio.Cancelled:
-                # The seam aborts a connection on which half a frame was sent; this one is spent.
+                # The seam aborts a connection after a partly sent frame.
                 self.abort()
                 raise
 
-    async def _read_responses(self) -> None:
-        incoming = IncomingResponses()
+    async def _receive_responses(self) -> None:
+        incoming = ResponseBuffer()
         while (late := self._overdue()) is None:
-            due_at = min((each.due_at for each in self._waiters.values()), default=inf)
-            with trio.CancelScope(deadline=due_at) as self._patience:
+            due_at = min((each.due_at for each in self._pending.values()), default=inf)
+            with trio.CancelScope(deadline=due_at) as self._receive_scope:
                 while True:
-                    count = await self._stream.receive_into(incoming.room())
+                    count = await self._stream.receive_into(incoming.receive_space())
                     if count == 0:
                         raise ConnectionLost("closed by the broker")
                     incoming.received(count)
                     while (body := incoming.next_response()) is not None:
                         self._deliver(body)
-        # Nobody waits any more: answers come in order, and nothing behind that one would come sooner.
-        asked = f"{late.api.title} in {late.timeout_s:g} s"
-        self.abort(TimedOut(f"the broker at {self.address} did not answer {asked}"))
+        # Responses are in order: all other pending requests would wait for this one.
+        request = f"{late.api.title} in {late.timeout_s:g} s"
+        self.abort(TimedOut(f"the broker at {self.address} did not respond to {request}"))
 
-    def _overdue(self) -> _Waiter | None:
-        """One that has waited too long."""
+    def _overdue(self) -> _PendingRequest | None:
+        """Return a pending request whose timeout has expired."""
         now = trio.current_time()
-        return next((each for each in self._waiters.values() if each.due_at <= now), None)
+        return next((each for each in self._pending.values() if each.due_at <= now), None)
 
     def _deliver(self, body: memoryview) -> None:
-        waiter = self._waiters.pop(_CORRELATION.unpack_from(body)[0], None)
-        if waiter is not None:
-            waiter.body = body
-            waiter.arrived.set()
+        pending = self._pending.pop(_INT32.unpack_from(body)[0], None)
+        if pending is not None:
+            pending.body = body
+            pending.arrived.set()
 
 
 _Ranges = dict[int, tuple[int, int]]
 
 
 def _ranges(version: int, frame: bytes) -> tuple[int, _Ranges]:
-    """An answer to ApiVersions: its error, and the versions of each API. Raises InvalidFrame.
+    """Decode an ApiVersions response to its error code and the versions of each API. Raises InvalidFrame.
 
-    UNSUPPORTED_VERSION is said in version 0 (KIP-511).
+    A response with UNSUPPORTED_VERSION has version 0 (KIP-511).
     """
     _, start = read_response_header(API_VERSIONS, version, memoryview(frame))
     return _read_ranges(version, frame[start:])
@@ -305,7 +354,7 @@ def _ranges(version: int, frame: bytes) -> tuple[int, _Ranges]:
 
 @lru_cache(maxsize=256)
 def _read_ranges(version: int, body: bytes) -> tuple[int, _Ranges]:
-    """Read once of those that answer alike: there are some sixty rows."""
+    """Decode a response body; equal responses are cached, because each has about sixty rows."""
     if int.from_bytes(body[:2], "big", signed=True) == ErrorCode.unsupported_version:
         version = 0
     respond = messages.read_response(API_VERSIONS.key, version, memoryview(body))
@@ -321,9 +370,9 @@ async def open_connection(
     client_id: str | None = CLIENT_ID,
     timeout_s: float = 10.0,
 ) -> BrokerConnection:
-    """Connect, learn the broker's versions, and read answers in `nursery` from then on.
+    """Connect, request the broker's API versions, and receive responses in `nursery`.
 
-    Raises Unreachable (Refused where nobody listens) or TimedOut.
+    Raises Unreachable (Refused if no process listens) or TimedOut.
     """
     connection: BrokerConnection | None = None
     try:
@@ -335,9 +384,11 @@ async def open_connection(
     except ConnectionLost as lost:
         why = str(lost).removeprefix(f"{address}: ")
         kind = Refused if isinstance(lost, ConnectionRefused) else Unreachable
-        raise kind(f"nobody answers at {address}: {why}") from lost
+        raise kind(f"cannot connect to {address}: {why}") from lost
     except trio.TooSlowError:
-        raise TimedOut(f"no connection to {address} in {round(timeout_s, 2):g} s") from None
+        raise TimedOut(
+            f"timed out connecting to {address} after {round(timeout_s, 2):g} s"
+        ) from None
     finally:
         if connection is not None and not connection.ready:
             connection.abort()

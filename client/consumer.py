@@ -1,14 +1,14 @@
-"""Reading partitions: one Fetch to each leader, without sessions, from positions that we keep.
+"""Consumer of assigned partitions: one Fetch request per leader, without fetch sessions.
 
-`Reader` reads what it was given with `assign`; it knows nothing of groups (see `group.py`). A poll of
-several leaders first asks them all for what is there already, and only where nobody has anything does it
-wait, so that one idle leader does not hold up a busy one. Nor does one that is silent: it is asked nothing
-more until it has answered, or its time is up, and later polls take what it says. The partitions that gave
-something go to the end of the next request: a broker fills its answer from the front.
+`Reader` consumes the partitions that are passed to `assign`; `group.py` adds consumer groups. With several leaders, a
+poll first fetches without waiting, and waits only if no leader has records, so that an idle leader does not delay a
+busy one. Each leader has at most one pending fetch: a leader that does not respond delays no other, and a later poll
+returns its records. Partitions that returned records move to the end of the next request, because a broker fills
+its response from the front.
 
-Control batches are passed over, and under read_committed so are the records of aborted transactions. What
-comes before a batch that is damaged is read; at the batch itself a poll raises DamagedBatch, unless other
-partitions gave something, and the position stays there.
+Control batches are skipped, and with read_committed also the records of aborted transactions. Records before a corrupt
+batch are returned; at the batch, a poll raises DamagedBatch unless other partitions returned records, and the position
+does not change.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from odradek.protocol.records.records import Headers, Record, decode
 from odradek.seams.values import state_class, value_class
 
 NAMED_TOPICS = 12
-"""The last version of Fetch that names topics; later ones have ids."""
-PATIENCE_S = 1.0
-"""How much longer than it lets a leader wait a poll itself waits for the answer."""
+"""Last version of Fetch with topic names; later versions have topic ids."""
+RESPONSE_WAIT_S = 1.0
+"""Additional time that a poll waits for responses, after the maximum wait of the leader."""
 
 
 class Isolation(IntEnum):
@@ -47,7 +47,7 @@ class Isolation(IntEnum):
 
 
 class ConsumedRecord(NamedTuple):
-    """A record and where it comes from; `timestamp` in ms, `timestamp_type` 1 for append time."""
+    """Record with its topic and partition; `timestamp` is in ms, `timestamp_type` 1 is the log append time."""
 
     topic: str
     partition: int
@@ -60,8 +60,7 @@ class ConsumedRecord(NamedTuple):
 
 
 class DamagedBatch(CorruptBatch):
-    """What a broker has at `offset` of `where` is no whole batch, or its CRC is wrong: it says so itself, or
-    we see it."""
+    """The batch at `offset` of the partition is invalid or has a wrong CRC, as found by the broker or the client."""
 
     def __init__(self, where: TopicPartition, offset: int, why: str) -> None:
         super().__init__(f"{where} at offset {offset}: {why}")
@@ -70,7 +69,7 @@ class DamagedBatch(CorruptBatch):
 
 
 class OutOfRange(KafkaError):
-    """The log of `where` has no offset that we are to read from: it begins behind it, or ends before it."""
+    """The position is before the log start offset or after the log end offset of the partition."""
 
     def __init__(self, where: TopicPartition, offset: int) -> None:
         code = ErrorCode.offset_out_of_range
@@ -80,7 +79,7 @@ class OutOfRange(KafkaError):
 
 @value_class
 class FoundOffset:
-    """Answer to `list_offsets`: -1 where there is none (no record is as late as that)."""
+    """Result of `list_offsets`; -1 if no record is at or after the timestamp."""
 
     offset: int
     timestamp: int
@@ -89,7 +88,7 @@ class FoundOffset:
 
 @value_class
 class ReaderOptions:
-    """How much is fetched at once, and of what."""
+    """Fetch sizes, isolation level and timeout of a reader."""
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     min_bytes: int = 1
@@ -97,27 +96,27 @@ class ReaderOptions:
     partition_bytes: int = 1 << 20
     check_crcs: bool = True
     unavailable_s: float = 30.0
-    """How long a partition may stay without a leader that answers before `poll` raises."""
+    """Seconds for which the errors of a partition are retried before `poll` raises them."""
 
 
 @dataclass(slots=True)
 class _Position:
-    """How far a partition was read."""
+    """Position in a partition."""
 
     offset: int
     end: int | None = None
-    """The offset a reader gets to: high watermark, or last stable offset under read_committed."""
+    """High watermark, or last stable offset for read_committed."""
     log_start: int = -1
     failing_since: float | None = None
 
 
 @state_class
 class _Fetch:
-    """What a leader was asked, and what came of it."""
+    """Fetch request to a leader, and its result."""
 
     node_id: int
     asked: Mapping[TopicPartition, int]
-    """From which offsets."""
+    """Fetch offsets."""
     max_wait_s: float
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_done: bool = False
@@ -126,48 +125,47 @@ class _Fetch:
 
 
 class Reader:
-    """Reads the partitions it was assigned. Positions move in `poll` alone."""
+    """Consumes its assigned partitions. Only `poll` advances positions."""
 
     def __init__(self, cluster: Cluster, options: ReaderOptions | None = None) -> None:
         self._cluster = cluster
         self._options = options or ReaderOptions()
         self._positions: dict[TopicPartition, _Position] = {}
         self._fetches: dict[int, _Fetch] = {}
-        """By leader, until a poll has taken what came of it."""
+        """Fetches by leader, until a poll has taken their results."""
         self._done = trio.Event()
-        """Set when another one of them is done."""
+        """Set when the next fetch completes."""
         self.damaged: list[DamagedBatch] = []
-        """What the last poll met of these, also beside records that it returned."""
+        """Errors of the last poll, which may also have returned records."""
         self.out_of_range: list[OutOfRange] = []
-        """Of these likewise."""
+        """Errors of the last poll, which may also have returned records."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions, each from its offset, and no others."""
+        """Replace the assigned partitions by these, each with its position."""
         self._forget_fetches(self._positions)
         self._positions = {where: _Position(offset) for where, offset in positions.items()}
         self.damaged, self.out_of_range = [], []
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Read a partition that was assigned from this offset."""
+        """Change the position of an assigned partition."""
         self._forget_fetches([where])
         self._positions[where] = _Position(offset)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset that each partition is read from next."""
+        """Next fetch offset of each partition."""
         return {where: position.offset for where, position in self._positions.items()}
 
     def remaining(self, where: TopicPartition) -> int | None:
-        """Offsets between the position and the end, as of the last answer; None before the first."""
+        """Offsets between the position and the end in the last response; None before the first."""
         position = self._positions[where]
         return None if position.end is None else max(0, position.end - position.offset)
 
     async def at_end(self) -> bool:
-        """Whether every partition was read to its end.
+        """Whether the positions of all partitions are at the end.
 
-        Where the last answers say so, their leaders are asked once more: one that was just elected may
-        not know yet how far the one before it got, and then lets us wait (KIP-207). Raises as
-        `list_offsets` does.
+        The ends in the last responses are verified with ListOffsets, because the high watermark of a new
+        leader may lag behind; ListOffsets waits for it (KIP-207). Raises the errors of `list_offsets`.
         """
         if any(self.remaining(where) != 0 for where in self._positions):
             return False
@@ -178,9 +176,9 @@ class Reader:
         return all(self.remaining(where) == 0 for where in self._positions)
 
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
-        """The next records; empty if none come in about `max_wait_s` (and PATIENCE_S). Cancelled, it has read none.
+        """Return the next records; empty if none arrive in about `max_wait_s`. A cancelled poll loses no records.
 
-        Raises OutOfRange if a position is not in the log, DamagedBatch, and other errors once a partition
+        Raises OutOfRange if a position is not in the log, DamagedBatch, and other errors after a partition
         has failed for `unavailable_s`.
         """
         self.damaged, self.out_of_range = [], []
@@ -204,7 +202,7 @@ class Reader:
             try:
                 leader = await self._cluster.leader(*where)
             except (KafkaError, ClientError) as error:
-                self._failed(where, position, error)
+                self._handle_error(where, position, error)
                 continue
             by_leader.setdefault(leader, []).append(where)
         return by_leader
@@ -212,14 +210,16 @@ class Reader:
     async def _fetch_all(
         self, by_leader: Mapping[int, list[TopicPartition]], max_wait_s: float
     ) -> list[ConsumedRecord]:
-        """Ask those that are not asked yet, and take what is there by the time that they have answered; where
-        all are, by the time that one has."""
+        """Send fetches to leaders without a pending one, wait for these, and take all results.
+
+        If all leaders have a pending fetch, wait for the first result.
+        """
         begun = [
             self._begin(node_id, wanted, max_wait_s)
             for node_id, wanted in by_leader.items()
             if node_id not in self._fetches
         ]
-        with trio.move_on_after(max_wait_s + PATIENCE_S):
+        with trio.move_on_after(max_wait_s + RESPONSE_WAIT_S):
             while not (
                 all(fetch.is_done for fetch in begun)
                 if begun
@@ -229,7 +229,7 @@ class Reader:
         return self._take_all()
 
     def _forget_fetches(self, partitions: Iterable[TopicPartition]) -> None:
-        """Those that asked for one of these: it is read from elsewhere now."""
+        """Cancel the fetches of these partitions, because their positions changed."""
         for fetch in list(self._fetches.values()):
             if not fetch.asked.keys().isdisjoint(partitions):
                 fetch.scope.cancel()
@@ -242,7 +242,7 @@ class Reader:
         return fetch
 
     async def _exchange(self, fetch: _Fetch) -> None:
-        """Have the answer; the cluster's task."""
+        """Send a fetch and store its result, in a task of the cluster."""
         options = self._options
         values = {
             "replica_id": -1,
@@ -273,7 +273,7 @@ class Reader:
             self._done = trio.Event()
 
     def _take_all(self) -> list[ConsumedRecord]:
-        """What has come."""
+        """Return the records of the completed fetches."""
         records: list[ConsumedRecord] = []
         failures: list[Exception] = []
         for fetch in [each for each in self._fetches.values() if each.is_done]:
@@ -283,11 +283,11 @@ class Reader:
             except (KafkaError, ClientError) as error:
                 failures.append(error)
         if failures and not records:
-            raise failures[0]  # beside records it waits for the next poll, which meets it again
+            raise failures[0]  # with records, the next poll gets the error again
         return records
 
     def _take_fetch(self, fetch: _Fetch) -> list[ConsumedRecord]:
-        """Of the partitions that no other leader has given records of since."""
+        """Return the records of partitions whose position did not change since the request."""
         asked = {
             where: self._positions[where]
             for where, offset in fetch.asked.items()
@@ -295,7 +295,7 @@ class Reader:
         }
         if fetch.failure is not None:
             for where, position in asked.items():
-                self._failed(where, position, fetch.failure)
+                self._handle_error(where, position, fetch.failure)
             return []
         records: list[ConsumedRecord] = []
         failure: Exception | None = None
@@ -331,7 +331,7 @@ class Reader:
         return [{"topic": name, "partitions": rows} for name, rows in topics.items()]
 
     def _take(self, where: TopicPartition, position: _Position, row: Any) -> list[ConsumedRecord]:
-        """What one partition answered: its records; the position moves behind them."""
+        """Return the records of a partition, and advance its position."""
         if row.error_code:
             code = ErrorCode(row.error_code)
             text = code.name.replace("_", " ")
@@ -340,7 +340,7 @@ class Reader:
             if code is ErrorCode.offset_out_of_range:
                 raise OutOfRange(where, position.offset)
             error = KafkaError(code, f"{where} at offset {position.offset}: {text}")
-            self._failed(where, position, error)
+            self._handle_error(where, position, error)
             return []
         position.failing_since = None
         committed_only = self._options.isolation is Isolation.READ_COMMITTED
@@ -348,8 +348,8 @@ class Reader:
         position.log_start = getattr(row, "log_start_offset", -1)
         if not row.records:
             return []
-        self._positions[where] = self._positions.pop(where)  # to the end of the next request
-        aborted = _Aborted(row.aborted_transactions if committed_only else None)
+        self._positions[where] = self._positions.pop(where)  # at the end of the next request
+        aborted = _AbortedTransactionFilter(row.aborted_transactions if committed_only else None)
         records: list[ConsumedRecord] = []
         begun_at = offset = position.offset
         try:
@@ -365,8 +365,8 @@ class Reader:
         position.offset = offset
         return records
 
-    def _failed(self, where: TopicPartition, position: _Position, error: Exception) -> None:
-        """Bear with an error for a while, or raise it."""
+    def _handle_error(self, where: TopicPartition, position: _Position, error: Exception) -> None:
+        """Raise an error that is not retriable or has lasted for `unavailable_s`."""
         now = trio.current_time()
         if position.failing_since is None:
             position.failing_since = now
@@ -375,11 +375,11 @@ class Reader:
             raise error
 
 
-class _Aborted:
-    """Which batches of an answer belong to aborted transactions (KIP-98).
+class _AbortedTransactionFilter:
+    """Filter of batches in aborted transactions (KIP-98).
 
-    A transaction is aborted from its first offset on, which the answer lists, up to its producer's
-    next abort marker.
+    An aborted transaction starts at the first offset in the response, and ends at the next abort
+    marker of its producer.
     """
 
     def __init__(self, listed: Iterable[Any] | None) -> None:
@@ -403,7 +403,7 @@ def _is_abort(batch: Batch) -> bool:
 
 
 def _records_from(where: TopicPartition, batch: Batch, offset: int) -> list[ConsumedRecord]:
-    """A batch's records from `offset` on; the batch may begin before it."""
+    """Decode the records of a batch from `offset`; the batch may start before it."""
     return [
         _consumed(where, record, batch.timestamp_type)
         for record in decode(batch)
@@ -423,9 +423,9 @@ async def list_offsets(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """The offset of each partition at a timestamp (ms), or at LATEST, EARLIEST, ….
+    """Look up the offset of each partition at a timestamp (ms), or at LATEST, EARLIEST, ….
 
-    Repeated until every leader has answered; raises KafkaError or ClientError past the time-out.
+    Retries until every leader has responded; raises KafkaError or ClientError after the timeout.
     """
     found: dict[TopicPartition, FoundOffset] = {}
 

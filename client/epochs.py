@@ -1,4 +1,4 @@
-"""Where a partition's leader epochs ended, as its leader knows (KIP-101, KIP-320)."""
+"""End offsets of leader epochs, from OffsetForLeaderEpoch (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams.values import value_class
 
 CONSUMER = -1
-AT_ONCE = 32
-"""Epochs that are asked for before the first of them is answered: a request has one of a partition."""
+CONCURRENT_REQUESTS = 32
+"""Limit of concurrent requests; each has one epoch of a partition."""
 
 
 @value_class
 class EpochEnd:
-    """The latest epoch at or before the one asked for that the leader has records of, and the offset
-    behind its last record; -1 for both if there is none."""
+    """Largest epoch up to the requested one that has records, and its end offset; -1 for both if none."""
 
     epoch: int
     end_offset: int
@@ -31,10 +30,12 @@ class EpochEnd:
 async def epoch_ends(
     cluster: Cluster, where: TopicPartition, epochs: Iterable[int]
 ) -> dict[int, EpochEnd]:
-    """By the epoch asked for. Repeated until a leader has answered; raises KafkaError or ClientError past
-    the time-out."""
+    """Look up the end of each epoch, with retries.
 
-    async def ask(epoch: int) -> EpochEnd:
+    Raises KafkaError or ClientError after the timeout of the cluster.
+    """
+
+    async def request_end(epoch: int) -> EpochEnd:
         leader = await cluster.node(await cluster.leader(*where))
         row = {"partition": where.partition, "current_leader_epoch": -1, "leader_epoch": epoch}
         respond = await leader.request(
@@ -51,14 +52,14 @@ async def epoch_ends(
 
     found: dict[int, EpochEnd] = {}
     failures: list[KafkaError | ClientError] = []
-    limit = trio.CapacityLimiter(AT_ONCE)
+    limit = trio.CapacityLimiter(CONCURRENT_REQUESTS)
 
     async def look_up(epoch: int) -> None:
         async with limit:
             if failures:
                 return
             try:
-                found[epoch] = await cluster.retrying(partial(ask, epoch))
+                found[epoch] = await cluster.retrying(partial(request_end, epoch))
             except (KafkaError, ClientError) as error:
                 failures.append(error)
 

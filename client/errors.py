@@ -1,4 +1,4 @@
-"""What goes wrong between us and a broker, before or instead of an answer."""
+"""Errors of requests to a broker, and which of them are retriable."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ RETRIABLE = frozenset(
         ErrorCode.inconsistent_topic_id,
     }
 )
-"""Codes that may be gone after fresh metadata and a little patience."""
+"""Error codes after which a request is retried with new metadata."""
 
 
 class ClientError(Exception):
-    """No answer could be had from a broker; the text says from which, and why."""
+    """A request got no response; the text has the broker and the reason."""
 
 
 class Unreachable(ClientError):
-    """Nobody answers at that address, or the connection broke."""
+    """No connection to the address could be established, or the connection was lost."""
 
 
 class Refused(Unreachable):
-    """The host answers, and nobody listens at that address."""
+    """The connection was refused: no process listens at the address."""
 
 
 class NoSuchNode(Unreachable):
-    """The cluster answers, and that node is not in it, or not now."""
+    """The metadata of the cluster does not contain the node."""
 
 
 class TimedOut(ClientError):
-    """The broker did not answer in time."""
+    """The broker did not respond within the timeout."""
 
 
 class Unsupported(ClientError):
-    """The broker does not have that API, or none of the versions that are needed."""
+    """The broker does not support the API, or none of the required versions."""
 
 
 def retriable(error: Exception) -> bool:
@@ -66,7 +66,7 @@ def retriable(error: Exception) -> bool:
 def check(code: int, message: str | None = None, *, about: str = "") -> None:
     """Raise KafkaError for any code but NONE.
 
-    `about` names the thing it happened to, in front of a `message` that doesn't.
+    `about` is the subject of the request; it precedes a `message` that does not contain it.
     """
     if code == 0:
         return

@@ -1,9 +1,8 @@
-"""Reading as a member of a group, by the classic protocol with eager rebalancing and `range`.
+"""Consumer group member with the classic protocol, eager rebalancing and the range assignor.
 
-Everything happens in the caller's task, inside `poll`: heartbeats when they are due, and joining
-again when the coordinator says so, after committing how far we came, or when the leader finds that topics
-have other partitions than it has assigned. A caller that does not poll for `session_timeout_s` is taken for
-dead, as it would be anyway with a loop that is stuck.
+All requests are sent inside `poll`, in the caller's task: heartbeats when they are due, and JoinGroup when the
+coordinator requires it or the group leader finds a changed number of partitions. Positions are committed before the
+member rejoins. A member whose caller does not poll for `session_timeout_s` is removed from the group.
 """
 
 from __future__ import annotations
@@ -43,31 +42,30 @@ from odradek.seams.values import value_class
 T = TypeVar("T")
 
 CONSUMER = "consumer"
-"""The protocol type of groups that read topics."""
+"""Protocol type of consumer groups."""
 
 REJOIN = frozenset({ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation})
 FORGOTTEN = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
-"""The coordinator does not know us (any more): join as somebody new."""
+"""Error codes after which the member id is dropped, and the member joins as a new one."""
 
 
 @value_class
 class GroupOptions:
-    """How a member behaves; the defaults are those of Java's consumer."""
+    """Options of a group member, with the defaults of Kafka's Java consumer."""
 
     session_timeout_s: float = 45.0
     heartbeat_s: float = 3.0
     rebalance_timeout_s: float = 60.0
     instance_id: str | None = None
-    """Makes the member a static one (KIP-345)."""
+    """`group.instance.id` of a static member (KIP-345)."""
     reset: int = EARLIEST
-    """Where a partition begins without a committed offset, or with one that its log has not (any more):
-    EARLIEST, LATEST or a timestamp (ms)."""
+    """Position without a valid committed offset: EARLIEST, LATEST or a timestamp (ms)."""
     metadata_max_age_s: float = 300.0
-    """How often the group's leader looks whether its topics have other partitions than it has assigned."""
+    """Interval at which the group leader compares the numbers of partitions with the assignment."""
 
 
 class GroupConsumer:
-    """A member of a group and the partitions it reads. Call `leave` at the end."""
+    """Group member, which consumes its assigned partitions. Call `leave` at the end."""
 
     def __init__(
         self,
@@ -91,22 +89,22 @@ class GroupConsumer:
         self._joined = False
         self._heartbeat_due = 0.0
         self._assigned_counts: dict[str, int] | None = None
-        """Of who leads the group: how many partitions the members' topics had when they were assigned."""
+        """On the group leader: number of partitions by topic at the last assignment."""
         self._count_due = 0.0
 
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
-        """The next records of what we were assigned; joins, or joins again, where needed.
+        """Return the next records of the assigned partitions; join or rejoin the group first if needed.
 
-        Raises KafkaError for what patience does not mend (FENCED_INSTANCE_ID, for one).
+        Raises KafkaError for errors that are not retriable, such as FENCED_INSTANCE_ID.
         """
         if self._joined and trio.current_time() >= self._heartbeat_due:
             await self._heartbeat()
         if self._joined and trio.current_time() >= self._count_due:
-            await self._look_for_partitions()
+            await self._check_partition_counts()
         while not self._joined:
-            patience = self._options.rebalance_timeout_s + self._cluster.timeout_s
-            await self._cluster.retrying(self._join, timeout_s=patience)
-        # Of the last poll: it had records, too, perhaps, and these are not lost where this fails.
+            join_timeout_s = self._options.rebalance_timeout_s + self._cluster.timeout_s
+            await self._cluster.retrying(self._join, timeout_s=join_timeout_s)
+        # Partitions out of range in the last poll, whose records were already returned.
         gone = [error.where for error in self._reader.out_of_range]
         for where, offset in (await self._resets(gone)).items():
             self._reader.seek(where, offset)
@@ -117,15 +115,15 @@ class GroupConsumer:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset after the last record that `poll` returned, of each assigned partition."""
+        """Offset after the last record that `poll` returned, by assigned partition."""
         return self._reader.positions
 
     async def at_end(self) -> bool:
-        """Whether all that we were assigned was read to its end."""
+        """Whether the positions of all assigned partitions are at the end."""
         return self._joined and await self._reader.at_end()
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit these offsets, or the positions. Raises KafkaError (REBALANCE_IN_PROGRESS, …)."""
+        """Commit these offsets, or the positions. Raises KafkaError, for example REBALANCE_IN_PROGRESS."""
         wanted = self._reader.positions if offsets is None else offsets
         if not wanted or self.generation < 0:
             return
@@ -150,9 +148,9 @@ class GroupConsumer:
         await self._cluster.retrying(attempt)
 
     async def leave(self) -> None:
-        """Leave the group, so that the others need not wait for us to time out.
+        """Leave the group, so that it rebalances before the session timeout, and close the connection.
 
-        A static member stays one (KIP-345); its connection is closed all the same.
+        A static member sends no LeaveGroup (KIP-345).
         """
         try:
             if self.member_id and self._options.instance_id is None:
@@ -180,14 +178,14 @@ class GroupConsumer:
             respond = await self._request(HEARTBEAT, values)
             self._check(respond.error_code, f"heartbeat of group {self.group}")
         except (KafkaError, ClientError) as error:
-            if retriable(error):  # the coordinator moves: we are a member until one says otherwise
+            if retriable(error):  # the coordinator moves; the membership continues
                 pause_s = min(pause_s, BACKOFF_MAX_S)
             else:
-                await self._set_back(error)
+                await self._prepare_rejoin(error)
         self._heartbeat_due = trio.current_time() + pause_s
 
-    async def _set_back(self, error: Exception) -> None:
-        """We must join again: say how far we came while that still counts."""
+    async def _prepare_rejoin(self, error: Exception) -> None:
+        """Prepare to rejoin: commit the positions while the generation is still valid."""
         code = error.code if isinstance(error, KafkaError) else None
         if code not in REJOIN | FORGOTTEN:
             raise error
@@ -196,25 +194,25 @@ class GroupConsumer:
         self._joined = False
 
     async def _commit_before_joining(self) -> None:
-        with suppress(KafkaError, ClientError):  # then some is read again, nothing lost
+        with suppress(KafkaError, ClientError):  # records may be consumed twice, but none is lost
             await self.commit()
 
-    async def _look_for_partitions(self) -> None:
-        """The leader's part: partitions that came or went since are assigned anew."""
+    async def _check_partition_counts(self) -> None:
+        """Rejoin if this member is the group leader and the number of partitions of a topic changed."""
         self._count_due = trio.current_time() + self._options.metadata_max_age_s
         if self._assigned_counts is None:
             return
         try:
             counts = await self._partition_counts(self._assigned_counts)
         except (KafkaError, ClientError):
-            return  # the next time
+            return  # retried at the next interval
         if counts != self._assigned_counts:
             await self._commit_before_joining()
             self._joined = False
 
     async def _join(self) -> None:
-        """Join, learn the assignment, and start from the committed offsets."""
-        self.assigned = []  # from here on nothing is ours, nor to be committed in the new generation
+        """Send JoinGroup and SyncGroup, and start at the committed offsets."""
+        self.assigned = []  # the old assignment must not be committed in the new generation
         self._reader.assign({})
         self._assigned_counts = None
         respond = await self._join_request()
@@ -223,7 +221,7 @@ class GroupConsumer:
         except KafkaError as error:
             if error.code not in REJOIN | FORGOTTEN:
                 raise
-            return  # somebody else came or went meanwhile: join again
+            return  # another rebalance started: join again
         self._reader.assign(await self._starts(sorted(assignment)))
         self.assigned = sorted(assignment)
         self._joined = True
@@ -247,7 +245,9 @@ class GroupConsumer:
                 },
                 timeout_s=options.rebalance_timeout_s + 5,
             )
-            if respond.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
+            if (
+                respond.error_code == ErrorCode.member_id_required
+            ):  # KIP-394: join with this member id
                 self.member_id = respond.member_id
             elif respond.error_code in FORGOTTEN and self.member_id:
                 self.member_id = ""
@@ -279,7 +279,7 @@ class GroupConsumer:
         return self._read(read_assignment, respond.assignment, self.member_id)
 
     async def _assign(self, members: Iterable[Any]) -> list[dict[str, Any]]:
-        """The leader's part: who reads what. A topic that is not there has nothing to be read."""
+        """Compute the assignments, on the group leader. A missing topic has no partitions."""
         subscriptions = {
             row.member_id: self._read(read_subscription, row.metadata, row.member_id)
             for row in members
@@ -293,14 +293,14 @@ class GroupConsumer:
         ]
 
     def _read(self, read: Callable[[bytes], T], data: bytes, member_id: str) -> T:
-        """What another client wrote. Raises ClientError."""
+        """Decode data of another member. Raises ClientError."""
         try:
             return read(bytes(data))
         except InvalidFrame as error:
             raise ClientError(f"group {self.group}, member {member_id}: {error}") from error
 
     async def _partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """How many each topic has, 0 where it is not there. Raises what else keeps us from seeing one."""
+        """Number of partitions by topic; 0 if it does not exist. Raises the other errors of topics."""
         await self._cluster.refresh_existing(names)
         known = self._cluster.topics
         return {name: len(known[name].partitions) if name in known else 0 for name in names}
@@ -315,7 +315,7 @@ class GroupConsumer:
         return starts | await self._resets(fresh)
 
     async def _resets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where these begin anew; at the end, where no record is as late as the timestamp."""
+        """Look up the reset offsets; the log end offset if no record is at or after the timestamp."""
         begins: dict[TopicPartition, int] = {}
         left = list(wanted)
         for timestamp in (self._options.reset, LATEST):
@@ -334,17 +334,17 @@ class GroupConsumer:
         timeout_s: float | None = None,
         at_most: int | None = None,
     ) -> Any:
-        """A request to the coordinator, which is looked for where it is not known."""
+        """Send a request to the coordinator, and look it up first if needed."""
         if self._coordinator is None or self._coordinator.broken:
             self._coordinator = await self._cluster.coordinator(self.group, owner=self)
         limit = self._cluster.timeout_s if timeout_s is None else timeout_s
         return await self._coordinator.request(api, values, timeout_s=limit, at_most=at_most)
 
     def _check(self, code: int, about: str) -> None:
-        """Raise an answer's error, having drawn the consequences for what we know."""
+        """Raise the error of a response, after updating coordinator, generation and member id."""
         if code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
             self._coordinator = None
-        if code in FORGOTTEN:  # what we had is another's: we join again before we read on
+        if code in FORGOTTEN:  # the partitions may be assigned to another member
             self.generation, self._joined = -1, False
             if code == ErrorCode.unknown_member_id:
                 self.member_id = ""

@@ -1,7 +1,7 @@
-"""What an administrator asks about groups: which there are, their members, their offsets.
+"""Admin functions for consumer groups, their members and committed offsets.
 
-Each question goes to the group's coordinator, looked for again while it moves. Functions over a
-`Cluster`; each raises KafkaError for what is refused, ClientError where nobody answers.
+Requests are sent to the coordinator of the group, which is looked up again while it moves. Each function raises
+KafkaError for an error code, and ClientError if there is no response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from odradek.seams.network import Address
 from odradek.seams.values import value_class
 
 NAMED_TOPICS = 9
-"""The last version of OffsetCommit and OffsetFetch that names topics; later ones have ids."""
+"""Last version of OffsetCommit and OffsetFetch with topic names; later versions have topic ids."""
 
 
 @value_class
@@ -34,7 +34,7 @@ class GroupListing:
 
 @value_class
 class GroupMember:
-    """A member; `assignment` is what its protocol says (client.assignors reads consumers')."""
+    """Group member; `assignment` is encoded, for consumers as `client.assignors` decodes it."""
 
     member_id: str
     instance_id: str | None
@@ -54,7 +54,7 @@ class GroupDescription:
 
 @value_class
 class CommittedOffset:
-    """A committed offset, -1 where there is none."""
+    """Committed offset; -1 if there is none."""
 
     offset: int
     leader_epoch: int = -1
@@ -67,7 +67,7 @@ async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **
 
 
 async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[GroupListing]:
-    """Every broker's groups; `states` limits them to those in one of these states."""
+    """List the groups of all brokers, or those in one of the `states`."""
 
     async def attempt() -> list[GroupListing]:
         await cluster.refresh()
@@ -94,8 +94,10 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[G
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
-    """A group's state and members, classic or consumer; GROUP_ID_NOT_FOUND, or the state Dead, if
-    there is none."""
+    """Describe a classic or consumer group.
+
+    A missing group raises GROUP_ID_NOT_FOUND or has the state Dead, depending on the broker.
+    """
     try:
         return await _describe_classic_group(cluster, group)
     except KafkaError as error:
@@ -165,7 +167,7 @@ async def _describe_classic_group(cluster: Cluster, group: str) -> GroupDescript
 
 
 async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> None:
-    """Delete groups without members, with their offsets."""
+    """Delete groups without members, and their offsets."""
     for group in groups:
 
         async def attempt(group: str = group) -> None:
@@ -184,8 +186,10 @@ async def committed_offsets(
     *,
     stable: bool = True,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """What a group has committed, for these partitions or for all it has committed anything for; `stable`:
-    not before the end of a transaction that is about to commit some."""
+    """Fetch the committed offsets of a group, for these partitions or for all.
+
+    `stable` waits for the end of transactions with pending offset commits.
+    """
     topics = None if partitions is None else _by_topic(partitions)
 
     async def attempt() -> dict[TopicPartition, CommittedOffset]:
@@ -207,8 +211,11 @@ async def committed_offsets(
 async def committed_by_group(
     cluster: Cluster, groups: Mapping[str, Iterable[TopicPartition]], *, stable: bool = True
 ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-    """The same of many groups, by name: a request to find all coordinators, and one to each of them (KIP-699, KIP-709:
-    Kafka 3.0). Brokers before that are asked for one group after the other."""
+    """Fetch the committed offsets of many groups, by group id.
+
+    One request finds all coordinators, and one is sent to each of them (KIP-699, KIP-709). Brokers
+    before Kafka 3.0 get one request per group.
+    """
     found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
     wanted = {group: _by_topic(partitions) for group, partitions in groups.items()}
 
@@ -217,7 +224,7 @@ async def committed_by_group(
             found[group] = await committed_offsets(cluster, group, groups[group], stable=stable)
 
     async def attempt() -> None:
-        """What is not known yet."""
+        """Fetch the offsets of the remaining groups."""
         left = [group for group in wanted if group not in found]
         asked = await (await cluster.any_node()).request(
             apis.FIND_COORDINATOR,
@@ -263,7 +270,7 @@ async def committed_by_group(
 
 @contextmanager
 def _kept(failures: list[KafkaError]) -> Iterator[None]:
-    """What one group is refused keeps no other from its answer."""
+    """Collect an error of one group, so that the other groups are still fetched."""
     try:
         yield
     except KafkaError as error:
@@ -282,7 +289,7 @@ def _fetched(group: str, topics: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 
 def _is_unstable(error: Exception) -> bool:
-    """A transaction is about to commit some."""
+    """Whether a transaction has pending offset commits."""
     return isinstance(error, KafkaError) and error.code == ErrorCode.unstable_offset_commit
 
 
@@ -301,7 +308,7 @@ def _committed(respond: Any, group: str) -> dict[TopicPartition, CommittedOffset
 def offset_topics(
     offsets: Mapping[TopicPartition, int | CommittedOffset],
 ) -> list[dict[str, Any]]:
-    """The `topics` of an OffsetCommit, or of a TxnOffsetCommit."""
+    """The `topics` field of OffsetCommit and TxnOffsetCommit requests."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for where, each in offsets.items():
         committed = CommittedOffset(each) if isinstance(each, int) else each
@@ -318,7 +325,7 @@ def offset_topics(
 async def reset_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
 ) -> None:
-    """Commit offsets for a group that has no members (UNKNOWN_MEMBER_ID if it has)."""
+    """Commit offsets of a group without members; UNKNOWN_MEMBER_ID if it has members."""
 
     async def attempt() -> None:
         coordinator = await cluster.coordinator(group)
@@ -343,7 +350,7 @@ async def reset_offsets(
 async def delete_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Forget what a group committed for topics that it does not read any more."""
+    """Delete committed offsets of topics to which the group is not subscribed."""
     indexes: dict[str, list[dict[str, int]]] = {}
     for topic, partition in partitions:
         indexes.setdefault(topic, []).append({"partition_index": partition})

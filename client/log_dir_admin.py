@@ -1,7 +1,7 @@
-"""What an administrator asks about log directories: what lies in them, and to move it (KIP-113).
+"""Admin functions for log directories: describe them, and move replicas between them (KIP-113).
 
-Each broker is asked for itself. Functions over a `Cluster`; each raises KafkaError for what is refused
-as a whole, ClientError where a broker does not answer.
+Each broker gets its own request. The functions raise KafkaError for an error of a whole request, and ClientError if a
+broker does not respond.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from odradek.protocol.errors import ErrorCode
 from odradek.seams.values import value_class
 
 ANY = "any"
-"""As a replica's directory: wherever it is. Odradek cancels a move by it (J-02), Kafka does not know it."""
+"""Target directory that cancels a move in Odradek (J-02); Kafka does not support it."""
 
 
 class Replica(NamedTuple):
-    """A partition on a broker. Written as Kafka's tools do: topic-partition-broker."""
+    """Replica of a partition on a broker, printed as topic-partition-broker like in Kafka's tools."""
 
     broker: int
     topic: str
@@ -34,7 +34,7 @@ class Replica(NamedTuple):
 
 @value_class
 class ReplicaInDirectory:
-    """A replica's files in a log directory: bytes, and how far it lags behind."""
+    """Replica in a log directory: its size in bytes and its lag in offsets."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class ReplicaInDirectory:
 
 @value_class
 class LogDirectory:
-    """A log directory of a broker; total and usable are bytes of its disk, -1 where not told."""
+    """Log directory of a broker; total and usable bytes of its disk are -1 if not reported."""
 
     broker: int
     path: str
@@ -54,7 +54,7 @@ class LogDirectory:
     usable_bytes: int
     replicas: tuple[ReplicaInDirectory, ...]
     cordoned: bool = False
-    """It gets no new partitions (KIP-1066)."""
+    """Whether it gets no new replicas (KIP-1066)."""
 
 
 async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
@@ -67,7 +67,7 @@ async def describe_log_dirs(
     brokers: Iterable[int] | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> list[LogDirectory]:
-    """The log directories of these brokers (or all), with these partitions in them (or all)."""
+    """Describe the log directories of these brokers, or of all, with these partitions, or all."""
     await cluster.refresh()
     topics: list[dict[str, Any]] | None = None
     if partitions is not None:
@@ -111,11 +111,11 @@ def _log_directory(node_id: int, row: Any) -> LogDirectory:
 async def alter_replica_log_dirs(
     cluster: Cluster, wanted: Mapping[Replica, str]
 ) -> dict[Replica, ErrorCode]:
-    """Begin to move replicas to these directories, absolute paths on their brokers.
+    """Start moves of replicas to these directories, absolute paths on their brokers.
 
-    What the broker says of each: NONE once the move goes on (or the replica is there already);
-    REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION if it is not on that broker now, which
-    remembers the directory for when it will be.
+    Returns the error code of each replica. NONE: the move has started, or the replica is already in
+    the directory. REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION: the broker does not have the
+    replica, and keeps the directory for its creation.
     """
     by_broker: dict[int, dict[str, dict[str, list[int]]]] = {}
     for replica, path in wanted.items():

@@ -1,9 +1,9 @@
-"""A cluster as a client sees it: its nodes, who leads what, and a connection to each node.
+"""Metadata of a cluster, and a connection to each of its nodes.
 
-`Cluster` owns the connections (in the nursery of `open_cluster`) and the newest metadata. Metadata is
-asked for when something is not known, or was found to be wrong: whoever is told that it spoke to the
-wrong node calls `forget`, and asks again. `retrying` is the one place where that patience is written
-down: a request is repeated, with fresh metadata, until it succeeds, fails for good, or time is up.
+`Cluster` owns the connections (in the nursery of `open_cluster`) and the cached metadata. Metadata is requested when it
+is missing or outdated: after an error such as NOT_LEADER_OR_FOLLOWER, the caller invalidates a topic with `forget`
+and retries. `retrying` retries a request with new metadata until it succeeds, fails with an error that is not
+retriable, or times out.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 1.0
-LAST_WORDS_S = 0.25
-"""How much longer than its time a first attempt has: its requests, which may have as long as all of it has, then
-say who did not answer what."""
+FIRST_ATTEMPT_EXTRA_S = 0.25
+"""Additional time for the first attempt, so that a request with the same timeout reports its own error."""
 
 
 @value_class
 class Node:
-    """A broker of the cluster, at the address it advertises to us."""
+    """Broker of the cluster, with its advertised address."""
 
     node_id: int
     address: Address
@@ -54,7 +53,7 @@ class Node:
 
 @value_class
 class Partition:
-    """A partition's place; `leader` is -1 while there is none."""
+    """Metadata of a partition; `leader` is -1 while there is none."""
 
     index: int
     leader: int
@@ -67,7 +66,7 @@ class Partition:
 
 @value_class
 class Topic:
-    """A topic, its partitions by index."""
+    """Metadata of a topic, with its partitions by index."""
 
     name: str
     topic_id: UUID | None
@@ -76,7 +75,7 @@ class Topic:
 
 
 class Cluster:
-    """The nodes and topics known so far; connections are opened when first needed."""
+    """Cached nodes and topics; connections are opened when first needed."""
 
     def __init__(
         self,
@@ -99,24 +98,26 @@ class Cluster:
         self._connections: dict[tuple[Address, object], BrokerConnection] = {}
         self._connecting: dict[tuple[Address, object], PromptLock] = {}
         self._failed_at: dict[Address, int] = {}
-        """Where no connection could be had, the one tried last with the highest number."""
+        """Addresses of failed connections, with a number that increases with every failure."""
         self._asked_at: dict[Address, int] = {}
-        """Who was asked for metadata, the last one likewise. The next one to be asked is another: a broker that
-        is cut off from the others says for ever what it knew before."""
+        """Addresses of Metadata requests, with a number that increases with every request. The next request
+        goes to another broker, because the metadata of a partitioned broker stays outdated."""
         self._epochs: dict[str, tuple[UUID, dict[int, int]]] = {}
-        """The newest leader epoch that was heard of, of the topic with that id."""
+        """Largest received leader epoch of each partition, with the topic id."""
         self._outdated: set[Address] = set()
-        """Who told of an older one since the last answer that told of none: others are asked before."""
+        """Addresses that returned older leader epochs since the last current response; others are preferred."""
 
     def start_soon(self, act: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """A task beside the connections, which ends with them at the latest."""
+        """Start a task that is cancelled when the cluster is closed."""
         self._nursery.start_soon(act, *args)
 
     async def any_node(self) -> BrokerConnection:
-        """A connection to whichever node answers: one that is open already, of several one that is not silent
-        and was not asked for metadata last, or to one that has not failed lately; to one whose metadata was
-        outdated, and that was not asked last, if no other will do. They share `timeout_s`: one that is silent
-        leaves time for the others."""
+        """Return a connection to any node.
+
+        Open connections are preferred: first responsive ones, then the one with the oldest Metadata
+        request. Otherwise addresses are tried in this order: current metadata before outdated,
+        connections that did not fail recently, oldest Metadata request. The attempts share `timeout_s`.
+        """
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()
@@ -124,7 +125,8 @@ class Cluster:
         ]
         if open_ones:
             return min(
-                open_ones, key=lambda each: (each.is_silent, self._asked_at.get(each.address, 0))
+                open_ones,
+                key=lambda each: (each.is_unresponsive, self._asked_at.get(each.address, 0)),
             )
         known = [node.address for node in self.nodes.values()]
         failures: list[ClientError] = []
@@ -146,7 +148,7 @@ class Cluster:
         raise Unreachable("; ".join(str(failure) for failure in failures))
 
     async def node(self, node_id: int) -> BrokerConnection:
-        """A connection to that node; Unreachable if it is not (any more) one of the cluster."""
+        """Return a connection to a node. Raises NoSuchNode if the node is not in the metadata."""
         if node_id not in self.nodes:
             await self.refresh()
         if node_id not in self.nodes:
@@ -154,10 +156,10 @@ class Cluster:
         return await self.connect(self.nodes[node_id].address)
 
     async def controller(self) -> BrokerConnection:
-        """A connection to the node that takes changes of the cluster's state.
+        """Return a connection for requests to the controller.
 
-        In KRaft every broker forwards them; the one that Metadata names is as good as any, and any will do
-        where that one is gone, or silent.
+        In KRaft every broker forwards them. The broker in the Metadata response is tried first, and then
+        any other one.
         """
         if self.controller_id not in self.nodes:
             await self.refresh()
@@ -169,7 +171,7 @@ class Cluster:
         return await self.any_node()
 
     async def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, from what is known or else asked for.
+        """Return the leader of a partition, with a Metadata request if it is not cached.
 
         Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE.
         """
@@ -189,14 +191,16 @@ class Cluster:
         return found.leader
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """The node that leads a partition by what is known; None where that is nobody, or nothing is."""
+        """Return the cached leader of a partition; None if there is none."""
         found = self._known(topic, partition)
         return None if found is None or found.leader < 0 else found.leader
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """Of the leader that is known, -1 if none is. Who is asked in an epoch and is not its leader says so
-        (KIP-320): since KIP-392 followers answer consumers, and one that lacks records takes their offsets for
-        out of range."""
+        """Return the cached leader epoch, -1 if there is none.
+
+        A request with this epoch fails with an error at a broker that is not the leader in it (KIP-320).
+        Without it, a follower without the records responds OFFSET_OUT_OF_RANGE (KIP-392).
+        """
         found = self._known(topic, partition)
         return -1 if found is None else found.leader_epoch
 
@@ -205,8 +209,7 @@ class Cluster:
         return None if known is None else known.partitions.get(partition)
 
     async def topic(self, name: str, *, create: bool = False) -> Topic:
-        """Ask for one topic; `create` lets the broker make it where auto creation is on. Raises its
-        KafkaError."""
+        """Request the metadata of a topic. `create` allows its automatic creation. Raises the topic's KafkaError."""
         for error in await self.refresh([name], create=create):
             raise error
         return self.topics[name]
@@ -214,10 +217,9 @@ class Cluster:
     async def coordinator(
         self, key: str, owner: object = None, *, key_type: int = GROUP
     ) -> BrokerConnection:
-        """A connection to the coordinator of a group, or of a transactional id, asked for anew; see
-        `connect` for `owner`.
+        """Look up the coordinator of a group or transactional id, and connect to it; `owner` as in `connect`.
 
-        Raises KafkaError (COORDINATOR_NOT_AVAILABLE while there is none, for one).
+        Raises KafkaError, for example COORDINATOR_NOT_AVAILABLE, and ClientError.
         """
         asked = await self.any_node()
         respond = await asked.request(
@@ -236,7 +238,7 @@ class Cluster:
     async def refresh(
         self, topics: Iterable[str] | None = (), *, create: bool = False
     ) -> list[KafkaError]:
-        """Fetch metadata: nodes, and these topics (None: all). The errors of topics are returned."""
+        """Request the metadata of the nodes and of these topics (None: all); return the errors of topics."""
         connection = await self.any_node()
         self._asked_at[connection.address] = max(self._asked_at.values(), default=0) + 1
         names = None if topics is None else list(topics)
@@ -266,14 +268,13 @@ class Cluster:
         return errors
 
     async def refresh_existing(self, topics: Iterable[str]) -> None:
-        """As `refresh`, of topics that may be gone. Raises the KafkaError that keeps us from seeing one that
-        is there."""
+        """Request the metadata of topics that may not exist; raises the other errors of topics."""
         for error in await self.refresh(topics):
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise error
 
     def forget(self, topic: str) -> None:
-        """What is known of this topic was found to be wrong."""
+        """Remove a topic from the cache, because its metadata is outdated."""
         self.topics.pop(topic, None)
 
     async def retrying(
@@ -284,16 +285,16 @@ class Cluster:
         also: Callable[[Exception], bool] = lambda error: False,
         unless: Callable[[Exception], bool] = lambda error: False,
     ) -> T:
-        """Await `attempt()` until it succeeds, fails for good, or `timeout_s` is over.
+        """Await `attempt()` until it succeeds, fails with a non-retriable error, or `timeout_s` is over.
 
-        Fails for good: what neither `retriable` nor `also` accepts, or `unless` does. Past the time the
-        last failure is raised. Before each new attempt everything known about topics is forgotten.
+        An error is retried if `retriable` or `also` accepts it and `unless` does not. After the timeout
+        the last error is raised. The cached topics are removed before each retry.
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
         pause = BACKOFF_S
         last: Exception | None = None
         end = trio.current_time() + limit
-        with trio.move_on_at(end + LAST_WORDS_S) as patience:
+        with trio.move_on_at(end + FIRST_ATTEMPT_EXTRA_S) as time_limit:
             while True:
                 try:
                     return await attempt()
@@ -301,26 +302,26 @@ class Cluster:
                     if not (retriable(error) or also(error)) or unless(error):
                         raise
                     last = error
-                patience.deadline = end
+                time_limit.deadline = end
                 self.topics.clear()
                 await trio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
-        raise last if last is not None else TimedOut(f"not done in {limit:g} s")
+        raise last if last is not None else TimedOut(f"timed out after {limit:g} s")
 
     async def connect(
         self, address: Address, owner: object = None, *, timeout_s: float | None = None
     ) -> BrokerConnection:
-        """The connection to an address: the open one, or a new one, within `timeout_s` (None: the cluster's).
+        """Return the open connection to an address, or open one within `timeout_s` (None: the cluster's).
 
-        Brokers answer a connection's requests one after the other. Whoever asks for what takes
-        long (a group's member: JoinGroup waits for all members) has a connection of its own, as its
-        `owner`, and gives it up with `disconnect`.
+        A broker processes the requests of a connection in order. A caller with long requests, such as
+        JoinGroup of a group member, passes itself as `owner` to get its own connection, and closes it
+        with `disconnect`.
         """
         key = (address, owner)
         async with self._connecting.setdefault(key, PromptLock()):
             connection = self._connections.get(key)
             if connection is None or connection.broken:
-                # Until it has come about: whoever waits for it may lose patience, and is cancelled.
+                # Counted as failed until it is open, because the caller may cancel the attempt.
                 self._failed_at[address] = max(self._failed_at.values(), default=0) + 1
                 connection = await open_connection(
                     self._network,
@@ -334,18 +335,18 @@ class Cluster:
             return connection
 
     async def disconnect(self, owner: object) -> None:
-        """Close the connections of this owner."""
+        """Close the connections of an owner."""
         for key in [key for key in self._connections if key[1] is owner]:
             self._connecting.pop(key, None)
             await self._connections.pop(key).aclose()
 
     async def aclose(self) -> None:
-        """Close every connection; what was sent still arrives."""
+        """Close all connections; sent requests still reach the brokers."""
         for connection in self._connections.values():
             await connection.aclose()
 
-    def _take(self, row: Any, told_by: Address) -> KafkaError | None:
-        """Keep what metadata says of a topic, or return its error."""
+    def _take(self, row: Any, source: Address) -> KafkaError | None:
+        """Cache the metadata of a topic, or return its error."""
         if row.error_code not in (0, ErrorCode.leader_not_available):
             self.topics.pop(row.name, None)
             code = ErrorCode(row.error_code)
@@ -360,7 +361,7 @@ class Cluster:
             if self._is_outdated(row.name, topic_id, part)
         }
         if outdated:
-            self._outdated.add(told_by)
+            self._outdated.add(source)
         partitions = {
             part.partition_index: Partition(
                 part.partition_index,
@@ -378,8 +379,10 @@ class Cluster:
         return None
 
     def _is_outdated(self, topic: str, topic_id: UUID | None, part: Any) -> bool:
-        """Whether somebody else has told of a later leader of the partition (KIP-320): the one that is named
-        here may take itself for the leader still, and lack what was written since."""
+        """Whether a larger leader epoch of the partition was received before (KIP-320).
+
+        The leader in an outdated response may be a former leader without the latest records.
+        """
         if topic_id is None or part.leader_epoch < 0:
             return False
         known_id, epochs = self._epochs.get(topic, (None, {}))
@@ -403,9 +406,9 @@ async def open_cluster(
     client_id: str | None = CLIENT_ID,
     timeout_s: float = 30.0,
 ) -> AsyncIterator[Cluster]:
-    """A cluster found through `bootstrap` ("host:port[,host:port…]"); its connections end with it.
+    """Open a cluster with the bootstrap addresses "host:port[,host:port…]", and close its connections at the end.
 
-    Nothing is asked for before it is needed: an address where nobody listens fails the first call.
+    No connection is opened before the first request, which fails if no address is reachable.
     """
     addresses = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
     failure: Exception | None = None
@@ -413,7 +416,7 @@ async def open_cluster(
         cluster = Cluster(network, addresses, nursery, client_id=client_id, timeout_s=timeout_s)
         try:
             yield cluster
-        except Exception as error:  # out of the nursery as it is, not as a group of one
+        except Exception as error:  # raise it without the exception group of the nursery
             failure = error
         with trio.CancelScope(shield=True):  # closing does not wait
             await cluster.aclose()
@@ -423,7 +426,7 @@ async def open_cluster(
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """The addresses in "host:port[,host:port…]" ("[::1]:9092" for IPv6); ValueError if it is none."""
+    """Parse "host:port[,host:port…]" ("[::1]:9092" for IPv6). Raises ValueError."""
     addresses = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")

@@ -1,7 +1,7 @@
-"""Which partition a record goes to: murmur2 of the key, as Java's producer has it.
+"""Partitioner of the producer: murmur2 of the key, as in Kafka's Java producer.
 
-Records without a key go to one partition until a batch has been taken from it, then to another
-(KIP-480): few full batches rather than many small ones.
+Records without a key go to one partition until a batch of it is sent, and then to another (KIP-480), which gives
+fewer and larger batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash (unsigned) that Kafka's clients share."""
+    """Unsigned 32-bit hash of Kafka's clients."""
     length = len(data)
     value = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -33,12 +33,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of a key among `partitions` of them."""
+    """Partition of a key in a topic with `partitions` partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class StickyPartitions:
-    """The partition that a topic's records without keys go to at the moment."""
+    """Current partition of each topic for records without a key."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
@@ -51,6 +51,6 @@ class StickyPartitions:
         return chosen
 
     def move_on(self, topic: str, partition: int) -> None:
-        """A batch was taken from this partition: choose anew for the next record."""
+        """Choose another partition after a batch of this one was taken."""
         if self._current.get(topic) == partition:
             del self._current[topic]

@@ -1,21 +1,19 @@
-"""Partitions, and what is said in place of a time when offsets are asked for (`consumer.list_offsets`): for those, too,
-who name them without asking a broker, and want no client for that.
-"""
+"""TopicPartition and the special timestamps of ListOffsets, without dependencies on a client."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 LATEST = -1
-"""For `list_offsets`: the end (under read_committed, the last stable offset)."""
+"""Log end offset; the last stable offset for read_committed."""
 EARLIEST = -2
-"""For `list_offsets`: the first offset that can be read."""
+"""Log start offset."""
 MAX_TIMESTAMP = -3
-"""For `list_offsets`: the record with the largest timestamp."""
+"""Offset of the record with the largest timestamp."""
 EARLIEST_LOCAL = -4
-"""For `list_offsets`: the first offset on the broker's own disk (KIP-405)."""
+"""Local log start offset (KIP-405)."""
 LATEST_TIERED = -5
-"""For `list_offsets`: the last offset in the remote tier (KIP-1005)."""
+"""Last offset in the remote tier (KIP-1005)."""
 
 
 class TopicPartition(NamedTuple):

@@ -1,15 +1,13 @@
-"""A producer: records in, batches out, in order and, by default, each exactly once per partition.
+"""Producer that sends records in batches, in order per partition and idempotently by default.
 
-Records queue up per partition, and those stand in line for their leaders. A task for each leader takes
-what is in its line, at most one batch a partition, and sends one request; while that is under way the
-next batches fill up, which is all the lingering there is, and a leader that is silent holds up nobody
-else's. What has no leader that is known waits for another task, which finds out. A partition never has
-two batches under way, so that repeating a batch keeps the order, and with a producer id (KIP-98) the
-broker drops the repeated one. A batch is built once, with its sequence number in it, and sent unchanged
-until it is acknowledged, refused, or too old.
+Each partition has a queue of records. A task per leader sends one request with at most one batch per partition; more
+records collect in the queues while a request is pending, in place of a linger time. A leader that does not respond
+delays no other leader. Another task looks up missing leaders. A partition has at most one batch in flight, so that
+retries keep the order, and with a producer id (KIP-98) the broker drops duplicates. A batch is built once with its
+sequence number, and sent unchanged until it is acknowledged, rejected, or expired.
 
-After a batch is given up, nobody knows whether the broker has it: the producer takes a new id, so that
-the gap in the numbers does not make later batches fail.
+After a failed batch it is unknown whether the broker has it. The producer then requests a new producer id, so that the
+gap in the sequence numbers does not fail later batches.
 """
 
 from __future__ import annotations
@@ -36,32 +34,32 @@ from odradek.seams.values import state_class, value_class
 Header = tuple[str, bytes | None]
 
 NAMED_TOPICS = 12
-"""The last version of Produce that names topics; later ones have ids."""
+"""Last version of Produce with topic names; later versions have topic ids."""
 CREATION_WAIT_S = 5.0
-"""How long a topic may take to come into being where brokers create topics by themselves."""
+"""Timeout for the automatic creation of a topic."""
 MISSING = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available})
-"""What is said of a topic that is not there, or about to be."""
+"""Error codes of a topic that does not exist or is being created."""
 PRODUCE_RESPONSE_S = 5.0
-"""How much longer than a broker waits for replicas we wait for it to say so."""
+"""Additional time to wait for a response, after the timeout in the Produce request."""
 
 
 @value_class
 class ProducerOptions:
-    """How a producer works; the defaults are those of Java's, but for the batch size."""
+    """Options of a producer, with the defaults of Kafka's Java producer except for the batch size."""
 
     acks: int = -1
-    """-1 all in-sync replicas, 1 the leader, 0 nobody (offsets are -1 then)."""
+    """-1: all in-sync replicas, 1: the leader, 0: no acknowledgement (offsets are -1)."""
     compression: int = 0
-    """A codec's number (protocol.records.compression)."""
+    """Number of the compression codec (protocol.records.compression)."""
     idempotent: bool = True
-    """No duplicates from repeated requests; needs acks -1."""
+    """Whether retries cannot duplicate records; needs acks -1."""
     batch_bytes: int = 512 << 10
-    """Where a batch ends; a single larger record is a batch of its own."""
+    """Maximum batch size; a larger record gets its own batch."""
     buffer_bytes: int = 32 << 20
-    """How much may wait to be sent before `enqueue` waits."""
+    """Bytes of queued records at which `enqueue` waits."""
     request_timeout_s: float = 30.0
     delivery_timeout_s: float = 120.0
-    """How long a batch is repeated before it is given up."""
+    """Time for the retries of a batch."""
 
     def __post_init__(self) -> None:
         if self.idempotent and self.acks != -1:
@@ -70,16 +68,16 @@ class ProducerOptions:
 
 @state_class
 class _Line:
-    """The queues that wait for one leader; a task serves it while there are any."""
+    """Queues with records for one leader, which a task sends."""
 
     queues: list[Queue] = field(default_factory=list)
     is_served: bool = False
     pause_s: float = BACKOFF_S
-    """After the next request that comes to nothing."""
+    """Backoff after the next failed request."""
 
 
 class Producer:
-    """Make one with `open_producer`."""
+    """Producer of a cluster; create it with `open_producer`."""
 
     def __init__(
         self,
@@ -114,15 +112,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Queue a record; waits only for metadata, or for room. `flush` tells of failures.
+        """Queue a record; waits only for metadata and for buffer space. `flush` raises delivery errors.
 
-        Raises KafkaError if there is no such topic or partition, ClientError once the producer was left.
+        Raises KafkaError if the topic or partition does not exist, ClientError if the producer is closed.
         """
         while self._buffered_bytes >= self._options.buffer_bytes:
             await self._progress.wait()
         chosen = await self._choose_partition(topic, key, partition)
         if self._nursery.cancel_scope.cancel_called:
-            raise ClientError(f"{topic}-{chosen}: the producer has ended")
+            raise ClientError(f"{topic}-{chosen}: the producer is closed")
         stamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
         delivery = Delivery(topic, chosen, Record(0, stamp, key, value, tuple(headers)))
         queue = self._queues.get((topic, chosen))
@@ -155,7 +153,7 @@ class Producer:
         return await delivery.wait()
 
     async def flush(self) -> None:
-        """Wait until nothing is under way; raises the first failure since the last flush."""
+        """Wait until all records are delivered; raise the first error since the last flush."""
         while self._unfinished:
             await self._progress.wait()
         failure, self._first_failure = self._first_failure, None
@@ -163,17 +161,16 @@ class Producer:
             raise failure
 
     async def raise_failure(self) -> NoReturn:
-        """Wait for the first failure since the last `flush`: for who has more to queue, or to wait for."""
+        """Wait for the first delivery error since the last `flush`, and raise it."""
         while self._first_failure is None:
             await self._progress.wait()
         raise self._first_failure
 
     def end(self) -> None:
-        """Whatever is not acknowledged yet fails: the producer was left, and none of its tasks is there
-        any more, which would have it still to be sent, or just acknowledged."""
+        """Fail all records that are not acknowledged, after the tasks of the producer were cancelled."""
         for queue in self._queues.values():
             self._give_up(
-                queue, ClientError(f"{queue}: not acknowledged before the producer ended")
+                queue, ClientError(f"{queue}: not acknowledged before the producer was closed")
             )
 
     async def _choose_partition(self, topic: str, key: bytes | None, wanted: int | None) -> int:
@@ -193,7 +190,7 @@ class Producer:
         return self._sticky.current(topic, count)
 
     async def _find_topic(self, topic: str) -> Topic:
-        """Its metadata, waited for as a batch would be; what is not there, not for so long."""
+        """Request the metadata of a topic with the retries of a batch, but fewer if it does not exist."""
         missing_since: float | None = None
 
         def is_missing_for_long(error: Exception) -> bool:
@@ -231,13 +228,13 @@ class Producer:
     # Lines
 
     def _leader_of(self, queue: Queue) -> int | None:
-        """As far as is known, once there is a producer id to send with."""
+        """Return the cached leader; None also while there is no producer id."""
         if self._options.idempotent and self._identity is None:
             return None
         return self._cluster.known_leader(queue.topic, queue.partition)
 
     def _line_up(self, queue: Queue) -> None:
-        """See that a task has this queue, unless it is empty."""
+        """Add a queue to the line of its leader, unless it is empty."""
         queue.is_in_line = bool(queue)
         if not queue:
             return
@@ -257,7 +254,7 @@ class Producer:
             self._nursery.start_soon(self._serve, leader, line)
 
     async def _find_leaders(self) -> None:
-        """Of what is in line for none, until nothing is."""
+        """Look up leaders until no queue is without one."""
         pause = BACKOFF_S
         while self._leaderless:
             queues, self._leaderless = self._leaderless, []
@@ -273,8 +270,10 @@ class Producer:
         self._is_looking = False
 
     async def _look_for_leaders(self, queues: Sequence[Queue]) -> None:
-        """Each topic is asked about once. What is known of those of its partitions that have a leader stays,
-        though others have none: those are asked for again, and these need not wait for them."""
+        """Request the metadata of each topic once, unless all leaders are cached.
+
+        Queues with a leader continue while the leaders of other partitions are looked up.
+        """
         try:
             await self._identify()
         except (KafkaError, ClientError) as error:
@@ -284,27 +283,27 @@ class Producer:
         by_topic: dict[str, list[Queue]] = {}
         for queue in queues:
             by_topic.setdefault(queue.topic, []).append(queue)
-        for topic, its_queues in by_topic.items():
+        for topic, of_topic in by_topic.items():
             failure: Exception | None = None
             known_leader = partial(self._cluster.known_leader, topic)
-            if any(known_leader(queue.partition) is None for queue in its_queues):
+            if any(known_leader(queue.partition) is None for queue in of_topic):
                 try:
                     await self._cluster.topic(topic)
                 except (KafkaError, ClientError) as error:
                     failure = error
-            for queue in its_queues:
+            for queue in of_topic:
                 if known_leader(queue.partition) is None:
                     self._blocked(queue, failure or no_leader(topic, queue.partition))
                 else:
                     queue.blocked_since = None
 
     def _blocked(self, queue: Queue, error: Exception) -> None:
-        """A queue's front can't be sent now; give up everything in it if that lasts too long."""
+        """Fail the records of a queue that has had no leader for the delivery timeout."""
         now = self._clock.monotonic()
         if queue.blocked_since is None:
             queue.blocked_since = now
         if not retriable(error) or now >= queue.blocked_since + self._options.delivery_timeout_s:
-            queue.blocked_since = None  # whoever comes next has all of that time
+            queue.blocked_since = None  # later records have the full timeout
             self._give_up(queue, error)
 
     def _give_up(self, queue: Queue, error: Exception) -> None:
@@ -316,7 +315,7 @@ class Producer:
             queue.waiting.clear()
 
     async def _serve(self, node_id: int, line: _Line) -> None:
-        """Send what is in line for this leader, until nothing is."""
+        """Send the batches of this leader until its line is empty."""
         while line.queues:
             queues, line.queues = line.queues, []
             batches: list[Batch] = []
@@ -344,8 +343,7 @@ class Producer:
         line.is_served = False
 
     async def _line_up_later(self, queues: Sequence[Queue]) -> None:
-        """Others are acknowledged by that leader meanwhile, as fast as they come: not as often is asked
-        again what it refuses."""
+        """Retry rejected batches after a backoff, while the leader accepts those of other partitions."""
         await trio.sleep(BACKOFF_S)
         for queue in queues:
             self._line_up(queue)
@@ -359,7 +357,7 @@ class Producer:
 
     async def _send(self, node_id: int, batches: list[Batch]) -> None:
         options = self._options
-        # None is repeated after its time, nor waited for; 0 is no time for a broker to answer in.
+        # The timeout ends with the last batch's; it is positive, because 0 is no timeout for a broker.
         left_s = max(batch.given_up_at for batch in batches) - self._clock.monotonic()
         wait_s = min(options.request_timeout_s, max(left_s, BACKOFF_MAX_S))
         values = {
@@ -397,7 +395,7 @@ class Producer:
             queue = batch.queue
             row = rows.get((queue.topic, queue.partition))
             if row is None:
-                self._failed(batch, TimedOut(f"no answer for {queue}"))
+                self._failed(batch, TimedOut(f"no response for {queue}"))
             elif row.error_code in (0, ErrorCode.duplicate_sequence_number):
                 self._finish(batch, row.base_offset)
             else:
@@ -406,7 +404,7 @@ class Producer:
                 self._failed(batch, KafkaError(code, f"{queue}: {text}"))
 
     def _failed(self, batch: Batch, error: Exception) -> None:
-        """Split it, send it again, or give it up."""
+        """Split a batch, retry it, or fail its records."""
         too_large = isinstance(error, KafkaError) and error.code == ErrorCode.message_too_large
         if too_large and len(batch.deliveries) > 1:
             batch.queue.halve()
@@ -425,7 +423,7 @@ class Producer:
     def _settle(
         self, deliveries: list[Delivery], size: int, base_offset: int, failure: Exception | None
     ) -> None:
-        """These records are done with."""
+        """Complete the delivery of records."""
         self._buffered_bytes -= size
         self._unfinished -= len(deliveries)
         self._first_failure = self._first_failure or failure
@@ -447,7 +445,7 @@ def _by_topic(batches: list[Batch]) -> list[dict[str, Any]]:
 async def open_producer(
     cluster: Cluster, clock: Clock, entropy: Entropy, options: ProducerOptions | None = None
 ) -> AsyncIterator[Producer]:
-    """A producer over `cluster`. Flush before leaving: what is still queued then is dropped, and fails."""
+    """Open a producer. Flush before the end: records that are still queued then fail."""
     options = options or ProducerOptions()
     failure: Exception | None = None
     try:
@@ -455,7 +453,7 @@ async def open_producer(
             producer = Producer(cluster, clock, entropy, options, nursery)
             try:
                 yield producer
-            except Exception as error:  # out of the nursery as it is, not as a group of one
+            except Exception as error:  # raise it without the exception group of the nursery
                 failure = error
             finally:
                 nursery.cancel_scope.cancel()

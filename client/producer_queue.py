@@ -1,7 +1,7 @@
-"""What a producer has for one partition: records that wait, and the batch in front of them.
+"""Queue of a partition in the producer: the batch to send, and the records after it.
 
-No I/O. A batch is built once, with its sequence number in it, and stays what it is however often it is sent
-(KIP-98); one that is too large for the broker is halved, by the same number.
+The module has no I/O. A batch is built once with its sequence number, and every retry sends the same bytes (KIP-98).
+A batch that is too large for the broker is split in half; the first half keeps the sequence number.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.values import state_class
 
 RECORD_OVERHEAD = 32
-"""Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
+"""Estimated overhead in bytes of a record, in addition to key, value and headers."""
 
 
 class Delivery:
-    """What became of one record."""
+    """Pending or completed delivery of a record."""
 
     __slots__ = ("_arrived", "done", "failure", "offset", "partition", "record", "topic")
 
@@ -34,7 +34,7 @@ class Delivery:
 
     @property
     def size(self) -> int:
-        """Bytes that the record takes, about; until it is done."""
+        """Estimated bytes of the record, until its delivery completes."""
         record = self.record
         assert record is not None
         size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
@@ -43,9 +43,9 @@ class Delivery:
         return size
 
     async def wait(self) -> int:
-        """Wait for the acknowledgement; the record's offset, -1 where the broker does not tell.
+        """Wait for the acknowledgement, and return the record's offset (-1 if the broker reports none).
 
-        Raises KafkaError or ClientError if it was refused or given up.
+        Raises KafkaError or ClientError if the delivery failed.
         """
         if not self.done:
             if self._arrived is None:
@@ -62,7 +62,7 @@ class Delivery:
 
 
 class Identity(NamedTuple):
-    """Whose batches are in order, and there once."""
+    """Producer id and epoch, whose batches the broker keeps in order and deduplicates."""
 
     producer_id: int
     epoch: int
@@ -74,19 +74,19 @@ class Batch:
     deliveries: list[Delivery]
     data: bytes
     size: int
-    """Bytes, as its records were counted."""
+    """Estimated bytes of its records."""
     identity: Identity | None
     base_sequence: int
     given_up_at: float
 
     @property
     def is_settled(self) -> bool:
-        """Or halved: it is not to be sent again."""
+        """Whether the batch is completed or was split, and is not sent again."""
         return self.queue.front is not self
 
 
 class Queue:
-    """`front` is sent, and sent again, before what is `waiting`."""
+    """Records of a partition; the batch `front` is sent and retried before those in `waiting`."""
 
     __slots__ = (
         "_batch_bytes",
@@ -107,9 +107,9 @@ class Queue:
         self.waiting: deque[Delivery] = deque()
         self.front: Batch | None = None
         self.blocked_since: float | None = None
-        """Since when it is not known whom to send it to."""
+        """Time since when the leader is unknown."""
         self.is_in_line = False
-        """Some task has it, or is about to."""
+        """Whether a task handles the queue, or it is in the line of one."""
         self._batch_bytes = batch_bytes
         self._compression = compression
         self._next_sequence = 0
@@ -122,7 +122,7 @@ class Queue:
         return f"{self.topic}-{self.partition}"
 
     def take(self, identity: Identity | None, given_up_at: float) -> Batch:
-        """Make a batch of what waits, the first at least: the new front."""
+        """Build the next batch from at least one waiting record; it becomes the front."""
         taken = [self.waiting.popleft()]
         size = taken[0].size
         while self.waiting and size + self.waiting[0].size <= self._batch_bytes:
@@ -131,14 +131,14 @@ class Queue:
         return self._build(taken, identity, given_up_at)
 
     def halve(self) -> None:
-        """The front, which keeps its number; its other half waits again, before all others."""
+        """Split the front batch: the first half keeps its sequence, the second half waits before all others."""
         assert self.front is not None
         whole = self.front
         middle = len(whole.deliveries) // 2
         self.waiting.extendleft(reversed(whole.deliveries[middle:]))
         if whole.base_sequence >= 0:
             self._next_sequence = whole.base_sequence
-        # Its own identity: the producer's may have been given up since, with another batch.
+        # Keep the batch's producer id: the producer may have a new one since another batch failed.
         self._build(whole.deliveries[:middle], whole.identity, whole.given_up_at)
 
     def _build(self, taken: list[Delivery], identity: Identity | None, given_up_at: float) -> Batch:

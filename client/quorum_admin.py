@@ -1,7 +1,7 @@
-"""What an administrator asks of the metadata quorum: who is in it, and who is to be (KIP-595, KIP-853).
+"""Admin functions for the metadata quorum: describe it, add and remove voters (KIP-595, KIP-853).
 
-A broker passes such questions on to the quorum's leader. A controller that is not the leader does not,
-but knows who is (DescribeCluster of controllers, KIP-919): then that one is asked.
+A broker forwards these requests to the active controller. Another controller does not, but has the address of the
+active one (DescribeCluster with controller endpoints, KIP-919), to which the request is then sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from odradek.seams.values import value_class
 
 TOPIC = "__cluster_metadata"
 CONTROLLERS = 2
-"""DescribeCluster: the endpoints of controllers, not of brokers."""
+"""Endpoint type of DescribeCluster for controllers."""
 ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.not_controller)
 
 
@@ -39,7 +39,7 @@ class VoterListener:
 
 @value_class
 class QuorumReplica:
-    """A voter or an observer; times in ms since 1970, -1 where they are not known."""
+    """Voter or observer; times are in ms since the epoch, -1 if unknown."""
 
     id: int
     directory_id: UUID
@@ -59,23 +59,22 @@ class QuorumState:
 
     @property
     def leader(self) -> QuorumReplica | None:
-        """None where there is none, or it is leaving and no voter any more."""
+        """The leader, or None if there is none or it was removed from the voters."""
         return next((each for each in self.voters if each.id == self.leader_id), None)
 
     def lag(self, replica: QuorumReplica) -> int | None:
-        """How many records the leader has more; None where there is no leader."""
+        """Lag of a replica in offsets; None if there is no leader."""
         return None if self.leader is None else self.leader.log_end_offset - replica.log_end_offset
 
     @property
     def max_lag(self) -> int | None:
-        """Of the voter that is furthest behind."""
+        """Largest lag of a voter in offsets."""
         lags = [lag for each in self.voters if (lag := self.lag(each)) is not None]
         return max(lags, default=None)
 
     @property
     def max_lag_ms(self) -> int:
-        """By how much later the leader was at its own end than the voter that is furthest behind; -1
-        where that is not known."""
+        """Largest time in ms since a voter had caught up with the leader; -1 if unknown."""
         leader = self.leader
         last = min(self.voters, key=lambda each: each.log_end_offset, default=None)
         if leader is None or last is None:
@@ -88,7 +87,7 @@ class QuorumState:
 
 
 async def describe_quorum(cluster: Cluster) -> QuorumState:
-    """How the quorum stands, as its leader says."""
+    """Describe the quorum with the leader's DescribeQuorum response."""
     asked = {"topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}]}
     respond = await _ask(cluster, apis.DESCRIBE_QUORUM, asked, _quorum_error)
     check(respond.error_code, getattr(respond, "error_message", None), about="the quorum")
@@ -131,7 +130,7 @@ def _ms(value: Any) -> int:
 async def add_voter(
     cluster: Cluster, voter_id: int, directory_id: UUID, listeners: Sequence[VoterListener]
 ) -> None:
-    """Make a controller that follows the quorum one of its voters; waits until it is."""
+    """Add an observer to the voters, and wait for the change."""
     values = {
         "cluster_id": None,
         "timeout": int(cluster.timeout_s * 1000),
@@ -147,7 +146,7 @@ async def add_voter(
 
 
 async def remove_voter(cluster: Cluster, voter_id: int, directory_id: UUID) -> None:
-    """Take a voter out of the quorum; waits until it is."""
+    """Remove a voter from the quorum, and wait for the change."""
     values = {"cluster_id": None, "voter_id": voter_id, "voter_directory_id": directory_id}
     respond = await _ask(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
     check(respond.error_code, respond.error_message, about=f"controller {voter_id}")
@@ -165,7 +164,7 @@ def _quorum_error(respond: Any) -> int:
 async def _ask(
     cluster: Cluster, api: Api, values: Mapping[str, Any], error_of: Callable[[Any], int]
 ) -> Any:
-    """The answer of whoever is asked first, or of the leader where that one is not it."""
+    """Send a request to any node, and to the active controller if the node does not forward it."""
     connection = await cluster.any_node()
     respond = await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
     if error_of(respond) not in ELSEWHERE:
@@ -182,4 +181,4 @@ async def _active_controller(cluster: Cluster, connection: BrokerConnection) -> 
     for each in respond.brokers:
         if each.broker_id == respond.controller_id:
             return await cluster.connect(Address(each.host, each.port))
-    raise Unreachable(f"{connection.address} knows no leader of the quorum")
+    raise Unreachable(f"{connection.address} reports no active controller")

@@ -1,4 +1,4 @@
-"""What an administrator asks about which brokers have a partition's replicas (KIP-455)."""
+"""Admin functions for partition reassignments (KIP-455)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class Reassignment:
-    """A reassignment under way: all replicas, and which of them are new or about to go."""
+    """Active reassignment: all replicas, and which are being added or removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -24,7 +24,7 @@ class Reassignment:
 async def list_reassignments(
     cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """The reassignments under way, of these partitions or of all."""
+    """List the active reassignments of these partitions, or of all."""
     topics = None
     if partitions is not None:
         indexes: dict[str, list[int]] = {}
@@ -53,7 +53,7 @@ async def alter_reassignments(
     *,
     allow_replication_factor_change: bool = True,
 ) -> dict[TopicPartition, KafkaError]:
-    """Give partitions these replicas, or cancel their reassignments (None); those refused, and why."""
+    """Reassign partitions to these replicas, or cancel their reassignments (None); return errors."""
     topics: dict[str, list[dict[str, object]]] = {}
     for where, replicas in wanted.items():
         row: dict[str, object] = {

@@ -1,17 +1,15 @@
-"""A producer whose records, and how far it has read for them, become visible together (KIP-98, KIP-447).
+"""Transactional producer of encoded batches, which commits consumed offsets in its transactions (KIP-98, KIP-447).
 
-One transactional id, one transaction after the other, for whoever has whole batches to write:
+    begin           fences earlier producers with the transactional id, and aborts their open transaction
+    send            writes batches to one topic, any number of times
+    send_offsets    adds the consumed offsets of a group
+    commit, abort   ends the transaction
 
-    begin      fences whoever had the id before; what that left open is aborted
-    send       batches of one topic, any number of times
-    commit     with the offsets that were read for them, in the group where that is kept
-
-The protocol is that of transactions before KIP-890's second part, which every broker since 2.5 serves:
-partitions and groups are added before they are written to. A batch is repeated unchanged until it is
-acknowledged, and the broker drops what it has. Other requests that are repeated may come late, too, once
-there is an answer: so what a transaction had on its way when it ended does nothing to the next, which has an
-epoch of its own then. After any error that is raised here the transaction cannot
-go on: `begin` again, in this process or another, and see how far the group says that it came.
+The protocol is that before the second part of KIP-890, which brokers since Kafka 2.5 support: partitions and groups are
+added to the transaction before they are written to. A batch is retried unchanged, and the broker drops duplicates.
+If any request of a transaction had no response, the producer epoch is increased after the transaction, so that the
+late request cannot affect the next one. After an error the transaction cannot continue: call `begin` again, in this
+process or another, and continue from the committed offsets of the group.
 """
 
 from __future__ import annotations
@@ -41,15 +39,15 @@ AT_MOST = {
     apis.END_TXN: 4,
     apis.PRODUCE: 11,
 }
-"""The last versions before KIP-890's second part."""
+"""Last versions before the second part of KIP-890."""
 TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
-"""Somebody else has begun with the same transactional id."""
+"""Error codes after another producer started with the same transactional id."""
 
 
 @value_class
 class EncodedRecords:
-    """The records of a batch to be, one behind the other; times in ms since 1970."""
+    """Encoded records of a batch, with their number; timestamps are in ms since the epoch."""
 
     body: Buffer
     count: int
@@ -58,7 +56,7 @@ class EncodedRecords:
 
 
 class TransactionalProducer:
-    """See the module. One caller at a time."""
+    """Producer of one transactional id, for one task at a time."""
 
     def __init__(
         self,
@@ -67,34 +65,37 @@ class TransactionalProducer:
         *,
         timeout_ms: int = 60_000,
         compression: int = 0,
-        patience_s: float = 120.0,
+        retry_timeout_s: float = 120.0,
     ) -> None:
-        """`timeout_ms`: the coordinator aborts a transaction that is open for longer. `patience_s`: how
-        long a request is repeated."""
+        """Create a producer.
+
+        The coordinator aborts a transaction that is open for `timeout_ms`; requests are retried for
+        `retry_timeout_s`.
+        """
         self._cluster = cluster
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._compression = compression
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._producer_id, self._epoch = -1, -1
         self._sequences: dict[TopicPartition, int] = {}
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
-        self._may_come_late = False
-        """Whether a request of this epoch had no answer: the broker may have it yet."""
+        self._may_have_late_request = False
+        """Whether a request of this epoch had no response, so that a broker may still process it."""
         self._coordinator: BrokerConnection | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to commit."""
+        """Whether the transaction has partitions or groups."""
         return bool(self._added or self._groups)
 
     async def begin(self) -> None:
-        """Become the one producer of this id. Returns when a transaction that was open is over."""
+        """Initialize the producer id; returns after an open transaction of the id was completed."""
         await self._begin_epoch(-1, -1)
 
     async def _begin_epoch(self, producer_id: int, epoch: int) -> None:
-        """As whoever comes next, or as who we are, in the next epoch (KIP-360)."""
+        """Increase the producer epoch; with a producer id only if the epoch is current (KIP-360)."""
 
         async def attempt() -> Any:
             respond = await self._coordinated(
@@ -107,16 +108,18 @@ class TransactionalProducer:
             check(respond.error_code, about=f"transactional id {self._id}")
             return respond
 
-        respond = await self._patiently(attempt)
+        respond = await self._retrying(attempt)
         self._producer_id, self._epoch = respond.producer_id, respond.producer_epoch
         self._sequences.clear()
         self._added.clear()
         self._groups.clear()
-        self._may_come_late = False
+        self._may_have_late_request = False
 
     async def send(self, topic: str, batches: Mapping[int, EncodedRecords]) -> set[int]:
-        """Write a batch to each of these partitions, and wait for it. Those to which it was not written
-        because the topic takes no batch as large."""
+        """Write a batch to each of these partitions, and wait for the responses.
+
+        Returns the partitions whose batch is too large for the topic.
+        """
         await self._add({TopicPartition(topic, partition) for partition in batches})
         framed = {
             partition: self._framed(TopicPartition(topic, partition), records)
@@ -130,7 +133,7 @@ class TransactionalProducer:
                 if isinstance(error, KafkaError) and error.code in TOO_LARGE:
                     refused.add(partition)
                 elif error is not None:
-                    if not retriable(error) or trio.current_time() - since > self._patience_s:
+                    if not retriable(error) or trio.current_time() - since > self._retry_timeout_s:
                         raise error
                     continue
                 else:
@@ -145,7 +148,7 @@ class TransactionalProducer:
     async def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Have the group's offsets committed with the transaction."""
+        """Add offsets of a group to the transaction."""
 
         async def add() -> None:
             respond = await self._coordinated(
@@ -171,16 +174,16 @@ class TransactionalProducer:
                     check(row.error_code, about=f"the offset of {where} in group {group}")
 
         if group not in self._groups:
-            await self._patiently(add)
+            await self._retrying(add)
             self._groups.add(group)
-        await self._patiently(commit)
+        await self._retrying(commit)
 
     async def commit(self) -> None:
-        """All of it becomes visible, or, if this raises, all of it or nothing."""
+        """Commit the transaction. After an error it is unknown whether it was committed or aborted."""
         await self._end(committed=True)
 
     async def abort(self) -> None:
-        """Nothing of it becomes visible."""
+        """Abort the current transaction, if it is open."""
         await self._end(committed=False)
 
     async def _end(self, *, committed: bool) -> None:
@@ -189,9 +192,9 @@ class TransactionalProducer:
             check(respond.error_code, about=f"transaction {self._id}")
 
         if self.is_open:
-            await self._patiently(attempt)
-            if self._may_come_late:
-                # At once: later it might be another's transaction that this aborts.
+            await self._retrying(attempt)
+            if self._may_have_late_request:
+                # At once: later this could abort the transaction of another producer.
                 await self._begin_epoch(self._producer_id, self._epoch)
         self._added.clear()
         self._groups.clear()
@@ -216,7 +219,7 @@ class TransactionalProducer:
                         check(row.partition_error_code, about=f"{where} in transaction {self._id}")
 
         if new:
-            await self._patiently(attempt)
+            await self._retrying(attempt)
             self._added |= new
 
     def _framed(self, where: TopicPartition, records: EncodedRecords) -> bytes:
@@ -240,7 +243,7 @@ class TransactionalProducer:
     async def _produce(
         self, topic: str, framed: Mapping[int, bytes]
     ) -> dict[int, Exception | None]:
-        """One request to each leader; by partition what came of it."""
+        """Send one request to each leader; return the error or None by partition."""
         found: dict[int, Exception | None] = {}
         by_leader: dict[int, list[int]] = {}
         for partition in framed:
@@ -251,8 +254,8 @@ class TransactionalProducer:
                 found[partition] = error
         async with trio.open_nursery() as nursery:
             for leader, partitions in by_leader.items():
-                mine = {partition: framed[partition] for partition in partitions}
-                nursery.start_soon(self._produce_at, leader, topic, mine, found)
+                of_leader = {partition: framed[partition] for partition in partitions}
+                nursery.start_soon(self._produce_at, leader, topic, of_leader, found)
         return found
 
     async def _produce_at(
@@ -263,8 +266,8 @@ class TransactionalProducer:
         found: dict[int, Exception | None],
     ) -> None:
         rows = [{"index": index, "records": data} for index, data in framed.items()]
-        unanswered = TimedOut(f"no answer for {topic}")
-        found.update(dict.fromkeys(framed, unanswered))
+        no_response = TimedOut(f"no response for {topic}")
+        found.update(dict.fromkeys(framed, no_response))
         try:
             respond = await self._request(
                 await self._cluster.node(node_id),
@@ -294,7 +297,7 @@ class TransactionalProducer:
         }
 
     async def _coordinated(self, api: Api, **values: Any) -> Any:
-        """Ask the id's coordinator, who is looked for again after an attempt that failed."""
+        """Send a request to the transaction coordinator, and look it up again after a failed attempt."""
         coordinator = self._coordinator
         if coordinator is None or coordinator.broken:
             coordinator = await self._cluster.coordinator(self._id, key_type=TRANSACTION)
@@ -306,20 +309,20 @@ class TransactionalProducer:
             api, values, timeout_s=self._cluster.timeout_s + 5, at_most=AT_MOST[api]
         )
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        """While it may still come right: a coordinator may be moving, or ending the transaction before."""
+    async def _retrying(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        """Retry while the coordinator moves or completes the previous transaction."""
 
         async def once() -> Any:
             try:
                 return await attempt()
             except (KafkaError, ClientError) as error:
-                self._coordinator = None  # wherever in the answer it was said, it may have moved
-                self._may_come_late |= isinstance(error, ClientError)
+                self._coordinator = None  # the coordinator may have moved
+                self._may_have_late_request |= isinstance(error, ClientError)
                 raise
 
         return await self._cluster.retrying(
             once,
-            timeout_s=self._patience_s,
+            timeout_s=self._retry_timeout_s,
             also=lambda error: (
                 isinstance(error, KafkaError) and error.code == ErrorCode.concurrent_transactions
             ),

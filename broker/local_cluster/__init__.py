@@ -1,1 +1,1 @@
-"""A whole cluster on one machine: who its nodes are, their processes, and how to speak to it."""
+"""Cluster of several nodes on one machine: its plan, its processes, and their supervisor."""

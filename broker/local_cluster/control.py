@@ -1,7 +1,7 @@
-"""How one process asks another, which runs a cluster, to do something: a line of JSON each way.
+"""Control connection to the process that runs a cluster: one line of JSON per request and response.
 
-The running one listens on a port of the loopback and writes it to a file among the cluster's data,
-with a token that whoever asks must know: who can read the data may do what its owner may.
+The process listens on a loopback port, and writes the port and a token to a file in the cluster's directory. A request
+must contain the token, so that only users who can read the directory can control the cluster.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ FILE_NAME = "control.json"
 LINE_BYTES_MAX = 1 << 20
 
 Values = Mapping[str, Any]
-Answerer = Callable[[Values], Awaitable[Values]]
+RequestHandler = Callable[[Values], Awaitable[Values]]
 
 
-class NobodyRuns(Exception):
+class ClusterNotRunning(Exception):
     """No process runs the cluster of this directory."""
 
 
-class Refused(Exception):
-    """What was asked can't be done; the text says why."""
+class ControlRequestFailed(Exception):
+    """The request failed; the text has the reason."""
 
 
 async def serve(
     seams: Seams,
     directory: Path,
-    respond: Answerer,
+    respond: RequestHandler,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer until cancelled; the file is there once this is started, and gone at the end.
+    """Serve requests until cancelled. The file exists from the start of this task to its end.
 
-    `respond` raises Refused for what can't be done.
+    `respond` raises ControlRequestFailed for a request that it cannot execute.
     """
     [listener] = await seams.network.listen(HOST, 0)
     token = uuid_to_text(seams.entropy.uuid())
@@ -54,37 +54,40 @@ async def serve(
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
-                nursery.start_soon(_respond_one, await listener.accept(), token, respond)
+                nursery.start_soon(_serve_connection, await listener.accept(), token, respond)
     finally:
         seams.files.remove(file, missing_ok=True)
         with trio.CancelScope(shield=True):
             await listener.aclose()
 
 
-async def _respond_one(connection: Connection, token: str, respond: Answerer) -> None:
+async def _serve_connection(connection: Connection, token: str, respond: RequestHandler) -> None:
     try:
-        asked = await _read_line(connection)
-        if asked.get("token") == token:
-            await _write_line(connection, await _responded(respond, asked))
+        request = await _read_line(connection)
+        if request.get("token") == token:
+            await _write_line(connection, await _handle(respond, request))
     except (ConnectionLost, ValueError):
-        pass  # whoever it was does not speak to us, or not any more
+        pass  # an invalid request, or a lost connection
     finally:
         with trio.CancelScope(shield=True):
             await connection.aclose()
 
 
-async def _responded(respond: Answerer, asked: Values) -> Values:
+async def _handle(respond: RequestHandler, request: Values) -> Values:
     try:
-        return await respond(asked)
-    except Refused as refused:
+        return await respond(request)
+    except ControlRequestFailed as refused:
         return {"refused": str(refused)}
 
 
 async def ask(
     network: Network, files: Files, directory: Path, values: Values, *, timeout_s: float = math.inf
 ) -> Values:
-    """What the process that runs the cluster of this directory answers. Raises NobodyRuns, Refused, and
-    trio.TooSlowError past the time-out: it stands still, or was killed, and its port is somebody else's."""
+    """Send a request to the process that runs the cluster of this directory, and return its response.
+
+    Raises ClusterNotRunning, ControlRequestFailed, and trio.TooSlowError after the timeout, for example
+    because the process is suspended, or was killed and another process has its port.
+    """
     with trio.fail_after(timeout_s):
         return await _ask(network, files, directory, values)
 
@@ -93,7 +96,7 @@ async def _ask(network: Network, files: Files, directory: Path, values: Values) 
     try:
         where = json.loads(files.read(directory / FILE_NAME))
     except FileNotFoundError:
-        raise NobodyRuns from None
+        raise ClusterNotRunning from None
     try:
         connection = await network.connect(HOST, where["port"])
         try:
@@ -102,27 +105,27 @@ async def _ask(network: Network, files: Files, directory: Path, values: Values) 
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
-    except (ConnectionLost, ValueError):  # it was killed, and another may have its port
-        raise NobodyRuns from None
+    except (ConnectionLost, ValueError):  # the process was killed; another one may have its port
+        raise ClusterNotRunning from None
     if "refused" in respond:
-        raise Refused(respond["refused"])
+        raise ControlRequestFailed(respond["refused"])
     return respond
 
 
 async def _read_line(connection: Connection) -> dict[str, Any]:
-    """Raises ConnectionLost, and ValueError for what is no line of ours."""
-    found, room = bytearray(), memoryview(bytearray(64 << 10))
+    """Read a JSON object. Raises ConnectionLost, and ValueError for invalid input."""
+    found, buffer = bytearray(), memoryview(bytearray(64 << 10))
     while not found.endswith(b"\n"):
-        size = await connection.receive_into(room)
+        size = await connection.receive_into(buffer)
         if size == 0 or len(found) > LINE_BYTES_MAX:
-            raise ValueError("no line")
-        found += room[:size]
+            raise ValueError("the line is incomplete or too long")
+        found += buffer[:size]
     try:
         line = json.loads(found)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(line, dict):
-        raise ValueError("no object")
+        raise ValueError("the line is not an object")
     return line
 
 

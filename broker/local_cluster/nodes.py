@@ -1,8 +1,7 @@
-"""The processes of a cluster's nodes: started, signalled, watched, started again.
+"""Processes of the nodes of a cluster: start, stop, kill, pause and resume.
 
-`Nodes` knows what each process is meant to be doing (its `State`) and tells whoever asked when that
-changes by itself: a process that ends while nobody wanted it to is dead, and stays dead until it is
-started again. Everything is done by signals and by asking the brokers what any client may ask.
+`Nodes` has the state of each process and calls back when it changes. A process that exits unexpectedly is dead until
+it is started again. Processes are controlled with signals, and their readiness is checked with client requests.
 """
 
 from __future__ import annotations
@@ -23,57 +22,57 @@ from odradek.seams.network import Network
 
 START_S = 60.0
 STOP_S = 60.0
-ASK_EVERY_S = 0.02
+POLL_INTERVAL_S = 0.02
 RESPONSE_S = 2.0
 
 
 class NodeFailed(Exception):
-    """A node ended while it was to start, or does not answer; the text says which."""
+    """A node exited during its start or does not respond; the text has the node."""
 
 
-class State(enum.Enum):
+class NodeState(enum.Enum):
     STOPPED = "stopped"
-    """Not started yet, or ended because it was told to."""
+    """Not started, or stopped by request."""
     STARTING = "starting"
     RUNNING = "running"
-    """It has answered since its start."""
+    """It has responded since its start."""
     PAUSED = "paused"
     STOPPING = "stopping"
     DEAD = "dead"
-    """Ended by itself, or was killed."""
+    """Exited unexpectedly, or was killed."""
 
 
 class Software(Protocol):
-    """What the nodes run."""
+    """Broker software that the nodes run."""
 
     async def format(self, plan: ClusterPlan) -> None:
-        """Make every node's directories and config file ready for its first start."""
+        """Create the directories and config files of all nodes, and format them."""
         ...
 
     def command(self, node: NodePlan) -> Sequence[str]:
-        """The command line that runs a node in the foreground until SIGTERM."""
+        """Command line that runs a node in the foreground until SIGTERM."""
         ...
 
 
 class _Node:
-    """A node and its process, if it has one."""
+    """Node with its process, if it has one."""
 
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
-        self.state = State.STOPPED
+        self.state = NodeState.STOPPED
         self.process: trio.Process | None = None
-        self.begun = trio.Event()
-        """It has a process, or will have none."""
-        self.begun.set()
+        self.started = trio.Event()
+        """Set when the process was started or failed to start."""
+        self.started.set()
         self.ended = trio.Event()
         self.ended.set()
 
 
 class Nodes:
-    """All nodes of a plan. `nursery` owns what watches them; cancelling it kills them.
+    """Processes of all nodes of a plan. Cancelling `nursery` kills them.
 
-    `output(node)` opens what a node's process writes to, at each start: a file, or
-    `subprocess.PIPE`, whose lines then go to `line`. `changed` is called after each change of a state.
+    `output(node)` returns the output of a process at each start: a file, or `subprocess.PIPE`, whose lines
+    are passed to `line`. `changed` is called after each change of a state.
     """
 
     def __init__(
@@ -96,38 +95,38 @@ class Nodes:
         self._changed = changed
         self._nodes = {node.node_id: _Node(node) for node in plan.nodes}
 
-    def state(self, node_id: int) -> State:
-        """Raises KeyError."""
+    def state(self, node_id: int) -> NodeState:
+        """Return the state of a node. Raises KeyError."""
         return self._nodes[node_id].state
 
     def pid(self, node_id: int) -> int | None:
-        """The process's id, None if there is none. Raises KeyError."""
+        """Return the process id of a node, None if it has no process. Raises KeyError."""
         node = self._nodes[node_id]
         return None if node.process is None or node.ended.is_set() else node.process.pid
 
     async def start(self, node_id: int) -> None:
-        """Start a node that has no process; `wait_ready` waits for its answers. NodeFailed without one."""
+        """Start a node without a process; `wait_ready` waits for its responses. Raises NodeFailed."""
         node = self._nodes[node_id]
         if not node.ended.is_set():
             raise RuntimeError(f"node {node_id} is {node.state.value}")
-        node.process = None  # its last one
-        node.begun, node.ended = trio.Event(), trio.Event()
-        self._become(node, State.STARTING)
+        node.process = None
+        node.started, node.ended = trio.Event(), trio.Event()
+        self._set_state(node, NodeState.STARTING)
         try:
-            await self._nursery.start(self._live, node)
+            await self._nursery.start(self._run_process, node)
         except OSError as error:
-            raise NodeFailed(f"node {node_id} can't be started: {error}") from error
+            raise NodeFailed(f"node {node_id} cannot be started: {error}") from error
 
-    async def _live(
+    async def _run_process(
         self, node: _Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """A process's life: from its start to its end, and what it said to the last line."""
+        """Run a process until it exits, and read all of its output."""
         try:
             node.process = await self._open_process(node.plan)
         except BaseException:
-            self._end(node, State.DEAD)
+            self._end(node, NodeState.DEAD)
             raise
-        node.begun.set()
+        node.started.set()
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
@@ -135,20 +134,22 @@ class Nodes:
                     nursery.start_soon(self._read, node, node.process.stdout)
                 await node.process.wait()
         finally:
-            if node.process.returncode is None:  # cancelled: nobody is left to look after it
+            if (
+                node.process.returncode is None
+            ):  # cancelled: the process must not outlive its supervisor
                 node.process.kill()
                 with trio.CancelScope(shield=True):
                     await node.process.wait()
             if node.process.stdin is not None:
                 await trio.aclose_forcefully(node.process.stdin)
-            wanted = node.state is State.STOPPING
-            self._end(node, State.STOPPED if wanted else State.DEAD)
+            wanted = node.state is NodeState.STOPPING
+            self._end(node, NodeState.STOPPED if wanted else NodeState.DEAD)
 
     async def _open_process(self, node: NodePlan) -> trio.Process:
-        """Raises OSError, where there is no such directory or the disk is full, for two."""
+        """Start the process of a node. Raises OSError, for example without its directory."""
         output = self._output(node)
         try:
-            # Its stdin ends when we do; and Ctrl-C in our terminal is not for it but for us.
+            # Its stdin ends with this process. A new session does not get Ctrl-C from the terminal.
             return await trio.lowlevel.open_process(
                 list(self._software.command(node)),
                 stdin=subprocess.PIPE,
@@ -161,10 +162,10 @@ class Nodes:
             if not isinstance(output, int):
                 output.close()
 
-    def _end(self, node: _Node, state: State) -> None:
-        node.begun.set()
+    def _end(self, node: _Node, state: NodeState) -> None:
+        node.started.set()
         node.ended.set()
-        self._become(node, state)
+        self._set_state(node, state)
 
     async def _read(self, node: _Node, stream: trio.abc.ReceiveStream) -> None:
         rest = b""
@@ -177,41 +178,41 @@ class Nodes:
             self._line(node.plan, rest)
 
     async def stop(self, node_id: int, *, timeout_s: float = STOP_S) -> bool:
-        """SIGTERM, and wait for the end; whether it came in time. If not, the node is killed."""
+        """Send SIGTERM and wait; return whether the process exited in time. If not, it is killed."""
         node = self._nodes[node_id]
-        await node.begun.wait()
+        await node.started.wait()
         if not node.ended.is_set():
-            if node.state is State.PAUSED:
+            if node.state is NodeState.PAUSED:
                 self._signal(node, signal.SIGCONT)
-            self._become(node, State.STOPPING)
+            self._set_state(node, NodeState.STOPPING)
             self._signal(node, signal.SIGTERM)
             with trio.move_on_after(timeout_s):
                 await node.ended.wait()
                 return True
             await self.kill(node_id)
             return False
-        self._become(node, State.STOPPED)
+        self._set_state(node, NodeState.STOPPED)
         return True
 
     async def kill(self, node_id: int) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Send SIGKILL, and wait until the process has exited."""
         node = self._nodes[node_id]
-        await node.begun.wait()
+        await node.started.wait()
         if not node.ended.is_set():
             self._signal(node, signal.SIGKILL)
             await node.ended.wait()
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: the process stands still, its connections stay open."""
+        """Send SIGSTOP: the process is suspended, and its connections stay open."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGSTOP)
-        self._become(node, State.PAUSED)
+        self._set_state(node, NodeState.PAUSED)
 
     def resume(self, node_id: int) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to a paused process."""
         node = self._nodes[node_id]
         self._signal(node, signal.SIGCONT)
-        self._become(node, State.RUNNING)
+        self._set_state(node, NodeState.RUNNING)
 
     def _signal(self, node: _Node, number: signal.Signals) -> None:
         if node.process is None or node.ended.is_set():
@@ -219,7 +220,10 @@ class Nodes:
         node.process.send_signal(number)
 
     async def wait_ready(self, node_ids: Iterable[int], *, timeout_s: float = START_S) -> None:
-        """Wait until each of these answers, and its brokers show each other; NodeFailed if one ends."""
+        """Wait until these nodes respond, and each broker has all of these brokers in its metadata.
+
+        Raises NodeFailed if one exits or the timeout expires.
+        """
         wanted = sorted(node_ids)
         brokers = {node_id for node_id in wanted if self.plan.node(node_id).is_broker}
         try:
@@ -227,27 +231,27 @@ class Nodes:
                 for node_id in wanted:
                     await self._wait_for(node_id, brokers, wanted)
         except trio.TooSlowError:
-            missing = [each for each in wanted if self.state(each) is State.STARTING] or wanted
-            raise NodeFailed(f"no answer in {timeout_s:g} s from {missing}") from None
+            missing = [each for each in wanted if self.state(each) is NodeState.STARTING] or wanted
+            raise NodeFailed(f"no response in {timeout_s:g} s from {missing}") from None
 
     async def _wait_for(self, node_id: int, brokers: set[int], wanted: Iterable[int]) -> None:
-        """As `wait_ready`, for one of `wanted`: without any of them it may wait in vain."""
+        """Wait for one node, and raise NodeFailed if any of `wanted` exits."""
         node = self._nodes[node_id]
         while not await self._is_ready(node.plan, brokers):
             for each in wanted:
                 self._check_alive(self._nodes[each])
-            await trio.sleep(ASK_EVERY_S)
-        if node.state is State.STARTING:
-            self._become(node, State.RUNNING)
+            await trio.sleep(POLL_INTERVAL_S)
+        if node.state is NodeState.STARTING:
+            self._set_state(node, NodeState.RUNNING)
 
     def _check_alive(self, node: _Node) -> None:
         if node.ended.is_set():
             code = None if node.process is None else node.process.returncode
-            raise NodeFailed(f"node {node.plan.node_id} ended with exit code {code}")
+            raise NodeFailed(f"node {node.plan.node_id} exited with code {code}")
 
     async def _is_ready(self, node: NodePlan, brokers: set[int]) -> bool:
-        """Whether it answers: a broker with all these brokers, a controller at all."""
-        address = node.doors[0][1].listen
+        """Whether a node responds; the metadata of a broker must contain all of `brokers`."""
+        address = node.listeners[0][1].listen
         try:
             opened = open_cluster(self._network, [address], timeout_s=RESPONSE_S)
             async with opened as cluster:
@@ -260,8 +264,8 @@ class Nodes:
             return False
 
     async def silent(self) -> set[int]:
-        """The nodes that run and do not answer now; takes `RESPONSE_S` at most."""
-        running = {each for each, node in self._nodes.items() if node.state is State.RUNNING}
+        """Return the running nodes that do not respond within `RESPONSE_S`."""
+        running = {each for each, node in self._nodes.items() if node.state is NodeState.RUNNING}
         responding: set[int] = set()
 
         async def ask(node_id: int) -> None:
@@ -273,7 +277,7 @@ class Nodes:
         return running - responding
 
     async def every(self, act: Callable[[int], Awaitable[object]], node_ids: Iterable[int]) -> None:
-        """Do the same to several nodes at the same time; raises what failed first, once all are done."""
+        """Call `act` for several nodes concurrently; raise the first error after all have finished."""
         failures: list[Exception] = []
 
         async def one(node_id: int) -> None:
@@ -288,7 +292,7 @@ class Nodes:
         if failures:
             raise failures[0]
 
-    def _become(self, node: _Node, state: State) -> None:
+    def _set_state(self, node: _Node, state: NodeState) -> None:
         if node.state is not state:
             node.state = state
             self._changed()

@@ -1,4 +1,4 @@
-"""This installation's `odradek serve` as the software of a cluster's nodes."""
+"""Nodes of a local cluster that run `odradek serve` of this installation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from odradek.seams.files import Path
 
 
 class OdradekNodes:
-    """`local_cluster.nodes.Software`. What is formatted already, is left as it is."""
+    """Software of the nodes; directories that are already formatted are not changed."""
 
     def __init__(self, seams: Seams, *, log_level: str = "warning") -> None:
         self._seams = seams
         self._log_level = log_level
 
     async def format(self, plan: ClusterPlan) -> None:
-        """Raises CannotFormat for directories that belong to another cluster, OSError."""
+        """Write the config files and format the nodes. Raises CannotFormat for another cluster's data, OSError."""
         files = self._seams.files
         for node in plan.nodes:
             directory = Path(node.directory)
@@ -47,7 +47,7 @@ class OdradekNodes:
 
 
 def _format_of(plan: ClusterPlan, node: NodePlan) -> NodeFormat:
-    """As `storage format --initial-controllers` formats a controller, and a broker without voters."""
+    """Format of a node: controllers with the initial voters, brokers without."""
     voters = parse_voters(plan.initial_controllers, CONTROLLER_LISTENER)
     return NodeFormat(
         node_id=node.node_id,

@@ -1,10 +1,9 @@
-"""What a cluster on one machine consists of: its nodes, their roles, addresses and configs.
+"""Plan of a cluster on one machine: its nodes with roles, addresses and configs.
 
-A plan is decided once, when the cluster is made, and kept as a file beside the nodes' directories, so
-that the cluster comes back as it was: same ids, same ports, same data. The quorum is a dynamic one
-(KIP-853): its first voters are in the bootstrap checkpoint that formatting writes. Brokers have the ids
-from 1 on; the first three are the controllers, too, unless the cluster has controllers of their own,
-which follow the brokers.
+The plan is created once and stored in a file with the nodes' directories, so that the cluster restarts with the same
+ids, ports and data. The metadata quorum is dynamic (KIP-853): formatting writes the initial voters to the bootstrap
+checkpoint. Brokers have the ids from 1; the first three are also controllers, unless the cluster has dedicated
+controllers, whose ids follow those of the brokers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from odradek.broker.config.tiered import tiered_settings
 from odradek.seams.network import Address
 
 COMBINED_CONTROLLERS_MAX = 3
-"""So many brokers are controllers, too, in a cluster that has none of their own."""
+"""Number of brokers that are also controllers in a cluster without dedicated controllers."""
 
 CLIENT_LISTENER = "PLAINTEXT"
 CONTROLLER_LISTENER = "CONTROLLER"
@@ -28,8 +27,8 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Door:
-    """Where a listener listens, and where others are told to connect: the same, or a proxy's."""
+class ListenerAddress:
+    """Address of a listener, and its advertised address, which may be that of a proxy."""
 
     listen: Address
     advertised: Address
@@ -37,17 +36,17 @@ class Door:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """One node. `clients` is a broker's listener, `quorum` a controller's.
+    """Node of the cluster. `clients` is the listener of a broker, `quorum` that of a controller.
 
-    `directory` is the node's own: its config is in it, and its log directories. `directory_id` is the
-    id of the first of them, which has the metadata log, and which a first voter of the quorum is known by.
+    `directory` contains its config file and its log directories. `directory_id` is the id of the first log
+    directory, which has the metadata log; it identifies an initial voter.
     """
 
     node_id: int
     directory: str
     directory_id: str
-    clients: Door | None
-    quorum: Door | None
+    clients: ListenerAddress | None
+    quorum: ListenerAddress | None
     log_directory_count: int = 1
 
     @property
@@ -59,10 +58,10 @@ class NodePlan:
         return self.quorum is not None
 
     @property
-    def doors(self) -> tuple[tuple[str, Door], ...]:
-        """The listeners by name, the clients' first."""
+    def listeners(self) -> tuple[tuple[str, ListenerAddress], ...]:
+        """Listeners with their names, the client listener first."""
         named = ((CLIENT_LISTENER, self.clients), (CONTROLLER_LISTENER, self.quorum))
-        return tuple((name, door) for name, door in named if door is not None)
+        return tuple((name, address) for name, address in named if address is not None)
 
     @property
     def config_file(self) -> str:
@@ -70,7 +69,7 @@ class NodePlan:
 
     @property
     def log_directory(self) -> str:
-        """The first one."""
+        """First log directory, which has the metadata log."""
         return self.log_directories[0]
 
     @property
@@ -97,8 +96,10 @@ class ClusterPlan:
         raise KeyError(node_id)
 
     def at(self, directory: str) -> ClusterPlan:
-        """The same cluster in another directory (absolute): it was moved, or copied."""
-        nodes = (replace(each, directory=_place(directory, each.node_id)) for each in self.nodes)
+        """Return the plan for another absolute directory, to which the cluster was moved or copied."""
+        nodes = (
+            replace(each, directory=_node_directory(directory, each.node_id)) for each in self.nodes
+        )
         return replace(self, nodes=tuple(nodes))
 
     @property
@@ -111,7 +112,7 @@ class ClusterPlan:
 
     @property
     def initial_controllers(self) -> str:
-        """As `storage format --initial-controllers` takes them: ID@HOST:PORT:DIRECTORY,…"""
+        """Argument of `storage format --initial-controllers`: ID@HOST:PORT:DIRECTORY,…"""
         return ",".join(
             f"{node.node_id}@{node.quorum.advertised}:{node.directory_id}"
             for node in self.controllers
@@ -119,16 +120,16 @@ class ClusterPlan:
         )
 
     def properties(self, node: NodePlan) -> dict[str, str]:
-        """The node's configs, by Kafka's names."""
+        """Configs of a node, with Kafka's names."""
         roles = [("broker", node.is_broker), ("controller", node.is_controller)]
         voters = [each.quorum.advertised for each in self.controllers if each.quorum is not None]
         return {
             "process.roles": ",".join(name for name, has_it in roles if has_it),
             "node.id": str(node.node_id),
             "controller.quorum.bootstrap.servers": ",".join(map(str, voters)),
-            "listeners": ",".join(f"{name}://{door.listen}" for name, door in node.doors),
+            "listeners": ",".join(f"{name}://{address.listen}" for name, address in node.listeners),
             "advertised.listeners": ",".join(
-                f"{name}://{door.advertised}" for name, door in node.doors
+                f"{name}://{address.advertised}" for name, address in node.listeners
             ),
             "controller.listener.names": CONTROLLER_LISTENER,
             "listener.security.protocol.map": f"{CLIENT_LISTENER}:PLAINTEXT,"
@@ -144,15 +145,15 @@ class ClusterPlan:
 
     @classmethod
     def from_json(cls, text: str) -> ClusterPlan:
-        """Raises ValueError for what is no plan of ours."""
+        """Parse a plan. Raises ValueError if it is invalid."""
         try:
             values = json.loads(text)
             if values["format"] != _FORMAT:
-                raise ValueError(f"format {values['format']} is not known")
+                raise ValueError(f"unknown format {values['format']}")
             nodes = tuple(_node_from(row) for row in values["nodes"])
             return cls(values["cluster_id"], nodes, values["settings"])
         except (KeyError, TypeError) as error:
-            raise ValueError(f"it lacks {error}") from None
+            raise ValueError(f"{error} is missing") from None
 
 
 def make_plan(
@@ -161,20 +162,20 @@ def make_plan(
     controllers: int = 0,
     directory: str,
     new_id: Callable[[], str],
-    addresses: Iterator[Door],
+    addresses: Iterator[ListenerAddress],
     settings: Mapping[str, str] | None = None,
     log_directories: int = 1,
     tiered: str | None = None,
 ) -> ClusterPlan:
-    """A new cluster: `brokers` of them, and `controllers` that are nothing else (0: brokers are).
+    """Create the plan of a new cluster with dedicated `controllers` (0: brokers are also controllers).
 
-    `directory` (absolute) gets a subdirectory a node, with `log_directories` of a broker's in it.
-    `addresses` gives each listener its own, the brokers' for clients first. `tiered` is where the remote
-    tier is, if there is one: an absolute directory, or a URL.
+    Each node gets a subdirectory of `directory` (absolute), with `log_directories` log directories for a
+    broker. `addresses` yields the address of each listener, client listeners first. `tiered` is the store
+    of the remote tier, if there is one: an absolute directory or a URL.
     """
     if brokers < 1 or controllers < 0 or log_directories < 1:
         raise ValueError(
-            "a cluster has at least one broker, no less than no controllers, and log directories"
+            "a cluster needs at least one broker and one log directory, and not a negative number of controllers"
         )
     last = brokers + controllers
     leading = range(brokers + 1, last + 1) if controllers else range(1, brokers + 1)
@@ -185,7 +186,7 @@ def make_plan(
     nodes = [
         NodePlan(
             node_id,
-            _place(directory, node_id),
+            _node_directory(directory, node_id),
             new_id(),
             clients.get(node_id),
             quorum.get(node_id),
@@ -199,12 +200,12 @@ def make_plan(
     return ClusterPlan(new_id(), tuple(nodes), {**tier, **(settings or {})})
 
 
-def _place(directory: str, node_id: int) -> str:
+def _node_directory(directory: str, node_id: int) -> str:
     return f"{directory}/node-{node_id}"
 
 
 def _replication(brokers: int) -> dict[str, str]:
-    """The internal topics' replicas: Kafka's defaults, as far as there are brokers for them."""
+    """Replication factors of internal topics: Kafka's defaults, limited by the number of brokers."""
     replicas, in_sync = str(min(3, brokers)), str(min(2, brokers))
     return {
         "offsets.topic.replication.factor": replicas,
@@ -220,13 +221,13 @@ def _node_from(row: Mapping[str, Any]) -> NodePlan:
         row["node_id"],
         row["directory"],
         row["directory_id"],
-        _door_from(row["clients"]),
-        _door_from(row["quorum"]),
+        _address_from(row["clients"]),
+        _address_from(row["quorum"]),
         row.get("log_directory_count", 1),
     )
 
 
-def _door_from(row: Mapping[str, Any] | None) -> Door | None:
+def _address_from(row: Mapping[str, Any] | None) -> ListenerAddress | None:
     if row is None:
         return None
-    return Door(Address(**row["listen"]), Address(**row["advertised"]))
+    return ListenerAddress(Address(**row["listen"]), Address(**row["advertised"]))

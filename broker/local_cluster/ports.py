@@ -1,4 +1,4 @@
-"""Ports for a cluster's listeners, known before anything listens: each node must know the others'."""
+"""Free ports for the listeners of a cluster, which are in the configs of all nodes before they start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from odradek.seams.network import Network
 
 FIRST_PORT = 10_000
 END_PORT = 32_768
-"""From here on kernels give ports to whoever does not care which (Linux's default)."""
+"""Start of the ephemeral ports of Linux."""
 
 
 async def is_free(network: Network, host: str, port: int) -> bool:
-    """Whether nobody listens there at this moment. OSError where one can't listen for another reason."""
+    """Whether the port is free now. Raises OSError if listening fails for another reason."""
     try:
         listeners = await network.listen(host, port)
     except OSError as error:
@@ -27,7 +27,7 @@ async def is_free(network: Network, host: str, port: int) -> bool:
 
 
 async def free_ports(network: Network, entropy: Entropy, host: str, count: int) -> Sequence[int]:
-    """So many different ports that nobody has at this moment. OSError as `is_free`."""
+    """Return `count` different ports that are free now. Raises OSError as `is_free` does."""
     found: dict[int, None] = {}
     while len(found) < count:
         port = FIRST_PORT + entropy.below(END_PORT - FIRST_PORT)

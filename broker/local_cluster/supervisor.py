@@ -1,8 +1,8 @@
-"""One process that starts the nodes of a cluster, passes on what they write, and does what is asked of it.
+"""Supervisor of a local cluster: starts and stops its nodes, prints their output, and serves control requests.
 
-A node that dies stays dead until somebody asks for it. In the cluster's directory: `cluster.json` (the
-plan, durable before anything is formatted by it), a directory a node, and, while it runs, a lock and the
-way to ask (`control.py`).
+A node that exits is restarted only by request. The cluster's directory contains `cluster.json` (the plan, which is
+durable before the nodes are formatted), a directory per node, and, while the supervisor runs, a lock and the control
+file (`control.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import Any
 import trio
 
 from odradek.broker.local_cluster import control
-from odradek.broker.local_cluster.nodes import ASK_EVERY_S, NodeFailed, Nodes, Software, State
+from odradek.broker.local_cluster.nodes import (
+    POLL_INTERVAL_S,
+    NodeFailed,
+    Nodes,
+    NodeState,
+    Software,
+)
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.replication.raft.formatting import CannotFormat
 from odradek.seams import Seams
@@ -23,19 +29,19 @@ from odradek.storage.directories.opening import LOCK_NAME
 
 PLAN_FILE = "cluster.json"
 LOCK_FILE = ".lock"
-LAST_RUN_S = 60.0
-"""How long nodes whose cluster was killed may take to end: a session, and what is to be closed."""
+PREVIOUS_RUN_S = 60.0
+"""Time for the shutdown of nodes whose supervisor was killed."""
 
 SILENT = "silent"
-"""What a running node is shown as that does not answer: it stands still, or is too busy."""
+"""NodeState that is reported for a running node that does not respond."""
 
 Values = Mapping[str, Any]
 
 
 class Supervisor:
-    """Runs the nodes of a plan until it is told to `stop`.
+    """Runs the nodes of a plan until `stop` is called.
 
-    `line` gets what a node writes, a line at a time; `say` gets what there is to say of the cluster.
+    `line` is called with each line of a node's output; `report` is called with messages about the cluster.
     """
 
     def __init__(
@@ -46,14 +52,14 @@ class Supervisor:
         directory: Path,
         *,
         line: Callable[[NodePlan, bytes], None],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.plan = plan
         self._seams = seams
         self._software = software
         self._directory = directory
         self._line = line
-        self._say = say
+        self._report = report
         self._serving = trio.CancelScope()
         self._dead: set[int] = set()
 
@@ -61,9 +67,9 @@ class Supervisor:
         self._serving.cancel()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Start all nodes, call `ready` once every broker answers; stop them all when told to.
+        """Start all nodes, call `ready` when all respond, and stop them after `stop` was called.
 
-        Raises NodeFailed if one does not start, or has to be killed at the end.
+        Raises NodeFailed if a node does not start, or does not exit in time.
         """
         failure: NodeFailed | None = None
         async with trio.open_nursery() as nursery:
@@ -74,9 +80,9 @@ class Supervisor:
                 nursery,
                 output=lambda node: subprocess.PIPE,
                 line=self._line,
-                changed=lambda: self._tell(nodes),
+                changed=lambda: self._report_dead_nodes(nodes),
             )
-            responses = _Responses(nodes)
+            responses = _ControlRequests(nodes)
             await nursery.start(control.serve, self._seams, self._directory, responses.respond)
             try:
                 with self._serving:
@@ -90,11 +96,13 @@ class Supervisor:
         if failure is not None:
             raise failure
         if late:
-            raise NodeFailed(f"had to be killed at the end: nodes {', '.join(map(str, late))}")
+            raise NodeFailed(
+                f"nodes killed because they did not stop in time: {', '.join(map(str, late))}"
+            )
 
     async def _start(self, nodes: Nodes) -> None:
         for node in self.plan.nodes:
-            await self._wait_for_the_last_run(node)
+            await self._wait_for_previous_run(node)
         try:
             await self._software.format(self.plan)
         except CannotFormat as error:
@@ -103,20 +111,17 @@ class Supervisor:
         await nodes.every(nodes.start, ids)
         await nodes.wait_ready(ids)
 
-    async def _wait_for_the_last_run(self, node: NodePlan) -> None:
-        """Where who ran the cluster was killed, its nodes end by themselves, and may take a while.
-
-        Raises NodeFailed if this one does not.
-        """
+    async def _wait_for_previous_run(self, node: NodePlan) -> None:
+        """Wait for the shutdown of a node whose supervisor was killed. Raises NodeFailed at the timeout."""
         waiting = False
-        with trio.move_on_after(LAST_RUN_S):
+        with trio.move_on_after(PREVIOUS_RUN_S):
             while self._is_in_use(node):
                 if not waiting:
-                    self._say(
-                        f"node {node.node_id} of the last run is still ending: waiting for it"
+                    self._report(
+                        f"node {node.node_id} of the previous run is still shutting down; waiting for it"
                     )
                 waiting = True
-                await self._seams.clock.sleep(ASK_EVERY_S)
+                await self._seams.clock.sleep(POLL_INTERVAL_S)
             return
         raise NodeFailed(f"node {node.node_id}: another process uses {node.log_directory}")
 
@@ -131,7 +136,7 @@ class Supervisor:
         return False
 
     async def _stop_all(self, nodes: Nodes) -> list[int]:
-        """Controllers of their own go last: they are asked until the brokers are gone."""
+        """Stop brokers before dedicated controllers, which the brokers' controlled shutdown needs."""
         late: list[int] = []
 
         async def stop(node_id: int) -> None:
@@ -142,45 +147,49 @@ class Supervisor:
             await nodes.every(stop, [each.node_id for each in group if nodes.pid(each.node_id)])
         return late
 
-    def _tell(self, nodes: Nodes) -> None:
-        dead = {node.node_id for node in self.plan.nodes if nodes.state(node.node_id) is State.DEAD}
+    def _report_dead_nodes(self, nodes: Nodes) -> None:
+        dead = {
+            node.node_id for node in self.plan.nodes if nodes.state(node.node_id) is NodeState.DEAD
+        }
         for node_id in sorted(dead - self._dead):
-            self._say(
+            self._report(
                 f"node {node_id} is dead; "
-                f"`odradek cluster restart {node_id} --data {self._directory}` starts it again"
+                f"restart it with `odradek cluster restart {node_id} --data {self._directory}`"
             )
         self._dead = dead
 
 
-class _Responses:
-    """What others may ask: `status`, and `restart` of a node."""
+class _ControlRequests:
+    """Handler of the control requests `status` and `restart`."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def respond(self, asked: Values) -> Values:
-        """Raises Refused."""
-        if asked.get("do") == "restart":
-            return await self._restart(asked.get("node"))
-        if asked.get("do") == "status":
+    async def respond(self, request: Values) -> Values:
+        """Handle a request. Raises ControlRequestFailed."""
+        if request.get("do") == "restart":
+            return await self._restart(request.get("node"))
+        if request.get("do") == "status":
             return status(self._nodes.plan, self._nodes, await self._nodes.silent())
-        raise control.Refused(f"what is {asked.get('do')!r}?")
+        raise control.ControlRequestFailed(f"unknown request {request.get('do')!r}")
 
     async def _restart(self, node_id: object) -> Values:
         ids = [node.node_id for node in self._nodes.plan.nodes]
         if not isinstance(node_id, int) or node_id not in ids:
-            raise control.Refused(f"there is no node {node_id}, only {', '.join(map(str, ids))}")
+            raise control.ControlRequestFailed(
+                f"node {node_id} does not exist; the nodes are {', '.join(map(str, ids))}"
+            )
         try:
             await self._nodes.stop(node_id)
             await self._nodes.start(node_id)
             await self._nodes.wait_ready([node_id])
         except (NodeFailed, RuntimeError) as failed:
-            raise control.Refused(str(failed)) from None
+            raise control.ControlRequestFailed(str(failed)) from None
         return {"node": row(self._nodes.plan.node(node_id), self._nodes)}
 
 
 def status(plan: ClusterPlan, nodes: Nodes | None, silent: Collection[int] = ()) -> Values:
-    """Every node's row; without `nodes` nobody runs them. Controllers of their own are apart."""
+    """Status of all nodes; `nodes` is None if the cluster is not running. Dedicated controllers are separate."""
     apart = [node for node in plan.controllers if not node.is_broker]
     return {
         "brokers": [row(node, nodes, silent) for node in plan.brokers],
@@ -189,20 +198,19 @@ def status(plan: ClusterPlan, nodes: Nodes | None, silent: Collection[int] = ())
 
 
 def row(node: NodePlan, nodes: Nodes | None, silent: Collection[int] = ()) -> Values:
-    """A node's id, process, address and state; those that are `silent` do not answer."""
-    state = State.STOPPED if nodes is None else nodes.state(node.node_id)
-    is_silent = state is State.RUNNING and node.node_id in silent
+    """Id, process, address and state of a node; nodes in `silent` do not respond."""
+    state = NodeState.STOPPED if nodes is None else nodes.state(node.node_id)
+    is_silent = state is NodeState.RUNNING and node.node_id in silent
     return {
         "id": node.node_id,
         "pid": None if nodes is None else nodes.pid(node.node_id),
-        "address": str(node.doors[0][1].advertised),
+        "address": str(node.listeners[0][1].advertised),
         "state": SILENT if is_silent else state.value,
     }
 
 
 def read_plan(files: Files, directory: Path) -> ClusterPlan | None:
-    """The plan of the cluster in this directory, wherever it was made; None if there is none. Raises
-    ValueError."""
+    """Read the plan of the cluster in this directory; None if there is none. Raises ValueError."""
     try:
         text = files.read(directory / PLAN_FILE)
     except (FileNotFoundError, NotADirectoryError):
@@ -211,5 +219,5 @@ def read_plan(files: Files, directory: Path) -> ClusterPlan | None:
 
 
 def write_plan(files: Files, directory: Path, plan: ClusterPlan) -> None:
-    """Durable when it returns."""
+    """Write the plan durably to the directory."""
     files.write_new(directory / PLAN_FILE, plan.to_json().encode())

@@ -20,9 +20,8 @@ from typing import Protocol
 
 import trio
 
-from odradek.client.connection import BrokerConnection, open_connection
+from odradek.client.connection import MAX_RESPONSE_BYTES, BrokerConnection, open_connection
 from odradek.client.errors import ClientError, Unsupported
-from odradek.client.incoming import MAX_RESPONSE_BYTES
 from odradek.protocol.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.fetch_response import OLDEST_VERSION, FetchResponse, read_fetch_response
@@ -269,7 +268,7 @@ class ReplicaFetcher:
             try:
                 await self._handle_response(read_fetch_response(response))
             except InvalidFrame as garbage:
-                raise connection.garbled(FETCH, garbage) from garbage
+                raise connection.invalid_response(FETCH, garbage) from garbage
             return True
         return False
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from odradek.broker.config.tiered import absolute_target
-from odradek.broker.local_cluster.nodes import Software, State
+from odradek.broker.local_cluster.nodes import NodeState, Software
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.real import real_seams
@@ -102,7 +102,7 @@ class Cluster:
         """Its process; None if it has none now."""
         return self.running.pid(node)
 
-    def state(self, node: int) -> State:
+    def state(self, node: int) -> NodeState:
         return self.running.state(node)
 
     def log(self, node: int) -> str:

@@ -18,8 +18,14 @@ from typing import IO
 
 import trio
 
-from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, Software, State
-from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
+from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, NodeState, Software
+from odradek.broker.local_cluster.plan import (
+    HOST,
+    ClusterPlan,
+    ListenerAddress,
+    NodePlan,
+    make_plan,
+)
 from odradek.broker.local_cluster.ports import free_ports
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.entropy import RealEntropy
@@ -115,7 +121,7 @@ class RunningCluster:
         """Its process; None if it has none now."""
         return self._nodes.pid(*self._ids(node))
 
-    def state(self, node: int) -> State:
+    def state(self, node: int) -> NodeState:
         return self._nodes.state(*self._ids(node))
 
     def log(self, node: int) -> str:
@@ -195,7 +201,7 @@ class RunningCluster:
     @property
     def _faulty_links(self) -> Links:
         if any(
-            door.listen == door.advertised for node in self.plan.nodes for _, door in node.doors
+            door.listen == door.advertised for node in self.plan.nodes for _, door in node.listeners
         ):
             raise RuntimeError("a cluster without proxies has no faults of the network")
         return self._links
@@ -242,7 +248,8 @@ async def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
     count = 4 * (wanted.brokers + wanted.controllers)
     ports = iter(await free_ports(TcpNetwork(), entropy, HOST, count))
     doors = (
-        Door(Address(HOST, next(ports)), Address(HOST, next(ports))) for _ in range(count // 2)
+        ListenerAddress(Address(HOST, next(ports)), Address(HOST, next(ports)))
+        for _ in range(count // 2)
     )
     return make_plan(
         brokers=wanted.brokers,
@@ -256,8 +263,8 @@ async def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
     )
 
 
-def _without_proxies(doors: Iterable[Door]) -> Iterator[Door]:
-    return (Door(door.listen, door.listen) for door in doors)
+def _without_proxies(doors: Iterable[ListenerAddress]) -> Iterator[ListenerAddress]:
+    return (ListenerAddress(door.listen, door.listen) for door in doors)
 
 
 async def _open_proxies(nodes: Nodes, links: Links, nursery: trio.Nursery) -> None:
@@ -271,7 +278,7 @@ async def _open_proxies(nodes: Nodes, links: Links, nursery: trio.Nursery) -> No
         return CLIENTS if found is None else found
 
     for node in nodes.plan.nodes:
-        for _, door in node.doors:
+        for _, door in node.listeners:
             if door.listen == door.advertised:
                 continue
             target = (door.listen.host, door.listen.port)

@@ -13,7 +13,7 @@ from odradek.bench.peers import PEERS
 from odradek.bench.peers.clusters import OF_A_NODE, TimedSoftware
 from odradek.bench.peers.odradek import Odradek
 from odradek.bench.workloads import clusters
-from odradek.broker.local_cluster.plan import ClusterPlan, Door, NodePlan, make_plan
+from odradek.broker.local_cluster.plan import ClusterPlan, ListenerAddress, NodePlan, make_plan
 from odradek.seams.network import Address
 
 
@@ -66,7 +66,7 @@ async def test_a_clusters_start_is_that_of_its_first_process() -> None:
         brokers=2,
         directory="/nowhere",
         new_id=lambda: "id",
-        addresses=(Door(each, each) for each in addresses),
+        addresses=(ListenerAddress(each, each) for each in addresses),
     )
     software = SlowToFormat()
     timed = TimedSoftware(software)

@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
-from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, make_plan
+from odradek.broker.local_cluster.plan import HOST, ClusterPlan, ListenerAddress, make_plan
 from odradek.seams.network import Address
 
 
-def doors(proxied: bool = False) -> Iterator[Door]:
+def doors(proxied: bool = False) -> Iterator[ListenerAddress]:
     for port in count(9092):
-        yield Door(Address(HOST, port), Address(HOST, port + 1000 * proxied))
+        yield ListenerAddress(Address(HOST, port), Address(HOST, port + 1000 * proxied))
 
 
 def plan(

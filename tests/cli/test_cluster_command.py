@@ -106,7 +106,10 @@ def test_a_cluster_is_run_looked_at_broken_mended_and_comes_back(command: Comman
     assert command.run("restart", "1").returncode == 0
     assert command.status()["state"] == "running"
     refused = command.run("restart", "2")
-    assert (refused.returncode, refused.stderr) == (1, "odradek: there is no node 2, only 1\n")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "odradek: node 2 does not exist; the nodes are 1\n",
+    )
     assert command.run().stderr == f"odradek: the cluster in {command.data} is running already\n"
 
     assert command.stop() == 0
@@ -212,7 +215,7 @@ def test_a_start_waits_for_nodes_of_the_last_run(command: Command) -> None:
         starting = threading.Thread(target=command.start)
         starting.start()
         with deadline(PATIENCE_S, "word of the last run") as check:
-            while b"node 1 of the last run is still ending" not in output.read():
+            while b"node 1 of the previous run is still shutting down" not in output.read():
                 output.seek(0)
                 check()
     lock.release()
@@ -230,7 +233,7 @@ def test_a_node_that_ends_while_the_cluster_starts_ends_it(command: Command) -> 
     with socket.create_server((host, int(port))):
         failed = command.run()
     assert failed.returncode == 1
-    assert "node 2 ended with exit code 1" in failed.stderr
+    assert "node 2 exited with code 1" in failed.stderr
 
 
 def test_a_node_that_can_not_be_started_again_ends_no_other(command: Command) -> None:
@@ -240,7 +243,7 @@ def test_a_node_that_can_not_be_started_again_ends_no_other(command: Command) ->
     elsewhere = node.rename(command.data / "elsewhere")
     refused = command.run("restart", "1")
     assert refused.returncode == 1
-    assert refused.stderr.startswith("odradek: node 1 can't be started: ")
+    assert refused.stderr.startswith("odradek: node 1 cannot be started: ")
     assert str(node) in refused.stderr
     elsewhere.rename(node)
     assert command.run("restart", "1").returncode == 0

@@ -11,7 +11,7 @@ import pytest
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.types import ConfigError
-from odradek.broker.local_cluster.plan import CLIENT_LISTENER, Door, make_plan
+from odradek.broker.local_cluster.plan import CLIENT_LISTENER, ListenerAddress, make_plan
 from odradek.broker.tiered.tiered_storage import metadata_properties
 from odradek.cli.main import WRONG_USAGE, main
 from odradek.cli.serve import _overrides, _tiered_defaults, add_parser
@@ -95,7 +95,7 @@ def test_what_is_neither_a_directory_nor_a_url_is_no_target(
 
 
 def test_a_cluster_on_one_machine_shares_its_tier() -> None:
-    door = Door(Address("127.0.0.1", 1), Address("127.0.0.1", 1))
+    door = ListenerAddress(Address("127.0.0.1", 1), Address("127.0.0.1", 1))
     plan = make_plan(
         brokers=2,
         directory="/c",

@@ -87,13 +87,13 @@ async def test_nothing_is_read_of_another_topic_of_the_name(
     versions: Mapping[Api, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made while the first fetch is answered, or before the second."""
-    monkeypatch.setattr("odradek.client.batch_reader.MADE_AGAIN_S", 0.1)
+    monkeypatch.setattr("odradek.client.batch_reader.STALE_TOPIC_ID_S", 0.1)
     for ids, fetches in (([OLD, NEW], 1), ([OLD, OLD, NEW], 2)):
         async with broker(ids, versions) as (_, cluster):
             reader = BatchReader(cluster, T0, topic_id=OLD)
             for _ in range(fetches - 1 if versions else fetches):
                 assert (await reader.fetch(3, max_wait_s=0.0)).end_offset == 7
-            with pytest.raises(KafkaError, match="t was deleted and made again") as raised:
+            with pytest.raises(KafkaError, match="t was deleted and recreated") as raised:
                 await reader.fetch(3, max_wait_s=0.0)
             assert raised.value.code is ErrorCode.inconsistent_topic_id
 
@@ -102,7 +102,7 @@ async def test_what_was_known_of_a_topic_before_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However long it took to find out that it does not fit."""
-    monkeypatch.setattr("odradek.client.batch_reader.MADE_AGAIN_S", 0.0)
+    monkeypatch.setattr("odradek.client.batch_reader.STALE_TOPIC_ID_S", 0.0)
     async with broker([OLD, NEW]) as (_, cluster):
         await cluster.topic("t")
         reader = BatchReader(cluster, T0)

@@ -122,7 +122,7 @@ async def test_a_broker_that_does_not_answer_in_time_is_given_up() -> None:
         return SILENCE if asked.api is FIND_COORDINATOR else None
 
     async with talking_to(script) as (_, connection):
-        with pytest.raises(TimedOut, match=r"did not answer FindCoordinator in 0\.05 s"):
+        with pytest.raises(TimedOut, match=r"did not respond to FindCoordinator in 0\.05 s"):
             await connection.request(FIND_COORDINATOR, FIND, timeout_s=0.05)
         assert connection.broken
         with pytest.raises(TimedOut, match="FindCoordinator"):
@@ -151,7 +151,7 @@ def test_each_is_waited_for_as_long_as_it_said() -> None:
                 await connection.request(FIND_COORDINATOR, FIND, timeout_s=2)
 
             async def ask(seconds: float) -> None:
-                with pytest.raises(TimedOut, match="did not answer FindCoordinator in 10 s"):
+                with pytest.raises(TimedOut, match="did not respond to FindCoordinator in 10 s"):
                     await connection.request(FIND_COORDINATOR, FIND, timeout_s=seconds)
                 heard.append((seconds, trio.current_time()))
 
@@ -211,7 +211,7 @@ def test_who_is_sending_yet_is_given_up_and_who_waits_to_send() -> None:
 
     async def main(_: Connection, connection: BrokerConnection) -> None:
         async def ask(body: bytes, timeout_s: float) -> None:
-            with pytest.raises(TimedOut, match="did not answer FindCoordinator in 1 s"):
+            with pytest.raises(TimedOut, match="did not respond to FindCoordinator in 1 s"):
                 await connection.exchange(FIND_COORDINATOR, 0, body, timeout_s=timeout_s)
             heard.append(trio.current_time())
 
@@ -286,20 +286,20 @@ async def test_nobody_listens() -> None:
     address = listener.address
     await listener.aclose()
     async with trio.open_nursery() as nursery:
-        with pytest.raises(Refused, match=f"nobody answers at {address}"):
+        with pytest.raises(Refused, match=f"cannot connect to {address}"):
             await open_connection(TcpNetwork(), address, nursery)
 
 
 async def test_somebody_listens_and_says_nothing() -> None:
     async with scripted_broker(lambda asked: SILENCE) as broker, trio.open_nursery() as nursery:
-        with pytest.raises(TimedOut, match=r"no connection to .* in 0\.05 s"):
+        with pytest.raises(TimedOut, match=r"timed out connecting to .* after 0\.05 s"):
             await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=0.05)
 
 
 async def test_a_broker_that_refuses_api_versions() -> None:
     refusal = {"error_code": ErrorCode.invalid_request, "api_keys": []}
     async with scripted_broker(lambda asked: refusal) as broker, trio.open_nursery() as nursery:
-        with pytest.raises(Unreachable, match="refuses ApiVersions: invalid_request"):
+        with pytest.raises(Unreachable, match="failed: invalid_request"):
             await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=2)
 
 
@@ -313,8 +313,8 @@ async def test_an_answer_can_be_had_as_it_came() -> None:
         body = messages.write_request(METADATA.key, version, {"topics": None})
         raw = await connection.exchange(METADATA, version, body, timeout_s=2)
         assert messages.read_response(METADATA.key, version, raw).brokers
-        assert str(connection.garbled(METADATA, ValueError("no such tag"))).endswith(
-            "answers Metadata with garbage: no such tag"
+        assert str(connection.invalid_response(METADATA, ValueError("no such tag"))).endswith(
+            ": no such tag"
         )
-        with pytest.raises(Unreachable, match="garbage"):
+        with pytest.raises(Unreachable, match="invalid Metadata response"):
             await connection.exchange(METADATA, version, body, timeout_s=2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from odradek.client.consumer import TopicPartition
-from odradek.client.epochs import AT_ONCE, EpochEnd, epoch_ends
+from odradek.client.epochs import CONCURRENT_REQUESTS, EpochEnd, epoch_ends
 from odradek.client.metadata import open_cluster
 from odradek.protocol.apis import OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -33,7 +33,7 @@ async def test_many_epochs_take_no_longer_than_one() -> None:
         if asked.api is not OFFSET_FOR_LEADER_EPOCH:
             return None
         held.append(asked)
-        return SILENCE if len(held) < AT_ONCE else HELD
+        return SILENCE if len(held) < CONCURRENT_REQUESTS else HELD
 
     class Holding(ScriptedBroker):
         async def respond(self, connection: Any, asked: Asked, given: Any) -> None:  # type: ignore[override]
@@ -46,8 +46,8 @@ async def test_many_epochs_take_no_longer_than_one() -> None:
 
     async with scripted_broker(script, kind=Holding, topics={"t": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address], timeout_s=10.0) as cluster:
-            found = await epoch_ends(cluster, T0, range(2 * AT_ONCE))
-    assert found == {each: EpochEnd(each, 10 * each) for each in range(2 * AT_ONCE)}
+            found = await epoch_ends(cluster, T0, range(2 * CONCURRENT_REQUESTS))
+    assert found == {each: EpochEnd(each, 10 * each) for each in range(2 * CONCURRENT_REQUESTS)}
 
 
 HELD = object()

@@ -80,7 +80,9 @@ async def test_silent_brokers_together_are_waited_for_as_long_as_one() -> None:
     async with silent_brokers(3) as silent:
         async with open_cluster(TcpNetwork(), silent, timeout_s=TIMEOUT_S) as cluster:
             begun = trio.current_time()
-            with pytest.raises(Unreachable, match=r"no connection to .*; no connection to "):
+            with pytest.raises(
+                Unreachable, match=r"timed out connecting to .*; timed out connecting to "
+            ):
                 await cluster.any_node()
             assert trio.current_time() - begun < 2 * TIMEOUT_S
 
@@ -104,7 +106,9 @@ async def test_who_was_waited_for_in_vain_is_named(silent_on: Api) -> None:
         scripted_broker(script) as broker,
         open_cluster(TcpNetwork(), [broker.address], timeout_s=0.3) as cluster,
     ):
-        with pytest.raises(ClientError, match=rf"{broker.address} (did not answer .*)?in 0\.3 s"):
+        with pytest.raises(
+            ClientError, match=rf"{broker.address} (did not respond to .* in|after) 0\.3 s"
+        ):
             await cluster.retrying(lambda: cluster.coordinator("g"))
 
 

@@ -353,7 +353,7 @@ def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
         return SILENCE if asked.api is PRODUCE else log(asked)
 
     async def main(producer: Producer) -> None:
-        with pytest.raises(TimedOut, match="did not answer Produce"):
+        with pytest.raises(TimedOut, match="did not respond to Produce"):
             await producer.send("t", b"x")
         failed_at.append(trio.current_time())
         (asked,) = broker.asked(PRODUCE)
@@ -441,9 +441,11 @@ async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> Non
             await trio.sleep(0.01)
         queued = await producer.enqueue("t", b"queued")
     for delivery in (sent, queued):
-        with pytest.raises(ClientError, match="t-0: not acknowledged before the producer ended"):
+        with pytest.raises(
+            ClientError, match="t-0: not acknowledged before the producer was closed"
+        ):
             await delivery.wait()
-    with pytest.raises(ClientError, match="t-0: the producer has ended"):
+    with pytest.raises(ClientError, match="t-0: the producer is closed"):
         await producer.send("t", b"late")
 
 
@@ -452,7 +454,7 @@ async def test_a_record_that_is_left_behind_at_once_fails_and_nothing_else() -> 
     async with producing(Log()) as (_, producer):
         await producer.send("t", b"x")
         left = await producer.enqueue("t", b"y")
-    with pytest.raises(ClientError, match="t-0: not acknowledged before the producer ended"):
+    with pytest.raises(ClientError, match="t-0: not acknowledged before the producer was closed"):
         await left.wait()
 
 
@@ -496,7 +498,7 @@ def test_with_acks_0_too_a_leader_that_does_not_read_is_given_up() -> None:
     async def main(producer: Producer) -> None:
         assert await producer.send("t", b"read") == -1
         with trio.fail_after(60):
-            with pytest.raises(TimedOut, match="did not read Produce in 3 s"):
+            with pytest.raises(TimedOut, match="did not receive Produce in 3 s"):
                 await producer.send("t", bytes(2 * WINDOW_BYTES))
 
     options = ProducerOptions(acks=0, idempotent=False, delivery_timeout_s=3, request_timeout_s=3)

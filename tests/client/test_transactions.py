@@ -205,7 +205,7 @@ async def test_a_coordinator_that_moved_is_looked_for_again() -> None:
         scripted_broker(script, topics={"t": 1}) as broker,
         open_cluster(TcpNetwork(), str(broker.address), timeout_s=10) as cluster,
     ):
-        producer = TransactionalProducer(cluster, "id", patience_s=3)
+        producer = TransactionalProducer(cluster, "id", retry_timeout_s=3)
         await producer.begin()
         assert await producer.send("t", {0: encoded(b"a")}) == set()
         assert len(broker.asked(apis.ADD_PARTITIONS_TO_TXN)) == 3

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odradek.broker.local_cluster.nodes import Software, State
+from odradek.broker.local_cluster.nodes import NodeState, Software
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
@@ -199,7 +199,7 @@ def mend(cluster: Cluster) -> None:
             away(directory).rename(directory)
         change_mode(str(directory), "u+rwX")
     for node in (*cluster.controllers, *cluster.brokers):
-        if cluster.state(node) is not State.RUNNING:
+        if cluster.state(node) is not NodeState.RUNNING:
             cluster.restart(node)
     for broker in cluster.brokers:
         if is_offline(cluster, broker, cluster.log_directories(broker)[BAD]):

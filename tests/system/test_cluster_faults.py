@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from odradek.broker.local_cluster.nodes import State
+from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
 from tests.anomalies import assert_none
 from tests.system.clusters import (
@@ -47,7 +47,7 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
     cluster.heal()
     for broker in cluster.brokers:
-        if cluster.state(broker) is not State.RUNNING:
+        if cluster.state(broker) is not NodeState.RUNNING:
             cluster.kill(broker)
             cluster.restart(broker)
 

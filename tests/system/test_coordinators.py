@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from odradek.broker.local_cluster.nodes import State
+from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
 from tests.interop.clients import read_all
@@ -49,7 +49,7 @@ def started() -> Iterator[Cluster]:
 def cluster(started: Cluster) -> Cluster:
     """All three brokers run, and every replica is in sync."""
     for broker in started.brokers:
-        if started.state(broker) is not State.RUNNING:
+        if started.state(broker) is not NodeState.RUNNING:
             started.restart(broker)
     with deadline(PATIENCE_S, "every replica to be in sync") as check:
         while _out_of_sync(started):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.local_cluster.nodes import State
+from odradek.broker.local_cluster.nodes import NodeState
 from odradek.testing import Cluster
 from tests.anomalies import assert_none
 from tests.interop.broker_process import deadline
@@ -58,7 +58,7 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def all_run(cluster: Cluster) -> bool:
-    return all(cluster.state(each) is State.RUNNING for each in cluster.brokers)
+    return all(cluster.state(each) is NodeState.RUNNING for each in cluster.brokers)
 
 
 def test_kip_113s_first_system_test(whole: Cluster, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_scenario_24_log_dir_failure(
         if bounced:
             whole.restart(broker)
         wait_until_left(whole, second, broker)
-        assert whole.state(broker) is State.RUNNING
+        assert whole.state(broker) is NodeState.RUNNING
         assert is_offline(whole, broker, directory)
         pair.goes_on()
         pair.check()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from odradek.broker.local_cluster.nodes import State
+from odradek.broker.local_cluster.nodes import NodeState
 from odradek.protocol import apis
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
@@ -171,7 +171,7 @@ def test_scenario_22_the_leaders_directory(whole: Cluster, tmp_path: Path) -> No
         after.produce()
         assert after.errors == []
         pair.goes_on()
-        assert whole.state(broker) is State.RUNNING
+        assert whole.state(broker) is NodeState.RUNNING
         pair.check()
     mend(whole)
     wait_until_in_sync(whole, replicas.topic, len(whole.brokers), PARTITIONS)
@@ -203,7 +203,7 @@ def test_scenario_22_a_followers_directory(whole: Cluster, tmp_path: Path, kind:
         pair.check()
     allowed = {KafkaError.REQUEST_TIMED_OUT} if kind == "kafka" else set()
     assert {error.code() for error in one_by_one.errors} <= allowed
-    assert whole.state(broker) is State.RUNNING
+    assert whole.state(broker) is NodeState.RUNNING
     mend(whole)
     for each in (replicas, written):
         wait_until_in_sync(whole, each.topic, len(whole.brokers), PARTITIONS)
@@ -225,7 +225,7 @@ def test_scenario_22_without_a_controller_to_be_told(
         replace_by_a_file(Path(directory))
         wait_until_offline(whole, broker, directory)
         with deadline(PATIENCE_S, f"broker {broker} to end") as check:
-            while whole.state(broker) is not State.DEAD:
+            while whole.state(broker) is not NodeState.DEAD:
                 check(0.1)
         whole.restart(controller)
         pair.goes_on()

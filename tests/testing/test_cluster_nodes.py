@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, State
-from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
+from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, NodeState
+from odradek.broker.local_cluster.plan import (
+    HOST,
+    ClusterPlan,
+    ListenerAddress,
+    NodePlan,
+    make_plan,
+)
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Cluster
@@ -35,7 +41,7 @@ def started() -> Iterator[Cluster]:
 def cluster(started: Cluster) -> Cluster:
     """The cluster, whatever the last test did to it."""
     started.heal()
-    if started.state(NODE) is not State.RUNNING:
+    if started.state(NODE) is not NodeState.RUNNING:
         started.restart(NODE)
     return started
 
@@ -43,15 +49,15 @@ def cluster(started: Cluster) -> Cluster:
 def test_a_node_is_killed_started_again_stopped_and_gone_at_the_end() -> None:
     with Cluster(brokers=1) as cluster:
         directory = Path(cluster.running.plan.node(NODE).directory)
-        assert cluster.state(NODE) is State.RUNNING
+        assert cluster.state(NODE) is NodeState.RUNNING
         create_topic(cluster.bootstrap, "t")
         produce(cluster.bootstrap, "t", [b"kept"])
         cluster.kill(NODE)
-        assert (cluster.state(NODE), cluster.pid(NODE)) == (State.DEAD, None)
+        assert (cluster.state(NODE), cluster.pid(NODE)) == (NodeState.DEAD, None)
         cluster.restart(NODE)
         assert [message.value() for message in read_all(cluster.bootstrap, "t", 1)] == [b"kept"]
         cluster.stop(NODE)
-        assert cluster.state(NODE) is State.STOPPED
+        assert cluster.state(NODE) is NodeState.STOPPED
         cluster.restart(NODE)
         pid = cluster.pid(NODE)
         assert pid is not None
@@ -65,14 +71,14 @@ def test_a_node_that_ends_by_itself_stays_dead(cluster: Cluster) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     with deadline(10, "the news") as check:
-        while cluster.state(NODE) is not State.DEAD:
+        while cluster.state(NODE) is not NodeState.DEAD:
             check()
 
 
 def test_a_paused_node_is_silent_until_it_is_resumed(cluster: Cluster) -> None:
     create_topic(cluster.bootstrap, "paused")
     cluster.pause(NODE)
-    assert cluster.state(NODE) is State.PAUSED
+    assert cluster.state(NODE) is NodeState.PAUSED
     with pytest.raises(AssertionError, match="TIMED_OUT"):
         produce(cluster.bootstrap, "paused", [b"late"], config={"message.timeout.ms": 300})
     cluster.resume(NODE)
@@ -99,9 +105,9 @@ def test_a_node_that_can_not_start_says_why() -> None:
 async def test_under_trio_the_same_verbs_are_awaited() -> None:
     async with Cluster(brokers=1) as cluster:
         await cluster.kill(NODE)
-        assert cluster.state(NODE) is State.DEAD
+        assert cluster.state(NODE) is NodeState.DEAD
         await cluster.restart(NODE)
-        assert cluster.state(NODE) is State.RUNNING
+        assert cluster.state(NODE) is NodeState.RUNNING
 
 
 def test_a_node_without_its_directory_does_not_start_and_can_be_told_so_again() -> None:
@@ -110,12 +116,12 @@ def test_a_node_without_its_directory_does_not_start_and_can_be_told_so_again() 
         directory = Path(cluster.running.plan.node(NODE).directory)
         elsewhere = directory.rename(directory.with_name("elsewhere"))
         for _ in range(2):
-            with pytest.raises(NodeFailed, match=f"node 1 can't be started: .*{directory}"):
+            with pytest.raises(NodeFailed, match=f"node 1 cannot be started: .*{directory}"):
                 cluster.restart(NODE)
-            assert (cluster.state(NODE), cluster.pid(NODE)) == (State.DEAD, None)
+            assert (cluster.state(NODE), cluster.pid(NODE)) == (NodeState.DEAD, None)
         elsewhere.rename(directory)
         cluster.restart(NODE)
-        assert cluster.state(NODE) is State.RUNNING
+        assert cluster.state(NODE) is NodeState.RUNNING
 
 
 class Sleeping:
@@ -129,7 +135,7 @@ class Sleeping:
 
 
 def one_node(path: Path) -> ClusterPlan:
-    doors = (Door(Address(HOST, port), Address(HOST, port)) for port in (9092, 9093))
+    doors = (ListenerAddress(Address(HOST, port), Address(HOST, port)) for port in (9092, 9093))
     plan = make_plan(brokers=1, directory=str(path), new_id=lambda: "id", addresses=doors)
     Path(plan.node(NODE).directory).mkdir()
     return plan
@@ -150,12 +156,12 @@ async def test_a_node_whose_process_is_only_being_made_is_stopped_like_another(
         await nodes.start(NODE)
         assert await nodes.stop(NODE)
     nursery.start_soon(nodes.start, NODE)
-    while nodes.state(NODE) is State.STOPPED:
+    while nodes.state(NODE) is NodeState.STOPPED:
         await trio.lowlevel.checkpoint()
     assert nodes.pid(NODE) is None
     with trio.fail_after(5):
         assert await nodes.stop(NODE)
-    assert (nodes.state(NODE), nodes.pid(NODE)) == (State.STOPPED, None)
+    assert (nodes.state(NODE), nodes.pid(NODE)) == (NodeState.STOPPED, None)
 
 
 def test_a_cluster_that_runs_is_not_entered_again_and_may_be_left_twice() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from odradek.client.incoming import MAX_RESPONSE_BYTES
+from odradek.client.connection import MAX_RESPONSE_BYTES
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage
