@@ -142,9 +142,9 @@ class BrokerConnection:
         client_max = api.max_version if at_most is None else min(api.max_version, at_most)
         version = min(high, client_max)
         if version < max(low, api.min_version):
-            supported = f"supports versions {low} to {high}" if high >= 0 else "does not support"
+            supported = f"supports versions {low} to {high} of" if high >= 0 else "does not support"
             raise Unsupported(
-                f"the broker at {self.address} {supported} of {api.title}; "
+                f"the broker at {self.address} {supported} {api.title}; "
                 f"the client needs {api.min_version} to {client_max}"
             )
         return version

@@ -212,5 +212,7 @@ class CoordinatorOfGarbage(Coordinator):
 async def test_the_leader_says_whose_subscription_is_garbage() -> None:
     async with scripted_broker(lambda asked: None, kind=CoordinatorOfGarbage) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
-            with pytest.raises(ClientError, match="group g, member n: a subscription of 1 bytes"):
+            with pytest.raises(
+                ClientError, match="group g, member n: invalid subscription of 1 bytes"
+            ):
                 await GroupConsumer(cluster, "g", ["t"]).poll(0)

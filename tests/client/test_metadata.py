@@ -123,7 +123,7 @@ async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -
 
 
 async def test_nor_is_one_on_whose_answer_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odradek.client.connection.SILENT_S", 0.0)
+    monkeypatch.setattr("odradek.client.connection.UNRESPONSIVE_S", 0.0)
 
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api in (METADATA, FIND_COORDINATOR) else None

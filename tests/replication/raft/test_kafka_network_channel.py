@@ -135,7 +135,7 @@ async def test_who_cannot_be_asked() -> None:
         (lambda asked: HANG_UP if asked.api is VOTE else None, "lost the connection"),
         (
             lambda asked: SILENCE if asked.api is VOTE else None,
-            r"did not respond to Vote in 0\.2 s",
+            r"did not answer Vote in 0\.2 s",
         ),
         (lambda asked: SILENCE, r"in 0\.2 s"),
         (lambda asked: {"error_code": 42, "api_keys": []}, "ApiVersions of .* failed"),
