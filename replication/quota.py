@@ -1,8 +1,9 @@
-"""Replication quotas (KIP-73), without I/O: how fast bytes go, and whether that is too fast by now.
+"""Replication quotas (KIP-73), without I/O: measure a byte rate and compare it with the limit.
 
-The rate is that of the last few samples, the one that is being taken included, over the time since
-the oldest of them began, and over a whole sample at the least: so a burst is borrowed, and what it
-was above the rate is waited for. Who is throttled is told only whether; nobody is delayed here.
+The rate is the sum of the last samples, the current one included, divided by the time since the
+oldest sample began, but at least by one sample's length. So a burst exceeds the quota until the
+average is below the limit again. The quota only reports whether it is exceeded; the callers
+throttle.
 """
 
 from __future__ import annotations
@@ -14,22 +15,25 @@ EVERY_REPLICA = "*"
 
 
 class ReplicationQuota:
-    """See the module. Times are monotonic, in seconds."""
+    """Quota of the leader or the followers. Times are monotonic, in seconds."""
 
     def __init__(
         self, rate: Callable[[], float], *, samples: int = 11, sample_seconds: float = 1.0
     ) -> None:
-        """`rate`: bytes a second, as of now; `samples` (replication.quota.window.num) are kept, of
-        `sample_seconds` (replication.quota.window.size.seconds) each."""
+        """`rate` returns the current limit in bytes a second.
+
+        `samples` is replication.quota.window.num, `sample_seconds` is
+        replication.quota.window.size.seconds.
+        """
         self._rate = rate
         self._sample_seconds = sample_seconds
         self._window_seconds = samples * sample_seconds
         self._samples: deque[list[float]] = deque()
-        """[when it began, bytes] of each, the oldest first."""
+        """[start time, bytes] of each sample, the oldest first."""
         self._total = 0.0
 
     def record(self, size_bytes: int, now: float) -> None:
-        """So much has gone, whether the quota allowed it or not."""
+        """Add transferred bytes, whether the quota was exceeded or not."""
         self._forget(now)
         samples = self._samples
         if not samples or now - samples[-1][0] >= self._sample_seconds:
@@ -44,7 +48,7 @@ class ReplicationQuota:
         return self._total > self._rate() * self._measured_seconds(now)
 
     def seconds_left(self, now: float) -> float:
-        """Until it is not exceeded any more, as far as is known now; 0 if it is not."""
+        """Return the seconds until the quota is no longer exceeded; 0 if it is not."""
         if not self.is_exceeded(now):
             return 0.0
         oldest = self._samples[0][0]
@@ -65,6 +69,9 @@ class ReplicationQuota:
 
 
 def is_throttled(replicas: Sequence[str], index: int, node_id: int) -> bool:
-    """Whether a topic's list (leader.replication.throttled.replicas, follower.…) names the replica
-    of partition `index` on `node_id`."""
+    """Whether a list of throttled replicas names partition `index` on `node_id`.
+
+    `replicas` is leader.replication.throttled.replicas or follower.replication.throttled.replicas
+    of the topic.
+    """
     return bool(replicas) and (EVERY_REPLICA in replicas or f"{index}:{node_id}" in replicas)

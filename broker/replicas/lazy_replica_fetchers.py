@@ -42,15 +42,22 @@ class LazyReplicaFetchers:
 
     @cached_property
     def _followers(self) -> ReplicaFetcherManager:
-        from odradek.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
+        from odradek.replication.fetching.replica_fetcher_manager import (
+            ReplicaFetcherManager,
+            ReplicaFetcherNode,
+        )
         from odradek.replication.quota import ReplicationQuota
 
         environment, config = self._environment, self._environment.config
         return ReplicaFetcherManager(
-            environment.node_id,
-            listener=config.inter_broker_listener,
-            image=lambda: environment.metadata.image,
-            broker_epoch=self._broker_epoch,
+            ReplicaFetcherNode(
+                environment.node_id,
+                config.inter_broker_listener,
+                lambda: environment.metadata.image,
+                self._broker_epoch,
+                environment.seams.network,
+                environment.seams.clock,
+            ),
             settings=lambda: replica_fetcher_config(config),
             quota=ReplicationQuota(
                 lambda: config.get_int("follower.replication.throttled.rate"),
@@ -58,8 +65,6 @@ class LazyReplicaFetchers:
                 sample_seconds=config.get_int("replication.quota.window.size.seconds"),
             ),
             logs=self._logs,
-            network=environment.seams.network,
-            clock=environment.seams.clock,
             on_role=self._on_role,
             tier=self._tier(),
         )

@@ -1,14 +1,15 @@
-"""An incremental fetch session (KIP-227) as the one who fetches keeps it, without I/O.
+"""Incremental fetch session (KIP-227) of a fetcher, without I/O.
 
-The leader's broker remembers what it was asked for: a request tells what changed since the one
-before, an answer what is news. So a question about a partition stands until an answer names the
-partition, however many requests that takes; nothing is done for those that are idle.
+The leader's broker remembers the fetched partitions: a request has the changes since the request
+before, a response has the partitions with news. So the fetch of a partition stays pending until a
+response has the partition, in any number of requests; idle partitions cost nothing.
 
-A session begins with a full request. Whatever goes wrong (a connection, an answer that refuses the
-session), the next one is full again, names the old session so that the broker may forget it, and has
-all questions that stand. A broker that has no room for a session answers with id 0: then every request
-is full. A long list of new partitions is told in several requests, none of which takes long to write;
-what changed of those told already goes before, or the broker would read them where they were.
+A session begins with a full request. After any error (a lost connection, a rejected session) the
+next request is full again. It names the old session, so that the broker can remove it, and has all
+pending fetches. If the broker's session cache is full, it returns session id 0, and every request
+is full. Many new partitions are spread over several requests, each of which takes little time to
+encode. Changes of partitions that the broker knows are sent first, because otherwise the broker
+would read at their old offsets.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from odradek.replication.partition.follower_state import Fetch
 from odradek.seams.values import value_class
 
 TopicIdPartition = tuple[UUID, int]
-"""A topic's id, and the partition."""
+"""Topic id and partition."""
 
 NEW_PARTITIONS_MAX = 500
-"""New partitions in one request, at most, as long as there is a session."""
+"""Limit of new partitions in one request of a session."""
 
 _INITIAL_EPOCH = 0
 _EPOCH_MAX = 2**31 - 1
@@ -32,37 +33,37 @@ _EPOCH_MAX = 2**31 - 1
 
 @value_class
 class FetchRequestData:
-    """What one request says."""
+    """Session fields and partitions of one Fetch request."""
 
     session_id: int
     session_epoch: int
     wanted: Sequence[tuple[TopicIdPartition, Fetch]]
     forgotten: Sequence[TopicIdPartition]
     is_complete: bool
-    """Whether the broker knows all that is wanted, then; else there is more to be told at once."""
+    """Whether the broker then knows all fetches; if not, the next request follows immediately."""
 
 
 class FetchSessionHandler:
-    """See the module. One request at a time: `plan`, then `responded` or `lost`."""
+    """Session with one broker. One request at a time: `plan`, then `responded` or `lost`."""
 
     def __init__(self) -> None:
         self._fetches: dict[TopicIdPartition, Fetch] = {}
         self._unsent: dict[TopicIdPartition, None] = {}
         self._changed: dict[TopicIdPartition, None] = {}
-        """Told before, and not as it stands now."""
+        """Partitions that the broker knows with an outdated fetch."""
         self._to_forget: dict[TopicIdPartition, None] = {}
-        """Told before, and wanted no longer."""
+        """Partitions that the broker knows and that are no longer fetched."""
         self._sent: set[TopicIdPartition] = set()
         self._id = 0
         self._epoch = _INITIAL_EPOCH
         self._is_refused = False
-        """The broker made no session of the last full request."""
+        """Whether the broker created no session for the last full request."""
 
     def __len__(self) -> int:
         return len(self._fetches)
 
     def fetch_of(self, key: TopicIdPartition) -> Fetch | None:
-        """The one that stands."""
+        """Return the pending fetch of the partition."""
         return self._fetches.get(key)
 
     def want(self, key: TopicIdPartition, fetch_of: Fetch) -> None:
@@ -75,7 +76,7 @@ class FetchSessionHandler:
         self._to_forget.pop(key, None)
 
     def forget(self, key: TopicIdPartition) -> None:
-        """Nothing is asked of it any more."""
+        """Stop fetching the partition."""
         if self._fetches.pop(key, None) is None:
             return
         self._unsent.pop(key, None)
@@ -83,10 +84,10 @@ class FetchSessionHandler:
         if key in self._sent:
             self._to_forget[key] = None
 
-    # Requests and answers
+    # Requests and responses
 
     def plan(self) -> FetchRequestData:
-        """The next request."""
+        """Return the data of the next request."""
         if self._epoch == _INITIAL_EPOCH:
             self._sent.clear()
             self._to_forget.clear()
@@ -106,7 +107,7 @@ class FetchSessionHandler:
         return FetchRequestData(self._id, self._epoch, wanted, forgotten, not self._unsent)
 
     def responded(self, session_id: int) -> None:
-        """The last request has an answer, in this session; 0 if the broker keeps none."""
+        """Handle a response; `session_id` is 0 if the broker has no session."""
         if session_id == 0:
             self._is_refused = True
             self._id, self._epoch = 0, _INITIAL_EPOCH
@@ -116,5 +117,5 @@ class FetchSessionHandler:
         self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
     def lost(self) -> None:
-        """The last request failed as a whole; the next one begins anew."""
+        """Handle a failure of the whole request: the next one is full."""
         self._epoch = _INITIAL_EPOCH

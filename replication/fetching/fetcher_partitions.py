@@ -1,13 +1,12 @@
-"""What the partitions that are followed from one broker want to know of it, without I/O.
+"""Partitions of one fetcher, and their next actions, without I/O.
 
-Of each that is restless (an answer was about it, its role has changed, its delay is over) it is asked
-what it wants, and that is put where it belongs: into the fetch session, among those who must look for
-their place in the leader's log, to be made if it is a change of its own log, or to be looked at later.
-All others cost nothing, however many they are.
+A partition is rechecked after a response, a change of role, or the end of a delay. Its next action
+goes to the fetch session, to the offset queries, to the tasks that change logs, or to the delayed
+partitions. All other partitions cost nothing.
 
-A throttled partition (KIP-73) that is behind is held back while the quota is exceeded: its question
-stands, and is not put to the leader. One that has all that is replicated is asked for all the same, for
-the quota is not to cost anybody the in-sync set.
+A throttled partition (KIP-73) that is behind is held back while the quota is exceeded: its fetch
+stays pending and is not sent. A partition that has caught up is fetched all the same, because the
+quota must not remove a replica from the ISR.
 """
 
 from __future__ import annotations
@@ -37,18 +36,19 @@ from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochEnd
 
 CHANGING_WAIT_MS = 20
-"""How long a fetch is held while a log is being changed: that partition is to be asked for soon."""
+"""Maximum wait of a Fetch while a log of this fetcher is being changed: its next fetch follows
+soon."""
 
 
 class LogChanges(Protocol):
     def change(self, key: TopicIdPartition, role: FollowerRole, change: LogChange) -> None:
-        """Have it made in a task, and have `FetcherPartitions.recheck` called then."""
+        """Start a task that applies the change, then calls `FetcherPartitions.recheck`."""
         ...
 
 
 @value_class
 class LeaderOffsetQuery:
-    """A partition that must know where the leader's log, or an epoch in it, begins or ends."""
+    """Query for an offset or an epoch's end offset of the leader's log."""
 
     key: TopicIdPartition
     role: FollowerRole
@@ -56,7 +56,7 @@ class LeaderOffsetQuery:
 
 
 class FetcherPartitions:
-    """See the module."""
+    """Partitions that one fetcher fetches from one broker."""
 
     def __init__(
         self, node_id: int, quota: ReplicationQuota, changes: LogChanges, clock: Clock
@@ -71,17 +71,17 @@ class FetcherPartitions:
         self._offset_queries: list[LeaderOffsetQuery] = []
         self._changing: dict[TopicIdPartition, None] = {}
         self._delayed: list[tuple[int, int, TopicIdPartition]] = []
-        """(when it is due, ms; a number; which): a heap."""
+        """Heap of (due time in ms, sequence number, partition)."""
         self._numbers = itertools.count()
         self._throttled: dict[TopicIdPartition, None] = {}
-        """Of those in the session, the ones the quota is for."""
+        """Partitions of the session that the quota applies to."""
         self._held_back: dict[TopicIdPartition, Fetch] = {}
 
     def __len__(self) -> int:
         return len(self._roles)
 
     def add(self, key: TopicIdPartition, role: FollowerRole) -> None:
-        """Follow it; or it is followed already, and its leader is of another epoch now."""
+        """Add a partition, or handle a new leader epoch of a known one."""
         self._roles[key] = role
         self.recheck(key)
 
@@ -90,13 +90,13 @@ class FetcherPartitions:
         self.recheck(key)
 
     def recheck(self, key: TopicIdPartition) -> None:
-        """Ask it what it wants now."""
+        """Determine the next action of this partition again."""
         self._to_check[key] = None
 
-    # What is wanted
+    # Next actions
 
     def begin_round(self) -> None:
-        """Rouse those whose time has come."""
+        """Recheck delayed partitions that are due, and apply the quota."""
         now_ms = self._now_ms()
         while self._delayed and self._delayed[0][0] <= now_ms:
             self.recheck(heapq.heappop(self._delayed)[2])
@@ -104,8 +104,11 @@ class FetcherPartitions:
             self._apply_quota()
 
     def check_next(self) -> int | None:
-        """Ask the next one that is restless; None if none is. How many bytes of what was fetched
-        before it has taken (it goes on being restless then)."""
+        """Determine the next action of the next partition; None if no partition is left to check.
+
+        Returns how many bytes of an earlier response were appended; the partition is then checked
+        again.
+        """
         key = next(iter(self._to_check), None)
         if key is None:
             return None
@@ -127,19 +130,19 @@ class FetcherPartitions:
         return 0
 
     def take_offset_queries(self) -> Sequence[LeaderOffsetQuery]:
-        """Those who are to be asked for by ListOffsets; `offset_received` then."""
-        lost, self._offset_queries = self._offset_queries, []
-        return lost
+        """Return the queries to send; report the results to `offsets_received`."""
+        queries, self._offset_queries = self._offset_queries, []
+        return queries
 
     def _is_awaiting_response(self, key: TopicIdPartition, role: FollowerRole) -> bool:
-        """Whether it waits for the answer to what was asked before."""
+        """Whether its pending fetch has no response yet."""
         query = self.session.fetch_of(key) or self._held_back.get(key)
         return query is not None and role.state.is_awaiting(query)
 
     def _schedule(
         self, key: TopicIdPartition, role: FollowerRole, want: FollowerAction | None
     ) -> None:
-        """It does not fetch now."""
+        """Handle a next action other than Fetch."""
         if isinstance(want, QueryOffset | QueryEpochEnd):
             self._offset_queries.append(LeaderOffsetQuery(key, role, want))
         elif isinstance(want, LogChange):
@@ -166,7 +169,7 @@ class FetcherPartitions:
     # Time
 
     def ms_to_next(self) -> int | None:
-        """Until something is due, 1 at the least; None if nothing is."""
+        """Return the ms to the next due partition, at least 1; None if none is delayed."""
         times = [self._delayed[0][0] - self._now_ms()] if self._delayed else []
         if self._held_back:
             seconds = self._quota.seconds_left(self._clock.monotonic())
@@ -174,7 +177,7 @@ class FetcherPartitions:
         return max(1, min(times)) if times else None
 
     def max_wait_ms(self, at_most_ms: int) -> int:
-        """How long the leader may hold a fetch for lack of news."""
+        """Return how long the leader may hold a Fetch without news."""
         if self._changing:
             at_most_ms = min(at_most_ms, CHANGING_WAIT_MS)
         next_ms = self.ms_to_next()
@@ -213,10 +216,10 @@ class FetcherPartitions:
             self._quota.record(size_bytes, self._clock.monotonic())
         return size_bytes
 
-    # Answers
+    # Responses
 
     def handle_partition_response(self, data: PartitionData) -> int:
-        """A Fetch answer is about this; how many bytes were taken."""
+        """Handle a partition's part of a Fetch response; return how many bytes were appended."""
         key = (data.topic_id, data.partition_index)
         query, role = self.session.fetch_of(key), self._roles.get(key)
         if query is None or role is None:
@@ -229,21 +232,23 @@ class FetcherPartitions:
         response = FetchResult(data.high_watermark, data.log_start_offset, diverging)
         return self._count(role, role.fetched(query, response, data.records))
 
-    def offset_received(
+    def offsets_received(
         self,
-        place: LeaderOffsetQuery,
+        offset_query: LeaderOffsetQuery,
         found: Mapping[tuple[str, int], OffsetResult | EpochEnd | ErrorCode],
     ) -> None:
-        """What ListOffsets or OffsetForLeaderEpoch answered; about those it does not name, nothing is
-        known."""
-        partition, query = place.role.partition, place.query
-        told = found.get((partition.topic, partition.index), ErrorCode.network_exception)
-        if isinstance(told, ErrorCode):
-            place.role.failed_on_leader(query, told)
-        elif isinstance(told, OffsetResult):
+        """Handle the results of ListOffsets or OffsetForLeaderEpoch.
+
+        A partition that is missing in `found` fails with NETWORK_EXCEPTION.
+        """
+        partition, query = offset_query.role.partition, offset_query.query
+        result = found.get((partition.topic, partition.index), ErrorCode.network_exception)
+        if isinstance(result, ErrorCode):
+            offset_query.role.failed_on_leader(query, result)
+        elif isinstance(result, OffsetResult):
             assert isinstance(query, QueryOffset)
-            place.role.offset_received(query, told)
+            offset_query.role.offset_received(query, result)
         else:
             assert isinstance(query, QueryEpochEnd)
-            place.role.epoch_end_received(query, told)
-        self.recheck(place.key)
+            offset_query.role.epoch_end_received(query, result)
+        self.recheck(offset_query.key)

@@ -1,8 +1,9 @@
-"""What a follower asks its leader, as Kafka's requests: Fetch, ListOffsets and OffsetForLeaderEpoch.
+"""Requests of a follower to its leader, in Kafka's format: Fetch, ListOffsets and
+OffsetForLeaderEpoch.
 
-Fetch is spoken from version 13 on: every broker of a KRaft cluster knows topic ids, and where two logs
-part (so OffsetForLeaderEpoch is asked only of what is not on the leader's disks any more). From version 15 on it tells the broker's epoch, by which a
-leader knows a follower that has restarted (KIP-903).
+Fetch has at least version 13: every broker of a KRaft cluster supports topic ids and diverging
+epochs. (So OffsetForLeaderEpoch is only used for offsets that are in the remote tier alone.)
+Version 15 adds the broker epoch, by which a leader detects that a follower has restarted (KIP-903).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochEnd
 
 OffsetQueryOf = tuple[str, int, QueryOffset]
-"""A topic's name, the partition, and the question."""
+"""Topic name, partition, and query."""
 EpochQueryOf = tuple[str, int, QueryEpochEnd]
 
 
 @value_class
 class FetchLimits:
-    """What one Fetch may bring, in bytes, and how long a leader without news may hold it, in ms."""
+    """Size limits of one Fetch response in bytes, and how long the leader may hold it, in ms."""
 
     max_bytes: int
     partition_max_bytes: int
@@ -36,7 +37,7 @@ class FetchLimits:
 def write_fetch(
     version: int, plan: FetchRequestData, limits: FetchLimits, *, node_id: int, broker_epoch: int
 ) -> bytes:
-    """The body of the Fetch request."""
+    """Encode the body of a Fetch request."""
     values = {
         "replica_id": node_id,  # up to version 14
         "replica_state": {"replica_id": node_id, "replica_epoch": broker_epoch},
@@ -86,7 +87,7 @@ def _by_topic(rows: Iterable[tuple[tuple[Any, int], Any]]) -> Iterable[tuple[Any
 def offsets_request(
     asked: Iterable[OffsetQueryOf], *, node_id: int, timeout_ms: int
 ) -> Mapping[str, Any]:
-    """The values of the ListOffsets request; a leader may ask its tier for `timeout_ms`."""
+    """Return the fields of a ListOffsets request; `timeout_ms` limits reads of the remote tier."""
     rows = (
         (
             (topic, index),
@@ -107,7 +108,7 @@ def offsets_request(
 
 
 def epochs_request(asked: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[str, Any]:
-    """The values of the OffsetForLeaderEpoch request."""
+    """Return the fields of an OffsetForLeaderEpoch request."""
     rows = (
         (
             (topic, index),
@@ -126,7 +127,7 @@ def epochs_request(asked: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[st
 
 
 def read_epoch_ends(response: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]:
-    """What OffsetForLeaderEpoch answered, by the topic's name and the partition."""
+    """Return the results of OffsetForLeaderEpoch by topic name and partition."""
     found: dict[tuple[str, int], EpochEnd | ErrorCode] = {}
     for topic in response.topics:
         for row in topic.partitions:
@@ -138,7 +139,7 @@ def read_epoch_ends(response: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode
 
 
 def read_offsets(response: Any) -> dict[tuple[str, int], OffsetResult | ErrorCode]:
-    """What ListOffsets answered, by the topic's name and the partition."""
+    """Return the results of ListOffsets by topic name and partition."""
     found: dict[tuple[str, int], OffsetResult | ErrorCode] = {}
     for topic in response.topics:
         for row in topic.partitions:

@@ -1,14 +1,14 @@
-"""A fetcher: one task, one connection and one fetch session with a broker that leads partitions.
+"""Fetcher: one task, one connection and one fetch session with the broker of leaders.
 
-It goes in rounds: see what the partitions want (`partitions.py`), then ask once: where leaders' logs
-or epochs begin or end if somebody must know, else for records. Changes of logs are made beside it.
+Each round determines the next actions of the partitions (`fetcher_partitions.py`), then sends one
+request: offset queries if there are any, otherwise Fetch. Changes of logs run concurrently.
 
-A leader without news holds a fetch for replica.fetch.wait.max.ms, and nothing else is answered on that
-connection meanwhile. So it is told to hold it for less where something will be due before; and for a
-partition that has a new leader, whose producers may be waiting for this very follower, the fetch is given
-up together with its connection.
+A leader without news holds a Fetch for replica.fetch.wait.max.ms, and sends no other response on
+that connection meanwhile. So the maximum wait is shorter if a partition is due earlier. If a
+partition gets a new leader epoch, producers may be waiting for this follower: the Fetch is
+cancelled and its connection closed.
 
-What breaks the connection delays all partitions together, and costs none of them its question.
+A lost connection delays all partitions together and keeps their pending requests.
 """
 
 from __future__ import annotations
@@ -52,23 +52,24 @@ from odradek.storage.log.epochs import EpochEnd
 log = logging.getLogger("odradek.fetching")
 
 RESPONSE_BYTES_MAX = MAX_RESPONSE_BYTES // 2
-"""Of records: so that what comes beside them leaves an answer one that the connection takes."""
+"""Limit of the records in a response, so that the whole response fits the limit of the connection.
+"""
 FIRST_RECONNECT_SECONDS = 0.05
 CANCEL_INTERVAL_SECONDS = 1.0
-"""How often a fetch that is held may be given up for a new leader's sake."""
+"""Minimum time between two cancellations of a held Fetch because of new leader epochs."""
 TURN_BYTES = 256 << 10
 TURN_PARTITIONS = 50
-"""What is dealt with between two turns of others: half a millisecond or so."""
+"""Partitions handled before other tasks run: about half a millisecond."""
 
 
 @value_class
 class ReplicaFetcherConfig:
-    """The names are Kafka's configs, so are the defaults; times in ms, sizes in bytes."""
+    """Configs of fetchers, with Kafka's defaults; times in ms, sizes in bytes."""
 
     fetchers: int = 1
-    """num.replica.fetchers: for each leader's broker"""
+    """num.replica.fetchers: fetchers for each leader's broker"""
     fetch_max_bytes: int = 1 << 20
-    """replica.fetch.max.bytes, of a partition"""
+    """replica.fetch.max.bytes: limit for each partition"""
     response_max_bytes: int = 10 << 20
     """replica.fetch.response.max.bytes"""
     min_bytes: int = 1
@@ -82,7 +83,7 @@ class ReplicaFetcherConfig:
 
 
 class FetcherContext(LogChanges, Protocol):
-    """What a fetcher needs of its node."""
+    """Services of the node that a fetcher uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -103,30 +104,30 @@ class FetcherContext(LogChanges, Protocol):
     def clock(self) -> Clock: ...
 
     def address_of(self, broker_id: int) -> Address | None:
-        """Where a broker listens for others, if it is known."""
+        """Return the inter-broker address of a broker; None if it is unknown."""
         ...
 
 
 class ReplicaFetcher:
-    """See the module. `run` until `stop`; all else is synchronous, on the loop."""
+    """Fetcher of one broker. `run` returns after `stop`; all other methods are synchronous."""
 
-    def __init__(self, leader_id: int, number: int, around: FetcherContext) -> None:
-        """`number` tells it from the other fetchers of the same leader's."""
+    def __init__(self, leader_id: int, number: int, context: FetcherContext) -> None:
+        """`number` distinguishes the fetchers of one broker."""
         self.leader_id = leader_id
-        self.name = f"broker-{around.node_id}-fetcher-{number}"
-        self._around = around
-        self._clock = around.clock
-        self._partitions = FetcherPartitions(around.node_id, around.quota, around, around.clock)
+        self.name = f"broker-{context.node_id}-fetcher-{number}"
+        self._context = context
+        self._clock = context.clock
+        self._partitions = FetcherPartitions(context.node_id, context.quota, context, context.clock)
         self._woken = trio.Event()
         self._life = trio.CancelScope()
         self._connection_scope: trio.CancelScope | None = None
         self._connected_to: Address | None = None
         self._fetch_scope: trio.CancelScope | None = None
-        """Of a fetch that the leader may be holding."""
+        """Cancel scope of a Fetch that the leader may be holding."""
         self._cancelled_at = -CANCEL_INTERVAL_SECONDS
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
         self._was_refused = False
-        """The last fetch was answered with an error as a whole."""
+        """Whether the last Fetch response had a top-level error."""
 
     def __repr__(self) -> str:
         return f"<{self.name} at broker {self.leader_id}, {len(self)} partitions>"
@@ -137,7 +138,7 @@ class ReplicaFetcher:
         return len(self._partitions)
 
     def add(self, key: TopicIdPartition, role: FollowerRole) -> None:
-        """Follow it; or it is followed already, and its leader is of another epoch now."""
+        """Add a partition, or handle a new leader epoch of a known one."""
         self._partitions.add(key, role)
         self._woken.set()
         now = self._clock.monotonic()
@@ -150,20 +151,20 @@ class ReplicaFetcher:
         self._woken.set()
 
     def recheck(self, key: TopicIdPartition) -> None:
-        """A change of its log has ended."""
+        """Recheck the partition after a change of its log."""
         self._partitions.recheck(key)
         self._woken.set()
 
     def brokers_changed(self) -> None:
-        """The leader's broker may be elsewhere, or back."""
-        is_elsewhere = self._around.address_of(self.leader_id) != self._connected_to
+        """Handle a change of the broker's address or registration."""
+        is_elsewhere = self._context.address_of(self.leader_id) != self._connected_to
         if self._connection_scope is not None and is_elsewhere:
             self._connection_scope.cancel()
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
         self._woken.set()
 
     def stop(self) -> None:
-        """There is nothing to fetch any more."""
+        """End `run`: no partition is left to fetch."""
         self._life.cancel()
 
     # The connection
@@ -171,7 +172,7 @@ class ReplicaFetcher:
     async def run(self) -> None:
         with self._life:
             while True:
-                address = self._around.address_of(self.leader_id)
+                address = self._context.address_of(self.leader_id)
                 if address is None:
                     await self._wait(None)
                     continue
@@ -182,18 +183,18 @@ class ReplicaFetcher:
                 self._partitions.session.lost()
 
     async def _wait(self, seconds: float | None) -> None:
-        """Until something happens, or for so long."""
+        """Wait for a change, at most this long."""
         with trio.move_on_after(float("inf") if seconds is None else seconds):
             await self._woken.wait()
         self._woken = trio.Event()
 
     async def _fetch_from(self, address: Address) -> None:
-        """Connect, and fetch until that ends; after a failure, wait."""
+        """Connect and fetch until the connection ends; after an error, wait for the back-off."""
         failure: ClientError | None = None
         async with trio.open_nursery() as nursery:
             try:
                 connection = await open_connection(
-                    self._around.network,
+                    self._context.network,
                     address,
                     nursery,
                     client_id=self.name,
@@ -208,27 +209,27 @@ class ReplicaFetcher:
 
     @property
     def _timeout_s(self) -> float:
-        return self._around.settings.socket_timeout_ms / 1000
+        return self._context.settings.socket_timeout_ms / 1000
 
     async def _failed(self, failure: ClientError) -> None:
         seconds = self._reconnect_seconds
         level = logging.WARNING if seconds == FIRST_RECONNECT_SECONDS else logging.DEBUG
         log.log(level, "%s cannot fetch from broker %d: %s", self.name, self.leader_id, failure)
-        most = self._around.settings.back_off_ms / 1000
+        most = self._context.settings.back_off_ms / 1000
         self._reconnect_seconds = min(2 * seconds, max(most, FIRST_RECONNECT_SECONDS))
         await self._clock.sleep(min(seconds, most))
 
     async def _fetch_on(self, connection: BrokerConnection) -> None:
-        """Until the connection breaks, or is to be given up. Raises ClientError."""
+        """Fetch until the connection is lost or cancelled. Raises ClientError."""
         version = connection.version_of(FETCH)
         if version < OLDEST_VERSION:
-            raise Unsupported(f"version {version} of Fetch has no topic ids")
+            raise Unsupported(f"Fetch version {version} has no topic ids")
         partitions = self._partitions
         while True:
             await self._check_partitions()
-            lost = partitions.take_offset_queries()
-            if lost:
-                await self._query_offsets(connection, lost)
+            queries = partitions.take_offset_queries()
+            if queries:
+                await self._query_offsets(connection, queries)
             elif not len(partitions.session):
                 next_ms = partitions.ms_to_next()
                 await self._wait(None if next_ms is None else next_ms / 1000)
@@ -236,7 +237,7 @@ class ReplicaFetcher:
                 return
 
     async def _check_partitions(self) -> None:
-        """Until nobody wants anything else, with turns of others in between."""
+        """Determine the next actions of all partitions to check; other tasks run in between."""
         partitions = self._partitions
         partitions.begin_round()
         for count in itertools.count(1):
@@ -249,14 +250,14 @@ class ReplicaFetcher:
     # Requests
 
     async def _fetch(self, connection: BrokerConnection, version: int) -> bool:
-        """One request; False if it was given up. Raises ClientError."""
-        plan = self._partitions.session.plan()
+        """Send one Fetch and handle its response; False if it was cancelled. Raises ClientError."""
+        request = self._partitions.session.plan()
         body = write_fetch(
             version,
-            plan,
-            self._limits(plan),
-            node_id=self._around.node_id,
-            broker_epoch=self._around.broker_epoch,
+            request,
+            self._limits(request),
+            node_id=self._context.node_id,
+            broker_epoch=self._context.broker_epoch,
         )
         with trio.CancelScope() as self._fetch_scope:
             try:
@@ -272,9 +273,11 @@ class ReplicaFetcher:
             return True
         return False
 
-    def _limits(self, plan: FetchRequestData) -> FetchLimits:
-        settings = self._around.settings
-        max_wait_ms = self._partitions.max_wait_ms(settings.wait_max_ms) if plan.is_complete else 0
+    def _limits(self, request: FetchRequestData) -> FetchLimits:
+        settings = self._context.settings
+        max_wait_ms = (
+            self._partitions.max_wait_ms(settings.wait_max_ms) if request.is_complete else 0
+        )
         return FetchLimits(
             max_bytes=min(settings.response_max_bytes, RESPONSE_BYTES_MAX),
             partition_max_bytes=settings.fetch_max_bytes,
@@ -299,27 +302,32 @@ class ReplicaFetcher:
                 await trio.lowlevel.checkpoint()
 
     async def _refused(self, code: ErrorCode) -> None:
-        """The session is over; twice in a row, something else is wrong."""
-        log.info("broker %d refuses what %s asks: %s", self.leader_id, self.name, code.name)
+        """Begin a new session after a top-level error; the second time in a row after a back-off."""
+        log.info(
+            "broker %d returned an error for the Fetch of %s: %s",
+            self.leader_id,
+            self.name,
+            code.name,
+        )
         self._partitions.session.lost()
         if self._was_refused:
-            await self._clock.sleep(self._around.settings.back_off_ms / 1000)
+            await self._clock.sleep(self._context.settings.back_off_ms / 1000)
         self._was_refused = True
 
     async def _query_offsets(
-        self, connection: BrokerConnection, lost: Sequence[LeaderOffsetQuery]
+        self, connection: BrokerConnection, queries: Sequence[LeaderOffsetQuery]
     ) -> None:
-        """Raises ClientError, and then all of them know it."""
+        """Send the offset queries. Raises ClientError; the queries without a result then fail."""
         offsets: list[OffsetQueryOf] = []
         epochs: list[EpochQueryOf] = []
-        for each in lost:
+        for each in queries:
             partition, query = each.role.partition, each.query
             if isinstance(query, QueryOffset):
                 offsets.append((partition.topic, partition.index, query))
             else:
                 epochs.append((partition.topic, partition.index, query))
         found: dict[tuple[str, int], OffsetResult | EpochEnd | ErrorCode] = {}
-        node_id, timeout_ms = self._around.node_id, self._around.settings.socket_timeout_ms
+        node_id, timeout_ms = self._context.node_id, self._context.settings.socket_timeout_ms
         try:
             if offsets:
                 wanted = offsets_request(offsets, node_id=node_id, timeout_ms=timeout_ms)
@@ -332,5 +340,5 @@ class ReplicaFetcher:
                 )
                 found |= read_epoch_ends(response)
         finally:
-            for each in lost:
-                self._partitions.offset_received(each, found)
+            for each in queries:
+                self._partitions.offsets_received(each, found)

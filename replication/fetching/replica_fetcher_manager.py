@@ -1,8 +1,8 @@
-"""All partitions that this node follows, and the fetchers that fetch for them.
+"""All partitions that this node follows, and their fetchers.
 
-Of each leader's broker there are num.replica.fetchers fetchers; a partition's is picked by its topic's
-id and index. One begins when it gets its first partition and ends when it has none any more. What is
-decided comes from outside: `role_changed` for whatever the cluster says of a partition's leader.
+Each leader's broker has num.replica.fetchers fetchers; the topic id and the partition determine the
+fetcher of a partition. A fetcher starts with its first partition and ends after its last.
+`role_changed` takes the leader and leader epoch of a partition from the metadata.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from odradek.replication.partition.partition import Partition
 from odradek.replication.quota import ReplicationQuota
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address, Network
+from odradek.seams.values import value_class
 
 _Name = tuple[str, int]
 
 
 class _Followed:
-    """A partition of the table."""
+    """Followed partition, its role and its fetcher."""
 
     __slots__ = ("fetcher", "key", "role")
 
@@ -41,34 +42,41 @@ class _Followed:
         self.fetcher: ReplicaFetcher | None = None
 
 
+@value_class
+class ReplicaFetcherNode:
+    """Identity and services of the node. `listener` is inter.broker.listener.name."""
+
+    id: int
+    listener: str
+    image: Callable[[], MetadataImage]
+    broker_epoch: Callable[[], int]
+    network: Network
+    clock: Clock
+
+
 class ReplicaFetcherManager:
-    """See the module. All but `run` is synchronous, on the loop."""
+    """Starts and stops fetchers. All methods except `run` are synchronous, on the loop."""
 
     def __init__(
         self,
-        node_id: int,
+        node: ReplicaFetcherNode,
         *,
-        listener: str,
-        image: Callable[[], MetadataImage],
-        broker_epoch: Callable[[], int],
         settings: Callable[[], ReplicaFetcherConfig],
         quota: ReplicationQuota,
         logs: LogChanger,
-        network: Network,
-        clock: Clock,
         on_role: Callable[[Partition], None],
         tier: RemoteTier | None = None,
     ) -> None:
-        """`listener`: the name of the one that brokers use (inter.broker.listener.name). `quota` is the
-        followers' (follower.replication.throttled.rate). `on_role` hears of a partition whose role had
-        to wait for a change of its log."""
-        self.node_id = node_id
+        """`quota` is that of follower.replication.throttled.rate.
+
+        `on_role` is called with the partition when a deferred role takes effect after a change of
+        its log.
+        """
+        self.node_id = node.id
         self.quota = quota
-        self.network = network
-        self.clock = clock
-        self._listener = listener
-        self._image = image
-        self._broker_epoch = broker_epoch
+        self.network = node.network
+        self.clock = node.clock
+        self._node = node
         self._settings = settings
         self._logs = logs
         self._tier = NoRemoteTier() if tier is None else tier
@@ -85,17 +93,18 @@ class ReplicaFetcherManager:
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether any partition had more at its leader when that was last asked, or was not asked yet."""
+        """Whether any partition is behind its leader or has not fetched yet."""
         return any(followed.role.is_behind for followed in self._followed.values())
 
     def follower_role(self, topic: str, index: int) -> FollowerRole | None:
+        """Return the role of a followed partition; None if it is not followed."""
         followed = self._followed.get((topic, index))
         return None if followed is None else followed.role
 
-    # What the cluster decides
+    # Metadata
 
     def role_changed(self, partition: Partition) -> None:
-        """Somebody leads it, or nobody does, or this node: follow or let be."""
+        """Follow the leader, or stop if this node leads or there is no leader."""
         name = (partition.topic, partition.index)
         followed = self._followed.get(name)
         if followed is not None and followed.role.partition is not partition:
@@ -111,7 +120,7 @@ class ReplicaFetcherManager:
             self._follow(followed or self._begin(name, partition))
 
     def gone(self, topic: str, index: int) -> None:
-        """The replica is not here any more, or its directory is offline, or this node leads it."""
+        """Stop: the replica was removed, its log directory is offline, or this node leads."""
         followed = self._followed.pop((topic, index), None)
         if followed is not None:
             del self._by_key[followed.key]
@@ -119,12 +128,12 @@ class ReplicaFetcherManager:
             self._assign(followed, None)
 
     def brokers_changed(self) -> None:
-        """Brokers have come, gone, or are elsewhere."""
+        """Handle changes of brokers' addresses and registrations."""
         for fetcher in self._fetchers.values():
             fetcher.brokers_changed()
 
     def settings_changed(self) -> None:
-        """num.replica.fetchers may be another; the rest is looked up when it is used."""
+        """Apply a new num.replica.fetchers; other configs are read when used."""
         for followed in self._followed.values():
             if followed.fetcher is not None:
                 self._follow(followed)
@@ -159,7 +168,7 @@ class ReplicaFetcherManager:
             fetcher.add(followed.key, followed.role)
         self._changed.set()
 
-    # The fetchers
+    # Fetchers
 
     def _fetcher_for(self, leader: int, key: TopicIdPartition) -> ReplicaFetcher:
         topic_id, index = key
@@ -170,7 +179,7 @@ class ReplicaFetcherManager:
         return fetcher
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fetch, until cancelled."""
+        """Run the fetchers until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             while True:
@@ -184,25 +193,25 @@ class ReplicaFetcherManager:
                 self._running = dict(self._fetchers)
                 await self._changed.wait()
 
-    # What fetchers ask
+    # FetcherContext
 
     @property
     def broker_epoch(self) -> int:
-        return self._broker_epoch()
+        return self._node.broker_epoch()
 
     @property
     def settings(self) -> ReplicaFetcherConfig:
         return self._settings()
 
     def address_of(self, broker_id: int) -> Address | None:
-        """Where it listens for other brokers, if that is known."""
-        broker = self._image().brokers.get(broker_id)
-        endpoint = None if broker is None else broker.endpoint(self._listener)
+        """Return the inter-broker address of a broker; None if it is unknown."""
+        broker = self._node.image().brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(self._node.listener)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
     def change(self, key: TopicIdPartition, role: FollowerRole, change: LogChange) -> None:
-        """Make it, in a task; whoever fetches the partition by then goes on."""
-        assert self._nursery is not None, "fetchers run in it"
+        """Apply the change in a task, then recheck the partition."""
+        assert self._nursery is not None, "`run` starts it before the fetchers"
         self._nursery.start_soon(self._apply_change, key, role, change)
 
     async def _apply_change(
@@ -215,5 +224,5 @@ class ReplicaFetcherManager:
 
 
 def _spread(topic_id: UUID, index: int) -> int:
-    """The partitions of a topic go to the fetchers in turn, whatever it is called."""
+    """Return a number that distributes the partitions of a topic evenly over the fetchers."""
     return topic_id.int % (1 << 31) + index

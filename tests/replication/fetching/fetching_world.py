@@ -36,7 +36,10 @@ from odradek.replication.controller.image import (
 )
 from odradek.replication.errors import FencedLeaderEpoch, UnknownLeaderEpoch, UnknownTopicId
 from odradek.replication.fetching.replica_fetcher import ReplicaFetcherConfig
-from odradek.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
+from odradek.replication.fetching.replica_fetcher_manager import (
+    ReplicaFetcherManager,
+    ReplicaFetcherNode,
+)
 from odradek.replication.partition.follower_role import RemoteTier
 from odradek.replication.partition.follower_state import EARLIEST, EARLIEST_LOCAL, LATEST
 from odradek.replication.partition.partition import Partition
@@ -387,15 +390,12 @@ class Stand:
         )
         await self.logs.load()
         self.followers = ReplicaFetcherManager(
-            FOLLOWER,
-            listener=LISTENER,
-            image=lambda: self.image,
-            broker_epoch=lambda: 33,
+            ReplicaFetcherNode(
+                FOLLOWER, LISTENER, lambda: self.image, lambda: 33, seams.network, seams.clock
+            ),
             settings=lambda: self.settings,
             quota=ReplicationQuota(lambda: self.rate),
             logs=self.logs,
-            network=seams.network,
-            clock=seams.clock,
             on_role=self.roles.append,
             tier=None if self._tier is None else self._tier(seams),
         )
