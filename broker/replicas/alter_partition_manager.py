@@ -1,10 +1,11 @@
-"""What leaders propose to the controller of their in-sync sets: AlterPartition (KIP-497).
+"""AlterPartitionManager: sends the leaders' proposed ISRs to the controller in AlterPartition
+(KIP-497).
 
-One request is under way at a time; what is proposed meanwhile goes with the next ones, no more in each
-than the controller decides in a moment. Of a partition only the newest proposal counts: a leader makes
-another one when it knows that the last has come to nothing. A request that was not answered, or refused
-as a whole, is made again until it is: what became of it can't be known otherwise. After an error the next
-one waits a moment.
+One request is in flight at a time. Proposals that arrive meanwhile go into the next requests, each
+limited to what the controller decides in about a millisecond. Only the newest proposal of a
+partition counts: a leader makes another one only after the previous one failed. A request without a
+response, or with a top-level error, is retried until there is a response, because its result is
+unknown otherwise. After an error the next request is delayed.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.replication")
 
 PAUSE_SECONDS = 0.05
-"""After an error, of the whole request or of a partition in it."""
+"""Delay after a top-level error or an error of a partition."""
 TIMEOUT_SECONDS = 30.0
 PARTITIONS_AT_ONCE = 30
-"""In one request: about a millisecond each to write, to read, to decide."""
+"""Partitions of one request: encoding, decoding and deciding take about a millisecond each."""
 
 Replica = tuple[UUID, int]
-"""(topic id, partition)"""
+"""Topic id and partition."""
 OnAlterPartitionResponse = Callable[[CommittedIsr | ErrorCode], None]
 
 
@@ -47,7 +48,7 @@ class _Proposed:
 
 
 class AlterPartitionManager:
-    """See the module. `propose` is called on the loop; `run` is the task that asks."""
+    """Queue of proposed ISRs. `propose` is called on the loop; `run` sends the requests."""
 
     def __init__(
         self,
@@ -73,14 +74,16 @@ class AlterPartitionManager:
         action: AlterPartition,
         responded: OnAlterPartitionResponse,
     ) -> None:
-        """Ask the controller for it. `responded` is called once, on the loop, with what is committed
-        or why it is not; never, if another proposal for the partition comes before this one was sent.
+        """Enqueue the proposal, replacing an unsent one of the same partition.
+
+        `responded` is called once, on the loop, with the committed ISR or the error; never for a
+        replaced proposal.
         """
         self._waiting[topic_id, index] = _Proposed(action, responded)
         self._wanted.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Ask, until cancelled."""
+        """Send requests until cancelled."""
         task_status.started()
         while True:
             await self._wanted.wait()
@@ -91,7 +94,7 @@ class AlterPartitionManager:
                     await trio.sleep(PAUSE_SECONDS)
 
     async def _ask(self, sent: Mapping[Replica, _Proposed]) -> bool:
-        """Whether the controller did all of it."""
+        """Send one request. Returns whether every partition succeeded."""
         try:
             response = await self._controller.request(
                 apis.ALTER_PARTITION, self._request(sent), timeout_s=TIMEOUT_SECONDS
@@ -101,7 +104,9 @@ class AlterPartitionManager:
         except KafkaError as error:
             if self._complaint != str(error):
                 self._complaint = str(error)
-                log.warning("in-sync sets of %d partitions do not change yet: %s", len(sent), error)
+                log.warning(
+                    "Unable to alter the ISR of %d partitions, retrying: %s", len(sent), error
+                )
             self._waiting = {**sent, **self._waiting}
             return False
         self._complaint = None
@@ -125,15 +130,18 @@ class AlterPartitionManager:
         return is_done
 
     def count(self, grown: int | None) -> None:
-        """A leader's in-sync set grew by so many with what it proposed (fewer than 0: it shrank), or, for
-        None, an answer says that it did not change."""
+        """Update the ISR metrics after a proposal.
+
+        `grown` is the number of added replicas (negative: removed), or None after a failed update.
+        """
         if grown is None:
             self._failures.mark()
         elif grown:
             (self._expands if grown > 0 else self._shrinks).mark()
 
     def _request(self, sent: Mapping[Replica, _Proposed]) -> Mapping[str, Any]:
-        """With the epochs of version 3 (KIP-903), and the members alone for version 2."""
+        """Return the request fields: ISR with broker epochs for version 3 (KIP-903), without for
+        version 2."""
         topics: dict[UUID, list[dict[str, Any]]] = {}
         for (topic_id, index), proposed in sent.items():
             action = proposed.action

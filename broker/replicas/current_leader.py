@@ -1,4 +1,4 @@
-"""Where to go instead: what a refused Produce or Fetch is told of a partition's leader (KIP-951)."""
+"""Current leader and node endpoints in Produce and Fetch responses with a leader error (KIP-951)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = (-1, -1)
 def current_leader(
     ctx: RequestContext, topic: str | None, topic_id: UUID | None, index: int
 ) -> tuple[int, int]:
-    """(leader id, leader epoch) as the replica here has it, or else the image; (-1, -1)."""
+    """Return (leader id, leader epoch) of the local replica, or of the image; (-1, -1) if unknown."""
     partition = ctx.services.partitions.find(topic, topic_id, index)
     if partition is not None:
         return partition.leader, partition.leader_epoch
@@ -27,7 +27,8 @@ def current_leader(
 
 
 def endpoints_of(ctx: RequestContext, brokers: Iterable[int]) -> list[NodeEndpoint]:
-    """Of those that are up, at the listener that the client came by; each once."""
+    """Return the endpoints of the unfenced brokers among `brokers`, at the client's listener, each
+    once."""
     known = ctx.services.metadata.image.brokers
     endpoints = []
     for node_id in dict.fromkeys(brokers):

@@ -1,9 +1,9 @@
-"""The in-sync sets of the partitions that this node leads: one task looks after all of them.
+"""ISR maintenance: one task checks all partitions that this node leads.
 
-Every half replica.lag.time.max.ms it is seen who lags, and who is not waited for any more; when a broker
-is fenced, begins to shut down or is back, the high watermarks may hang on others. What leaders propose
-goes to the controller (`in_sync_changes.py`). Nothing of this runs in a node before it leads a partition
-with other replicas.
+Every half replica.lag.time.max.ms it removes lagging replicas from the ISR and advances high
+watermarks that waited for them. After a change of brokers (fenced, unfenced, in controlled
+shutdown) it checks the high watermarks again. Proposals go to the controller through
+`AlterPartitionManager`. Nothing of this runs before the node leads a partition with other replicas.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from odradek.storage.log.partition_log import PartitionLog
 
 PARTITIONS_A_TURN = 100
-"""How many are looked at, about 5 µs each, before others have the loop."""
+"""Partitions checked, about 5 µs each, before other tasks run."""
 
 
 class IsrMaintenance:
-    """`run` must be running. `changes` is asked once, when the first partition needs it."""
+    """Periodic checks of the ISR. `run` must be running.
+
+    `changes` is called once, for the first partition that needs the AlterPartitionManager.
+    """
 
     def __init__(
         self,
@@ -61,12 +64,12 @@ class IsrMaintenance:
         )
 
     def cluster_context(self) -> ClusterContext:
-        """For a partition that this node leads with other replicas."""
+        """Return the context for a partition that this node leads with other replicas."""
         self._needed.set()
         return self._cluster_context
 
     def brokers_changed(self) -> None:
-        """The cluster says something else of a broker than before."""
+        """Check all partitions after the registration of a broker has changed."""
         self._brokers_changed.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -89,7 +92,7 @@ class IsrMaintenance:
             await self._each(lambda leader_role: leader_role.brokers_changed())
 
     async def _each(self, look_at: Callable[[LeaderRole], None]) -> None:
-        """Every partition led here, a few at a time."""
+        """Call `look_at` for every led partition, with checkpoints in between."""
         number = 0
         for partition in self._partitions():
             if partition.leader_role is not None:

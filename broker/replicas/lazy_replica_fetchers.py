@@ -1,5 +1,4 @@
-"""The partitions that this node follows, from the first one on: nothing of this runs, or is loaded, in a
-node that leads all it has."""
+"""Replica fetchers that are imported and started with the first followed partition."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LazyReplicaFetchers:
-    """`run` must be running. All else is synchronous, on the loop."""
+    """Creates the `ReplicaFetcherManager` when needed. All methods except `run` are synchronous."""
 
     def __init__(
         self,
@@ -32,7 +31,8 @@ class LazyReplicaFetchers:
         *,
         tier: Callable[[], RemoteTier | None],
     ) -> None:
-        """`on_role` hears of a partition whose role had to wait for a change of its log."""
+        """`on_role` is called with the partition when a deferred role takes effect after a change
+        of its log."""
         self._environment = environment
         self._broker_epoch = broker_epoch
         self._tier = tier
@@ -71,18 +71,18 @@ class LazyReplicaFetchers:
 
     @property
     def is_catching_up(self) -> bool:
-        """As `ReplicaFetcherManager.is_catching_up`."""
+        """Whether a followed partition is behind its leader or has not fetched yet."""
         return self._needed.is_set() and self._followers.is_catching_up
 
     def role_changed(self, partition: Partition) -> None:
-        """It was opened, or somebody else leads it."""
+        """Handle a partition that was opened, or whose leader or leader epoch changed."""
         is_followed = partition.leader >= 0 and not partition.is_leader
         if is_followed or self._needed.is_set():
             self._needed.set()
             self._followers.role_changed(partition)
 
     def gone(self, topic: str, index: int) -> None:
-        """The replica is not here any more, or its directory is offline."""
+        """Stop fetching: the replica was removed, or its log directory is offline."""
         if self._needed.is_set():
             self._followers.gone(topic, index)
 
@@ -95,14 +95,14 @@ class LazyReplicaFetchers:
             self._followers.settings_changed()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fetch, until cancelled."""
+        """Run the fetchers until cancelled."""
         task_status.started()
         await self._needed.wait()
         await self._followers.run()
 
 
 def replica_fetcher_config(config: ServerConfig) -> ReplicaFetcherConfig:
-    """Worked out once for the values that hold: each fetch asks."""
+    """Return the configs of fetchers, cached until a config changes: each fetch reads them."""
     from odradek.replication.fetching.replica_fetcher import ReplicaFetcherConfig
 
     kept: ReplicaFetcherConfig | None = config.derived.get(ReplicaFetcherConfig)

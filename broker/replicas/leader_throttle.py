@@ -1,7 +1,8 @@
-"""What this node's leaders send to followers of throttled replicas, and when that is too fast (KIP-73).
+"""Leader side of the replication quota (KIP-73): throttles followers outside the ISR.
 
-Only who is not in sync is held back, and is told nothing but where the log ends: a follower that is in
-sync would lag, and leave. Its fetch counts as always.
+A throttled follower gets no records, only the log offsets. In-sync followers are never throttled,
+because they would fall behind and leave the ISR. A throttled fetch still counts for the follower's
+progress.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ RATE = "leader.replication.throttled.rate"
 
 
 class LeaderThrottle:
+    """Replication quota of the partitions that this node leads."""
+
     def __init__(
         self,
         config: ServerConfig,
         topic_configs: Callable[[str], Mapping[str, str]],
         clock: Clock,
     ) -> None:
-        """`topic_configs`: what is set on a topic itself."""
+        """`topic_configs` returns the config overrides of a topic."""
         self._node_id = config.node_id
         self._topic_configs = topic_configs
         self._clock = clock
@@ -37,7 +40,7 @@ class LeaderThrottle:
         )
 
     def is_held_back(self, partition: Partition, follower: int) -> bool:
-        """Whether `follower` gets no records of `partition` now."""
+        """Whether `follower` currently gets no records of `partition`."""
         leader_role = partition.leader_role
         return (
             leader_role is not None
@@ -47,7 +50,7 @@ class LeaderThrottle:
         )
 
     def sent(self, responses: Iterable[tuple[Partition, FetchedPartition]]) -> None:
-        """These go to a follower now."""
+        """Count the bytes of these responses to a follower."""
         size_bytes = sum(
             part.size if isinstance(part, FileSlice) else len(part)
             for partition, response in responses

@@ -1,17 +1,19 @@
-"""What the controller is told of this node's log directories (KIP-858).
+"""LogDirectoryReporter: reports log directories and replica assignments to the controller
+(KIP-858).
 
-Three things: that directories failed, and which are cordoned (what every heartbeat carries as
-OfflineLogDirs and CordonedLogDirs; news of it are not kept until the next one is due), and in which
-directory a replica is, where that is not what the image says (AssignReplicasToDirs). `PendingLogDirectoryReports` keeps
-what is yet to be told and decides what is told next:
+Three things are reported: failed directories and cordoned directories (OfflineLogDirs and
+CordonedLogDirs of every heartbeat; a change triggers an early heartbeat), and replicas whose log
+directory differs from the image (AssignReplicasToDirs). `PendingLogDirectoryReports` has what is
+not reported yet and decides the next report:
 
-- failures first: the sooner the controller knows, the sooner others lead; then what is cordoned;
-- of one replica only where it is now; what the image says by then is not told again;
-- many replicas in one report, but not too many: it waits a moment for more, as Kafka's does;
-- a report that was refused as a whole is told again, after a pause that doubles.
+- Failures come first, so that other replicas become leaders soon; then cordoned directories.
+- Only the current directory of a replica is reported, and only if the image differs by then.
+- One report has many replicas, up to a limit: it waits for more assignments for a short time, as
+  Kafka's does.
+- A report that failed as a whole is retried after a delay that doubles.
 
-`LogDirectoryReporter` is the task that does it. A replica in a directory that has failed is reported there
-too if the controller thinks that it is elsewhere: it loses its leader by that.
+A replica in a failed directory is also reported to be there if the image has another directory:
+that makes the controller elect another leader.
 """
 
 from __future__ import annotations
@@ -36,30 +38,32 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.directories")
 
 Replica = tuple[UUID, int]
-"""(topic id, partition)"""
+"""Topic id and partition."""
 
 ASSIGNMENTS_MAX = 30
-"""In one report, which a controller decides in one step: in a millisecond or so. (Kafka's brokers put up
-to 2,250 into one.)"""
+"""Assignments of one report, which a controller handles in about a millisecond.
+
+Kafka's brokers put up to 2,250 into one.
+"""
 PAUSE_SECONDS = 0.1
-"""How long assignments wait for others; doubled with each refusal, up to `PAUSE_SECONDS_MAX`."""
+"""How long assignments wait for others; doubles with each failure, up to `PAUSE_SECONDS_MAX`."""
 PAUSE_SECONDS_MAX = 10.0
 TIMEOUT_SECONDS = 30.0
-"""For the answer to where replicas are."""
+"""Timeout of AssignReplicasToDirs."""
 
 
 @value_class
 class LogDirectoryReport:
-    """Told at once: one of the three."""
+    """One report: failed directories, cordoned directories, or assignments."""
 
     failed: tuple[UUID, ...] = ()
     cordoned: frozenset[UUID] | None = None
-    """All that are, by now."""
+    """All cordoned directories."""
     assignments: tuple[tuple[Replica, UUID], ...] = ()
 
 
 class PendingLogDirectoryReports:
-    """What is yet to be told; see the module. Asks no clock, waits for nothing."""
+    """Changes that are not reported yet. Has no clock and never waits."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -75,18 +79,18 @@ class PendingLogDirectoryReports:
         self._failed[directory] = None
 
     def cordoned(self, directories: Iterable[UUID]) -> None:
-        """These are, and no others; what was said before does not count."""
+        """Report exactly these directories; replaces an unsent report."""
         self._cordoned = frozenset(directories)
 
     def placed(self, replica: Replica, directory: UUID) -> None:
-        """The replica is there; what was said before does not count."""
+        """Report the replica's directory; replaces an unsent report."""
         self._places[replica] = directory
 
     def is_pending(self, replica: Replica) -> bool:
         return replica in self._places
 
     def next(self, image: MetadataImage) -> LogDirectoryReport | None:
-        """What to tell now; None if the image knows it all. What it knows is forgotten."""
+        """Return the next report; None if the image is up to date. Drops what the image has."""
         if self._failed:
             return LogDirectoryReport(failed=tuple(self._failed))
         if self._cordoned is not None:
@@ -109,8 +113,8 @@ class PendingLogDirectoryReports:
             return False
         return partition.directory_of(self._node_id) != self._places[replica]
 
-    def told(self, report: LogDirectoryReport) -> None:
-        """The controller has taken it over, or knows of no such replica any more."""
+    def reported(self, report: LogDirectoryReport) -> None:
+        """Remove what the controller has accepted, or has no replica for any more."""
         self._refusals = 0
         for directory in report.failed:
             self._failed.pop(directory, None)
@@ -121,12 +125,12 @@ class PendingLogDirectoryReports:
                 del self._places[replica]
 
     def refused(self) -> None:
-        """The controller could not be reached, or not now."""
+        """Increase the delay: the controller was not reachable or returned an error."""
         self._refusals += 1
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the next report."""
+        """Seconds to wait before the next report."""
         if self._refusals:
             return float(min(PAUSE_SECONDS * 2**self._refusals, PAUSE_SECONDS_MAX))
         is_urgent = self._failed or self._cordoned is not None
@@ -134,7 +138,7 @@ class PendingLogDirectoryReports:
 
 
 class LogDirectoryReporter:
-    """See the module. All but `run` and `assigned` is synchronous, called on the loop."""
+    """Task that sends the reports. All methods except `run` and `assigned` are synchronous."""
 
     def __init__(
         self,
@@ -146,10 +150,12 @@ class LogDirectoryReporter:
         *,
         timeout_ms: int,
     ) -> None:
-        """`heartbeat` sends one at once, or raises KafkaError; what it carries of directories is asked
-        of `offline`. `timeout_ms` is log.dir.failure.timeout.ms."""
+        """`heartbeat` sends a heartbeat with `offline` immediately, or raises KafkaError.
+
+        `timeout_ms` is log.dir.failure.timeout.ms.
+        """
         self.not_reported_in_time = trio.Event()
-        """Set when the controller could not be told in time of a directory with leaders in it."""
+        """Set when the failure of a directory with leaders was not reported within the timeout."""
         self.failure: str | None = None
         self._image = image
         self._node_id = node_id
@@ -166,13 +172,14 @@ class LogDirectoryReporter:
 
     @property
     def offline(self) -> Sequence[UUID]:
-        """The directories that failed in this run."""
+        """Directories that failed in this run."""
         return tuple(self._offline)
 
-    # What happens here
+    # Changes
 
     def directory_failed(self, directory: UUID | None, replicas: Iterable[Partition]) -> None:
-        """It went offline, with these in it. One without an id was never registered."""
+        """Report a failed directory with these replicas. A directory without an id is not
+        registered."""
         if directory is None:
             return
         lost = list(replicas)
@@ -187,34 +194,34 @@ class LogDirectoryReporter:
         self._urgent.set()
 
     def cordoned(self, directories: Iterable[UUID]) -> None:
-        """These get no new replicas from now on, and no others."""
+        """Report exactly these directories as cordoned."""
         self._reports.cordoned(directories)
         self._wanted.set()
 
     def seen(self, partition: Partition, directory: UUID | None) -> None:
-        """A replica was opened, or its image changed: its log is in that directory."""
+        """Report the directory of a replica's log if it differs from the image."""
         if directory is not None and partition.assigned_directory != directory:
             self.placed(partition.topic_id, partition.index, directory)
 
     def placed(self, topic_id: UUID, index: int, directory: UUID) -> None:
-        """The replica's log is in that directory from now on."""
+        """Report that the replica's log is in that directory."""
         self._reports.placed((topic_id, index), directory)
         self._wanted.set()
 
     def lost(self, topic_id: UUID, index: int) -> None:
-        """The replica cannot be served, and nobody knows where it is (KIP-858: LOST)."""
+        """Report that the replica is offline in an unknown directory (KIP-858: LOST)."""
         self.placed(topic_id, index, LOST)
 
     async def assigned(self, topic_id: UUID, index: int, directory: UUID) -> None:
-        """As `placed`; returns when the controller knows it (or knows better)."""
+        """Report as `placed`, and return when the controller has accepted it or has newer metadata."""
         self.placed(topic_id, index, directory)
         while self._reports.is_pending((topic_id, index)):
             await self._changed.wait()
 
-    # Telling
+    # Sending
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Tell, until cancelled; starts once the broker is registered."""
+        """Send reports until cancelled; start it after the registration of the broker."""
         task_status.started()
         while True:
             await self._wanted.wait()
@@ -223,37 +230,37 @@ class LogDirectoryReporter:
                 await self._pause()
                 report = self._reports.next(self._image())
                 if report is not None:
-                    await self._tell(report)
+                    await self._send(report)
                 self._changed.set()
                 self._changed = trio.Event()
 
     async def _pause(self) -> None:
-        """Until the next report is due. A failure ends the wait for more assignments."""
+        """Wait until the next report is due. A failure ends the wait."""
         self._urgent = trio.Event()
         with trio.move_on_after(self._reports.pause_seconds):
             await self._urgent.wait()
 
-    async def _tell(self, report: LogDirectoryReport) -> None:
+    async def _send(self, report: LogDirectoryReport) -> None:
         deadline = min((self._deadlines.get(each, inf) for each in report.failed), default=inf)
         try:
             if report.assignments:
-                await self._tell_places(dict(report.assignments))
+                await self._send_assignments(dict(report.assignments))
             else:
                 await self._heartbeat()
         except KafkaError as error:
             self._reports.refused()
-            log.warning("the controller refuses to hear of log directories: %s", error)
+            log.warning("Unable to report log directories to the controller, retrying: %s", error)
             if trio.current_time() >= deadline:
                 self._give_up(report.failed)
-        except Exception:  # ours; the next report may fare better
+        except Exception:  # a bug; the report is retried
             self._reports.refused()
-            log.exception("log directories could not be reported")
+            log.exception("Unexpected error while reporting log directories")
         else:
-            self._reports.told(report)
+            self._reports.reported(report)
             for directory in report.failed:
                 self._deadlines.pop(directory, None)
 
-    async def _tell_places(self, assignments: Mapping[Replica, UUID]) -> None:
+    async def _send_assignments(self, assignments: Mapping[Replica, UUID]) -> None:
         response = await self._controller.request(
             apis.ASSIGN_REPLICAS_TO_DIRS,
             {
@@ -264,13 +271,13 @@ class LogDirectoryReporter:
             timeout_s=TIMEOUT_SECONDS,
         )
         if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, "as an answer to where replicas are")
+            raise KafkaError(response.error_code, "in the AssignReplicasToDirs response")
         for directory in response.directories:
             for topic in directory.topics:
                 for each in topic.partitions:
-                    if each.error_code is not ErrorCode.none:  # deleted or moved away meanwhile
+                    if each.error_code is not ErrorCode.none:  # deleted or reassigned
                         log.info(
-                            "the directory of %s-%d was not taken over: %s",
+                            "Error in the assignment of %s-%d to its log directory: %s",
                             topic.topic_id,
                             each.partition_index,
                             each.error_code,
@@ -278,8 +285,8 @@ class LogDirectoryReporter:
 
     def _give_up(self, failed: Sequence[UUID]) -> None:
         self.failure = (
-            f"the controller could not be told in log.dir.failure.timeout.ms that "
-            f"{len(failed)} log directories failed"
+            f"Unable to report the failure of {len(failed)} log directories to the controller "
+            f"within log.dir.failure.timeout.ms"
         )
         self.not_reported_in_time.set()
 

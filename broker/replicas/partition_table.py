@@ -1,9 +1,9 @@
-"""The partitions this node has replicas of: the metadata image above, the logs below.
+"""Partitions that this node has replicas of: connects the metadata image with the logs.
 
-The image says which there are; this table opens their logs and keeps each one's role up to date. A
-partition that was just created is opened by whoever asks for it first, or by the background task
-soon after: creating a thousand topics answers before a thousand logs exist. What happens to one
-partition (open, delete, open again under another topic id) happens in order.
+The table opens the logs of the replicas in the image and updates the role of each partition. A new
+partition is opened by the first request that needs it, or by the background task soon after:
+CreateTopics with a thousand partitions returns before a thousand logs exist. Operations on one
+partition (open, delete, open with another topic id) run in order.
 """
 
 from __future__ import annotations
@@ -44,18 +44,23 @@ Key = tuple[str, int]
 
 NO_TOPIC = ""
 SETTLE_SECONDS = 0.1
-"""How long creation must have paused before logs are opened that nobody asked for: until then whoever
-had a thousand topics made, and reads the answer, has the processor."""
+"""Pause in the creation of partitions before logs are opened in the background.
+
+Until then the clients that create topics have the processor.
+"""
 SETTLE_SECONDS_MAX = 1.0
-"""How long those logs wait at most, where creation never pauses."""
+"""Longest wait of those logs while creation does not pause."""
 OPENED_AT_ONCE = 4
 AGAIN_SECONDS = 5.0
-"""After which a log is opened again that found no room, or no descriptor: a follower's nobody asks for."""
+"""Seconds before opening is retried after a full disk or without file descriptors.
+
+No request opens the log of a follower.
+"""
 
 
 @value_class
 class _Leaving:
-    """A replica that is not ours any more; the partition if it was open."""
+    """A replica that is to be deleted here, with its partition if that was open."""
 
     key: Key
     topic_id: UUID | None
@@ -63,6 +68,8 @@ class _Leaving:
 
 
 class PartitionTable:
+    """Open partitions of this node, by name and by topic id."""
+
     def __init__(
         self,
         logs: LogManager,
@@ -74,9 +81,12 @@ class PartitionTable:
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
         on_lost: Callable[[TopicImage, int], None] = lambda topic, index: None,
     ) -> None:
-        """`cluster_context` is asked for where this node leads other replicas. `on_role` hears of every
-        partition that was opened or changed hands, `on_gone` of those that left this node, `on_lost`
-        of those whose log cannot be had; called on the loop."""
+        """The callbacks are called on the loop.
+
+        `cluster_context` is called when this node leads other replicas. `on_role` is called for
+        every partition that was opened or changed its role, `on_gone` for removed replicas, and
+        `on_lost` for replicas without a log.
+        """
         self._logs = logs
         self._image = image
         self._node_id = node_id
@@ -87,35 +97,36 @@ class PartitionTable:
         self._by_name: dict[Key, Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self.counts_traffic = False
-        """Whether each partition opened from now on counts what goes in and out of it."""
+        """Whether partitions that are opened from now on count their traffic."""
         self.past_traffic: dict[str, PartitionTraffic] = {}
-        """Of partitions that are not here any more, by topic; under NO_TOPIC of topics that are gone."""
+        """Traffic of closed partitions, by topic; of deleted topics under NO_TOPIC."""
         self._at_start = {
             (topic.id, index)
             for topic in image().topics_by_id.values()
             for index, partition in topic.partitions.items()
             if node_id in partition.replicas
         }
-        """Replicas that existed before this run: their logs should be here, until they are deleted."""
+        """Replicas that existed before this run: their logs should be here, until they are deleted.
+        """
         self._busy: dict[Key, trio.Event] = {}
         self._to_open: dict[Key, None] = {}
         self._opening: list[trio.Event] = []
-        """Of those that were taken from there, some together; what they open may not be busy yet."""
+        """Batches of background opens that are running; their partitions may not be busy yet."""
         self._again: dict[Key, float] = {}
-        """What could not be opened for now, and when it is tried again."""
+        """When to retry partitions that could not be opened."""
         self._to_delete: list[_Leaving] = []
         self._leaving = trio.Event()
-        """Set while something is to be deleted, or is being."""
+        """Set while replicas are to be deleted or are being deleted."""
         self._none_leaves = trio.Event()
         self._none_leaves.set()
         self._wanted = trio.Event()
         self._created_at = -inf
         self._to_open_since = -inf
 
-    # Asking
+    # Lookup
 
     async def get(self, topic: str | None, topic_id: UUID | None, index: int) -> Partition:
-        """The partition, by its topic's name or id; opened if it was not yet.
+        """Return the partition by topic name or id; opens it if necessary.
 
         Raises UnknownPartition, UnknownTopicId, NotLeader (no replica here) or LogFailed.
         """
@@ -126,13 +137,13 @@ class PartitionTable:
         return await self._open(found.name, index, topic_id)
 
     def find(self, topic: str | None, topic_id: UUID | None, index: int) -> Partition | None:
-        """As `get`, None if it is not open."""
+        """Return the partition as `get` does; None if it is not open."""
         if topic_id is not None:
             return self._by_id.get((topic_id, index))
         return self._by_name.get((topic or "", index))
 
     def opened(self, topic: str, index: int) -> Partition | None:
-        """The partition if it is open here."""
+        """Return the partition if it is open."""
         return self._by_name.get((topic, index))
 
     def __iter__(self) -> Iterator[Partition]:
@@ -150,10 +161,10 @@ class PartitionTable:
             raise UnknownPartition(f"there is no topic {topic!r}")
         return by_name
 
-    # The image changes
+    # Metadata
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Take over what a commit changed. Synchronous; the disk follows."""
+        """Apply a metadata delta. Synchronous; logs are opened and deleted in the background."""
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._to_open.pop((topic.name, index), None)
@@ -199,7 +210,7 @@ class PartitionTable:
         self.past_traffic.setdefault(topic, PartitionTraffic()).add(traffic)
 
     def _forget_unopened(self, topic: TopicImage, index: int) -> None:
-        """Whoever is opening it looks whose it is in the end."""
+        """Delete the log of a partition that is not open; a running open checks the image itself."""
         key = (topic.name, index)
         left = self._logs.registry.logs.get(TopicPartition(*key))
         if left is not None and left.topic_id == topic.id and key not in self._busy:
@@ -213,8 +224,10 @@ class PartitionTable:
             self._none_leaves = trio.Event()
 
     def logs_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
-        """Interrupt whoever waits for a partition whose log went offline, by itself or with its directory;
-        which they are."""
+        """Retire the partitions of logs that went offline, alone or with their directory.
+
+        Returns these partitions.
+        """
         lost = []
         for failed in logs:
             partition = self._by_name.get((failed.topic, failed.partition))
@@ -223,14 +236,14 @@ class PartitionTable:
                 lost.append(partition)
         return lost
 
-    # The disk follows
+    # Opening and deleting
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Open what was created and remove what was deleted, until cancelled.
+        """Open new partitions and delete removed ones, until cancelled.
 
-        Deletions first, and all that are due in one go. Opening waits until creation pauses (not
-        for ever), for the same disk and processor do both. But no deletion waits for what is being
-        opened: that may wait for it.
+        Deletions come first, all due ones together. Opening waits until creation pauses (with a
+        limit), because both use the same disk and processor. Deletions never wait for opens: an
+        open may wait for a deletion.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._delete_what_leaves)
@@ -267,7 +280,7 @@ class PartitionTable:
         return min(self._created_at + SETTLE_SECONDS, self._to_open_since + SETTLE_SECONDS_MAX)
 
     async def _open_some(self) -> None:
-        """The next few of those to be opened, together."""
+        """Open the next few partitions concurrently."""
         done = trio.Event()
         self._opening.append(done)
         try:
@@ -280,15 +293,15 @@ class PartitionTable:
             done.set()
 
     async def settle(self) -> None:
-        """Open now what waits for its turn, and see the rest through: for whoever counts what is
-        here."""
+        """Open all waiting partitions now, and wait for all running operations: for counts of
+        replicas."""
         while self._to_open:
             await self._open_some()
         for each in [*self._opening, *self._busy.values()]:
             await each.wait()
 
     async def open_all(self) -> None:
-        """Open every partition of the image; at start. Those that can't be are left for later."""
+        """Open every replica of the image, at start. Failed ones are retried later."""
         async with trio.open_nursery() as nursery:
             for topic in self._image().topics_by_name.values():
                 for index, partition in topic.partitions.items():
@@ -301,16 +314,17 @@ class PartitionTable:
         except UnknownPartition:
             pass  # deleted meanwhile
         except (DiskFull, NoDescriptors) as error:
-            log.warning("%s-%d is not open yet: %s", *key, error)
+            log.warning("Unable to open %s-%d, retrying: %s", *key, error)
             self._again[key] = trio.current_time() + AGAIN_SECONDS
             self._wanted.set()
         except KafkaError as error:
-            log.warning("%s-%d is not open: %s", *key, error)
-        except Exception:  # ours, and that partition's alone
-            log.exception("%s-%d could not be opened", *key)
+            log.warning("Unable to open %s-%d: %s", *key, error)
+        except Exception:  # a bug; the other partitions are opened
+            log.exception("Unexpected error while opening %s-%d", *key)
 
     async def _open(self, topic: str, index: int, topic_id: UUID | None = None) -> Partition:
-        """Of that topic, where its id is given: another one may have its name by the time it is our turn."""
+        """Open the partition, of that topic id if it is given: the name may belong to a newer topic
+        by then."""
         key = (topic, index)
         while (busy := self._busy.get(key)) is not None:
             await busy.wait()
@@ -329,7 +343,7 @@ class PartitionTable:
         return partition
 
     async def _open_log(self, topic: TopicImage, index: int) -> Partition:
-        """Open the log and put the partition into the table, as the image has it at that moment."""
+        """Open the log and add the partition, with the image of that time."""
         try:
             opened = await self._log_of(topic, index) or await self._create_log(topic, index)
             if opened.topic_id is None:
@@ -340,7 +354,7 @@ class PartitionTable:
         now = self._image().topics_by_id.get(topic.id)
         image = None if now is None else now.partitions[index]
         if image is None or self._node_id not in image.replicas:
-            # Deleted, or given to others, while the disk was waited for
+            # Deleted or reassigned during the disk operation
             await self._logs.delete(TopicPartition(topic.name, index))
             if image is None:
                 raise UnknownPartition(f"{topic.name} is deleted")
@@ -359,9 +373,12 @@ class PartitionTable:
         return partition
 
     async def _log_of(self, topic: TopicImage, index: int) -> PartitionLog | None:
-        """What is here under the partition's name, if it is this topic's. A topic of its name that was
-        deleted while its replica was not open has left its log, or has it in a directory that is offline.
-        Raises LogFailed where this one's may be there."""
+        """Return the existing log of the partition if it belongs to this topic; None if there is
+        none.
+
+        A deleted topic of the same name may have left its log, or have it in an offline directory.
+        Raises LogFailed if the log of this topic may be there.
+        """
         name = TopicPartition(topic.name, index)
         found = self._logs.registry.logs.get(name)
         if found is None and (lost := self._logs.registry.offline.get(name)) is not None:
@@ -380,9 +397,11 @@ class PartitionTable:
         return None
 
     def _refuse_leftover(self, found: PartitionLog, topic: TopicImage, index: int) -> None:
-        """A log that never had a record is not the replica where that should be in a directory that is
-        offline: one that fails while a log is made in it has such a log, and the replica is in another.
-        Raises LogFailed."""
+        """Check an empty log of a replica that is assigned to an offline directory.
+
+        Such a log is left if a directory failed during its creation; the replica is in another
+        directory. Raises LogFailed.
+        """
         assigned = topic.partitions[index].directory_of(self._node_id)
         if (
             found.end_offset == 0
@@ -392,12 +411,12 @@ class PartitionTable:
             and all(home.directory.id != assigned for home in self._logs.homes())
         ):
             raise LogFailed(
-                f"{topic.name}-{index} may be in a log directory that is offline, with the id {assigned}:"
+                f"{topic.name}-{index} may be in the offline log directory with id {assigned}:"
                 f" {found.directory} never had a record"
             )
 
     async def _create_log(self, topic: TopicImage, index: int) -> PartitionLog:
-        """Raises LogFailed where the replica's records may be somewhere else."""
+        """Create an empty log. Raises LogFailed if the replica's records may be elsewhere."""
         image = topic.partitions[index]
         is_new = (topic.id, index) not in self._at_start
         online = [home.directory.id for home in self._logs.homes()]
@@ -409,7 +428,7 @@ class PartitionTable:
             others_in_sync=any(each != self._node_id for each in image.isr),
         )
         if decided.refusal is not None:
-            raise LogFailed(f"{topic.name}-{index} is not here: {decided.refusal}")
+            raise LogFailed(f"{topic.name}-{index} has no log on this broker: {decided.refusal}")
         return await self._logs.create(
             topic.name, index, topic.id, is_new=is_new, directory_id=decided.directory
         )
@@ -422,17 +441,15 @@ class PartitionTable:
                     await each.partition.wait_unchanged()
             try:
                 await self._logs.delete(*(TopicPartition(*key) for key in keys))
-            except LogFailed as error:  # the others went
-                log.warning("deleted partitions stay on a directory that is offline: %s", error)
+            except LogFailed as error:  # the other logs were deleted
+                log.warning("Unable to delete partitions in an offline log directory: %s", error)
             offline = self._logs.registry.offline
             self._at_start -= {
                 (each.topic_id, each.key[1])
                 for each in leaving
                 if TopicPartition(*each.key) not in offline
             }
-        except (
-            Exception
-        ):  # ours, and theirs alone: what is left of them is a stray at the next start
+        except Exception:  # a bug: their logs are strays at the next start
             log.exception("%s could not be deleted", ", ".join(f"{name}-{n}" for name, n in keys))
         finally:
             for key in keys:
@@ -448,5 +465,5 @@ class PartitionTable:
 
 
 def _no_replica(topic: str, index: int) -> NotLeader:
-    """The partition is there, and others have it."""
+    """Error for a partition whose replicas are on other brokers."""
     return NotLeader(f"{topic}-{index} has no replica here")

@@ -1,10 +1,9 @@
-"""The replicas of a node with the role of a broker: their logs, what each is, whom that concerns.
+"""ReplicaManager: the replicas of a broker, with their logs, roles and log directories.
 
-    logs recovered → strays set aside → partitions opened → what becomes of them, until the end
+logs recovered → stray logs renamed → partitions opened → metadata and log events handled
 
-What the metadata log says of topics, configs and replicas goes down from here to the logs; what
-happens to the logs (a directory fails, a log has moved) goes up to whoever has to know: coordinators,
-and the controller.
+Metadata changes of topics, configs and replicas are applied to the logs. Log events (a directory
+fails, a log was moved) are passed on to the coordinators and the controller.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("odradek.node")
 
 LOOK_SECONDS = 1.0
-"""How often it is seen, at most, whether a full directory can be given up."""
+"""Minimum time between two checks whether a full log directory can be taken offline."""
 
 
 class ReplicaManager:
-    """See the module. `load` comes first, `start` once the broker is registered."""
+    """Replicas of this node. `load` comes first, `start` after the registration of the broker."""
 
     def __init__(
         self, environment: NodeEnvironment, lifecycle: BrokerLifecycle, coordinators: Coordinators
@@ -72,22 +71,22 @@ class ReplicaManager:
             timeout_ms=environment.config.get_int("log.dir.failure.timeout.ms"),
         )
 
-        self._in_sync = IsrMaintenance(
+        self._isr_maintenance = IsrMaintenance(
             lambda: self.partitions or (),
             lambda node_id: environment.metadata.image.brokers.get(node_id),
-            self._new_in_sync_changes,
+            self._new_alter_partition_manager,
             self._disk_full,
             lag_max_ms=environment.config.get_int("replica.lag.time.max.ms"),
         )
 
-        self._fetching = LazyReplicaFetchers(
+        self._fetchers = LazyReplicaFetchers(
             environment,
             self.logs,
             lambda: lifecycle.broker_epoch,
             self._role_changed,
             tier=lambda: None if self.tiered_storage is None else self.tiered_storage.tier,
         )
-        self._next_look_at = 0.0
+        self._next_full_check = 0.0
 
     @cached_property
     def leader_throttle(self) -> LeaderThrottle:
@@ -100,7 +99,7 @@ class ReplicaManager:
             environment.seams.clock,
         )
 
-    def _new_in_sync_changes(self) -> AlterPartitionManager:
+    def _new_alter_partition_manager(self) -> AlterPartitionManager:
         from odradek.broker.replicas.alter_partition_manager import AlterPartitionManager
 
         environment = self._environment
@@ -129,10 +128,10 @@ class ReplicaManager:
         )
 
     def log_config(self, topic: str) -> LogConfig:
-        """A topic's effective config; the broker's defaults for one that is not known.
+        """Return the effective config of a topic; the broker's defaults for an unknown topic.
 
-        It is in the remote tier only where there is one, and where Kafka has it, too: what is internal
-        or compacted stays on the disk.
+        remote.storage.enable is only effective with a remote tier, and as in Kafka not for internal
+        or compacted topics.
         """
         environment = self._environment
         config = environment.config.log_config(environment.metadata.image.topic_configs(topic))
@@ -144,24 +143,29 @@ class ReplicaManager:
             return replace(config, remote_storage_enable=False)
         return config
 
-    # Starting
+    # Start
 
     def refuse_tiered(self) -> None:
-        """A topic's logs would lose what is in the remote tier, and where they begin, if they were opened
-        without it. Raises CannotStart (as Kafka does)."""
+        """Check at start without tiered storage that no topic is tiered, as Kafka does. Raises
+        CannotStart.
+
+        The logs of such a topic would lose their remote records and their log start offsets.
+        """
         image = self._environment.metadata.image
         for name in image.topics_by_name:
             enabled = image.topic_configs(name).get("remote.storage.enable", "")
             if enabled.strip().lower() == "true":
                 raise CannotStart(
-                    f"topic {name} has remote.storage.enable=true, and this broker has not"
-                    " remote.log.storage.system.enable=true: start it with that, and with its store"
-                    " (--tiered does both), or delete such topics before tiered storage is turned off"
+                    f"topic {name} has remote.storage.enable=true, but this broker does not have"
+                    " remote.log.storage.system.enable=true: start it with that and a remote store"
+                    " (--tiered sets both), or delete such topics before you disable tiered storage"
                 )
 
     async def load(self) -> PartitionTable:
-        """Recover the logs, by the configs that the metadata image has: compacted logs that no checkpoint
-        names are recovered otherwise. Raises CannotStart where there are too few file descriptors."""
+        """Recover the logs with the configs of the image, to know which are compacted.
+
+        Raises CannotStart if there are too few file descriptors.
+        """
         environment = self._environment
         self.cordon()
         try:
@@ -172,7 +176,7 @@ class ReplicaManager:
             self.logs,
             lambda: environment.metadata.image,
             environment.node_id,
-            cluster_context=self._in_sync.cluster_context,
+            cluster_context=self._isr_maintenance.cluster_context,
             on_role=self._role_changed,
             on_gone=self._gone,
             on_lost=self._replica_lost,
@@ -180,27 +184,30 @@ class ReplicaManager:
         self.logs.mover.on_moved = self._replica_moved
         return self.partitions
 
-    async def start(self, house: trio.Nursery) -> None:
-        """Open the partitions, and look after them in `house` from now on."""
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Open the partitions, and run the tasks of replicas in `nursery`."""
         assert self.partitions is not None
-        await house.start(self.log_directory_reporter.run)
-        await house.start(self._in_sync.run)
-        await house.start(self._fetching.run)
-        # Before: a log of a topic that is gone would be opened for the next one of that name.
-        await self._set_aside_strays()
+        await nursery.start(self.log_directory_reporter.run)
+        await nursery.start(self._isr_maintenance.run)
+        await nursery.start(self._fetchers.run)
+        # Before opening: a stray log would be opened for a new topic of the same name.
+        await self._rename_stray_logs()
         await self.logs.promote_moved(self._is_elsewhere, self._is_stray)
-        await house.start(self.partitions.run)
+        await nursery.start(self.partitions.run)
         await self.partitions.open_all()
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether a leader is known to have more of what this node follows, or was not asked yet."""
-        return self._fetching.is_catching_up
+        """Whether a followed partition is behind its leader or has not fetched yet."""
+        return self._fetchers.is_catching_up
 
-    async def _set_aside_strays(self) -> None:
-        """Logs of topics that the cluster does not know, or knows elsewhere, are renamed."""
+    async def _rename_stray_logs(self) -> None:
+        """Rename logs of partitions that the cluster does not assign to this broker to -stray."""
         for stray in await self.logs.rename_stray_logs(self._is_stray):
-            log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
+            log.warning(
+                "Found stray log %s, which the cluster does not assign to this broker: renamed to -stray",
+                stray,
+            )
 
     def _is_stray(self, name: TopicPartition, topic_id: UUID | None) -> bool:
         topic = self._environment.metadata.image.topics_by_name.get(name.topic)
@@ -209,16 +216,16 @@ class ReplicaManager:
         partition = topic.partitions.get(name.partition)
         return partition is None or self._environment.node_id not in partition.replicas
 
-    # What the metadata log says
+    # Metadata
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Take over what a commit changed, configs of brokers included."""
+        """Apply a metadata delta, including broker configs."""
         assert self.partitions is not None
         broker_configs = any(kind == images.BROKER for kind, _ in delta.changed_configs)
         if broker_configs:
             self.cordon()
             self.logs.update_configs()
-            self._fetching.settings_changed()
+            self._fetchers.settings_changed()
         if delta.changed_features or broker_configs:
             self.log_directory_reporter.cordoned(self.cordoned_ids())
         if self.tiered_storage is not None:
@@ -228,8 +235,8 @@ class ReplicaManager:
             self.logs.update_configs(topics)
         self.partitions.metadata_changed(delta)
         if delta.changed_brokers:
-            self._in_sync.brokers_changed()
-            self._fetching.brokers_changed()
+            self._isr_maintenance.brokers_changed()
+            self._fetchers.brokers_changed()
         if self.tiered_storage is not None:
             self.tiered_storage.metadata_changed(delta)
 
@@ -237,93 +244,103 @@ class ReplicaManager:
         self.logs.cordon(self._environment.config.cordoned_log_dirs)
 
     def cordoned_ids(self) -> list[UUID]:
-        """Directories that get no new replicas (KIP-1066)."""
+        """Return the directories that get no new replicas (KIP-1066)."""
         cordoned = self.logs.registry.cordoned
         every = self._environment.directories.all
         return [each.id for each in every if each.path in cordoned and each.id is not None]
 
-    # What happens to the logs
+    # Log events
 
     def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         log.error(
-            "log directory %s took %d partitions offline; OfflineLogDirectoryCount is %d of %d",
+            "Log directory %s failed: %d partitions are offline; OfflineLogDirectoryCount is %d of %d",
             directory.path,
             len(logs),
             self.logs.gauges()["OfflineLogDirectoryCount"],
             len(self._environment.directories.all),
         )
         if self.partitions is None:
-            return  # found while logs are loaded: nobody waits for any yet
+            return  # found during log loading; nothing uses the logs yet
         lost = self.partitions.logs_failed(logs)
         for failed in logs:
             self._gone(failed.topic, failed.partition)
         self.log_directory_reporter.directory_failed(directory.id, lost)
 
     def _log_failed(self, which: PartitionLog) -> None:
-        """By itself, until the next start. The controller cannot know by the directory that it is not led
-        from here any more."""
+        """Handle a log that failed alone; it stays offline until the next start.
+
+        Its log directory is online, so the controller elects another leader only after a report of
+        the replica.
+        """
         if self.partitions is None:
             return
-        log.error("%s; other replicas are to lead it until the next start", which.offline().message)
+        log.error("%s; the replica stays offline until the next start", which.offline().message)
         for partition in self.partitions.logs_failed([which]):
             self._gone(which.topic, which.partition)
             self.log_directory_reporter.lost(partition.topic_id, partition.index)
 
     def _disk_full(self, which: PartitionLog, error: DiskFull) -> None:
-        """A leader cannot append. Kafka gives the directory up then, and itself with its last one; here
-        that is done where others can take over everything that is led from there: else what can still
-        be read is worth more."""
+        """Take a full log directory offline if other replicas can lead everything in it.
+
+        Kafka always does so, and stops with its last directory. Otherwise the directory stays
+        online, so that it can be read.
+        """
         clock = self._environment.seams.clock
-        if self.partitions is None or clock.monotonic() < self._next_look_at:
+        if self.partitions is None or clock.monotonic() < self._next_full_check:
             return
-        self._next_look_at = clock.monotonic() + LOOK_SECONDS
+        self._next_full_check = clock.monotonic() + LOOK_SECONDS
         directory = self.logs.directory_of(which)
         live = self._environment.directories.live
-        is_the_end = directory is self._environment.directories.metadata or list(live) == [
+        is_last_directory = directory is self._environment.directories.metadata or list(live) == [
             directory
         ]
         for partition in self.partitions:
             if not partition.is_leader or partition.log.failure is not None:
                 continue
-            goes = is_the_end or self.logs.directory_of(partition.log) is directory
+            goes = is_last_directory or self.logs.directory_of(partition.log) is directory
             leader_role = partition.leader_role
             if goes and (leader_role is None or not leader_role.is_dispensable()):
                 return
-        log.error("%s is full: other replicas are to lead what is in it", directory.path)
+        log.error(
+            "Log directory %s is full: taking it offline, so that other replicas lead its partitions",
+            directory.path,
+        )
         directory.fail(error)
 
     def _role_changed(self, partition: Partition) -> None:
         if partition.log.failure is None:
-            self._fetching.role_changed(partition)
+            self._fetchers.role_changed(partition)
             self._coordinators.role_changed(partition)
             if self.tiered_storage is not None:
                 self.tiered_storage.role_changed(partition)
             self.log_directory_reporter.seen(partition, self.logs.directory_of(partition.log).id)
 
     def _gone(self, topic: str, index: int) -> None:
-        """The replica is not here any more, or its directory is offline."""
-        self._fetching.gone(topic, index)
+        """Stop serving the replica: it was removed, or its log directory is offline."""
+        self._fetchers.gone(topic, index)
         self._coordinators.partition_gone(topic, index)
         if self.tiered_storage is not None:
             self.tiered_storage.gone(topic, index)
 
     def _replica_lost(self, topic: TopicImage, index: int) -> None:
-        """A replica's log cannot be had. Where its directory failed, or is none of ours, the
-        controller knows it by that."""
+        """Report a replica without a log.
+
+        If its assigned directory failed or is not in log.dirs, the controller knows that already.
+        """
         assigned = topic.partitions[index].directory_of(self._environment.node_id)
         live = (each.id for each in self._environment.directories.live)
         if assigned in (images.UNASSIGNED, images.MIGRATING, *live):
             self.log_directory_reporter.lost(topic.id, index)
 
     def _replica_moved(self, which: PartitionLog) -> None:
-        """It is in another of our log directories now."""
+        """Report the new log directory of a moved log."""
         assert self.partitions is not None
         partition = self.partitions.opened(which.topic, which.partition)
         if partition is not None and partition.log is which:
             self.log_directory_reporter.seen(partition, self.logs.directory_of(which).id)
 
     def _is_elsewhere(self, name: TopicPartition, topic_id: UUID | None) -> bool:
-        """Whether the cluster knows a replica of ours to be in a directory that is not here now."""
+        """Whether the replica is assigned to a log directory that is not online here."""
         if self._is_stray(name, topic_id):
             return False
         image, node_id = self._environment.metadata.image, self._environment.node_id

@@ -1,7 +1,9 @@
-"""Topics that a node has made: by itself, where it is the active controller, or by whoever is.
+"""Creation of topics on behalf of clients and coordinators, locally or through the active
+controller.
 
-Whoever had them made elsewhere waits until this node knows them, too. What a client gets by asking for it
-is the client's (KIP-590, KIP-599); what a coordinator needs is this node's own.
+If another node is the active controller, the caller waits until this node's image has the topics. A
+client's automatic topic creation uses the client's principal and quota (KIP-590, KIP-599); a
+coordinator's uses this broker's own.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 CREATE_SECONDS: Final = 30.0
 KNOWN_SECONDS: Final = 5.0
-"""How long what another node created may take to be known here."""
+"""How long to wait until this node has the topics that another node created."""
 
 
 async def create_topics(
@@ -42,7 +44,7 @@ async def create_topics(
     validate_only: bool,
     charge: MutationCharge = no_mutation_quota,
 ) -> list[CreatedTopic]:
-    """Create topics as the active controller; one answer each. Raises NotController if it is not."""
+    """Create topics as the active controller; one result each. Raises NotController."""
     from odradek.broker.config.validation import validate_resource_configs
     from odradek.replication.controller.topics import TopicDefaults, create_topics
 
@@ -66,10 +68,9 @@ async def create_topics(
 
 
 async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
-    """Have the active controller create topics for a client, under its name and by its quota; one answer
-    each, which this node knows then.
+    """Create topics for a client, with its principal and quota; one result each.
 
-    Raises KafkaError if there is no active controller.
+    This node's image has the topics afterwards. Raises KafkaError if there is no active controller.
     """
     api = apis.CREATE_TOPICS
     ctx = replace(ctx, api=api, api_version=api.max_version)
@@ -81,7 +82,9 @@ async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> lis
     with trio.move_on_after(CREATE_SECONDS):
         response = await _forward(topics, ctx)
     if response is None:
-        raise KafkaError(ErrorCode.request_timed_out, "no active controller has created them")
+        raise KafkaError(
+            ErrorCode.request_timed_out, "no active controller created the topics in time"
+        )
     return await _once_known(ctx.services, response)
 
 
@@ -90,7 +93,7 @@ async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
 
     try:
         return await forward_values(_request(topics), ctx)
-    except InvalidFrame as error:  # not the client's, whose connection it would end
+    except InvalidFrame as error:  # an error of this request; the client's connection stays open
         raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
 
 
@@ -145,7 +148,7 @@ def _created(response: Any) -> CreatedTopic:
 
 
 async def _known(metadata: MetadataManager, names: Collection[str]) -> None:
-    """Until this node's image has all of them, or for as long as that may take."""
+    """Wait until this node's image has all of the topics, or the timeout."""
     changed = trio.Event()
 
     def set_changed(_: Any) -> None:
@@ -168,7 +171,7 @@ async def ensure_topic(
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create the topic unless it is there. Raises KafkaError with what the controller says."""
+    """Create the topic unless it exists. Raises KafkaError with the controller's error."""
     if name in services.metadata.image.topics_by_name:
         return
     from odradek.replication.controller.topics import NewTopic

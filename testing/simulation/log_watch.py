@@ -52,8 +52,8 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
     ): Cause.DISK,
     ("odradek.storage.moving.mover", "the move of %s failed (%s): "): Cause.DISK,
     ("odradek.coordination", "%s-%d can't be loaded, "): Cause.DISK,
-    ("odradek.node", "log directory %s took %d partitions offline; "): Cause.DISK,
-    ("odradek.node", "%s is full: other replicas are to lead what is in it"): Cause.DISK,
+    ("odradek.node", "Log directory %s failed: %d partitions are offline; "): Cause.DISK,
+    ("odradek.node", "Log directory %s is full: "): Cause.DISK,
     ("odradek.node", "%s"): Cause.DISK,  # that its storage is lost
     ("odradek.metadata", "the metadata log in %s failed: "): Cause.DISK,
     ("odradek.metadata", "%s; they are fetched again"): Cause.DISK,

@@ -161,7 +161,7 @@ def know_logs_by_their_names(patch: pytest.MonkeyPatch) -> None:
         await self.logs.rename_stray_logs(lambda name, topic_id: name.topic not in names)
 
     patch.setattr(PartitionTable, "_log_of", log_of)
-    patch.setattr(ReplicaManager, "_set_aside_strays", set_aside)
+    patch.setattr(ReplicaManager, "_rename_stray_logs", set_aside)
 
 
 PLANTED = [

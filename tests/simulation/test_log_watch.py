@@ -58,13 +58,13 @@ def test_a_record_of_a_disk_needs_a_disk_that_failed() -> None:
 
     def said() -> list[str]:
         with watching() as watch:
-            log.error("%s is full: other replicas are to lead what is in it", DATA)
+            log.error("Log directory %s is full: taking it offline", DATA)
             log.warning("nobody asks for warnings")
         return [each.text for each in watch.anomalies]
 
     token = LIFE.set(life)
     try:
-        assert said() == [f"node-1 says: {DATA} is full: other replicas are to lead what is in it"]
+        assert said() == [f"node-1 says: Log directory {DATA} is full: taking it offline"]
         doors.disk.refusal(errno.ENOSPC, DATA)
         assert said() == []
         assert life.has_met(Cause.DISK)

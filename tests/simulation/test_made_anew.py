@@ -113,5 +113,5 @@ def test_what_is_left_under_a_partitions_name_is_found(monkeypatch: pytest.Monke
         Fault(1.0, Kind.REASSIGNMENT, 2, 1, seconds=0.1, amount=0.5),
     )
     assert run_of(*faults).is_sound
-    monkeypatch.setattr(ReplicaManager, "_set_aside_strays", set_nothing_aside)
+    monkeypatch.setattr(ReplicaManager, "_rename_stray_logs", set_nothing_aside)
     assert {each.kind for each in run_of(*faults).anomalies} == {"other directories"}

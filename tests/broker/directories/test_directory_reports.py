@@ -45,7 +45,7 @@ def test_failures_come_first_then_places() -> None:
     reports.failed(SECOND)
     assert reports.pause_seconds == 0
     assert reports.next(image) == LogDirectoryReport(failed=(SECOND,))
-    reports.told(LogDirectoryReport(failed=(SECOND,)))
+    reports.reported(LogDirectoryReport(failed=(SECOND,)))
     assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), FIRST),))
 
 
@@ -58,12 +58,12 @@ def test_what_is_cordoned_is_told_as_it_is_by_then() -> None:
     first = reports.next(image)
     assert first == LogDirectoryReport(cordoned=frozenset({FIRST}))
     reports.cordoned([])  # while that was under way
-    reports.told(first)
+    reports.reported(first)
     assert reports.next(image) == LogDirectoryReport(cordoned=frozenset())
     reports.failed(SECOND)
     assert reports.next(image) == LogDirectoryReport(failed=(SECOND,))
-    reports.told(LogDirectoryReport(failed=(SECOND,)))
-    reports.told(LogDirectoryReport(cordoned=frozenset()))
+    reports.reported(LogDirectoryReport(failed=(SECOND,)))
+    reports.reported(LogDirectoryReport(cordoned=frozenset()))
     assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), FIRST),))
 
 
@@ -74,7 +74,7 @@ def test_only_where_a_replica_is_now_is_told() -> None:
     first = reports.next(image)
     assert first is not None
     reports.placed((t, 0), SECOND)  # it moved on while that was under way
-    reports.told(first)
+    reports.reported(first)
     assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), SECOND),))
 
 
@@ -99,7 +99,7 @@ def test_many_are_told_at_once_but_not_without_limit() -> None:
     first = reports.next(image)
     assert first is not None
     assert len(first.assignments) == ASSIGNMENTS_MAX
-    reports.told(first)
+    reports.reported(first)
     second = reports.next(image)
     assert second is not None
     assert len(second.assignments) == 10
@@ -114,7 +114,7 @@ def test_refusals_make_the_pause_longer_up_to_a_limit() -> None:
         pauses.append(reports.pause_seconds)
     assert pauses[:2] == [2 * PAUSE_SECONDS, 4 * PAUSE_SECONDS]
     assert pauses[-1] == PAUSE_SECONDS_MAX
-    reports.told(LogDirectoryReport())
+    reports.reported(LogDirectoryReport())
     assert reports.pause_seconds == 0
 
 
