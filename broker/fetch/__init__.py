@@ -1,1 +1,1 @@
-"""Serving Fetch: sessions, reading, waiting fetches, and replica selection."""
+"""Fetch: sessions, log reads, purgatory of waiting fetches, and replica selection."""

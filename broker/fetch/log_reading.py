@@ -1,13 +1,14 @@
-"""What a fetch reads: partition by partition, within the request's bytes (KIP-74).
+"""Reads of a Fetch, partition by partition, within the limits of the request (KIP-74).
 
-`read_partitions` goes to the disk for what is not in memory, and gives others the loop. `reread_from_memory` is for
-whoever was woken: it reads what has changed since, from memory, at once or not at all.
+`read_partitions` reads from the disk what is not in memory, and runs checkpoints in between.
+`reread_from_memory` is for a completed wait: it reads changes from memory, immediately or not at
+all.
 
-Small slices are read where they are found; larger ones stay slices of their files, pinned until they
-were sent or let go of.
+Small slices are read when they are found. Larger ones stay slices of their files, pinned until they
+are sent or unpinned.
 
-A consumer reads up to the high watermark or the last stable offset, a follower up to the log's end. Of
-what a follower fetches its leader takes note once a request, when it reads the first time.
+A consumer reads up to the high watermark or the last stable offset, a follower up to the log end
+offset. The leader records the progress of a follower once per request, at the first read.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 STORAGE_ERROR_VERSION = 6
-"""Since when Fetch knows KAFKA_STORAGE_ERROR."""
+"""First Fetch version with KAFKA_STORAGE_ERROR."""
 TIERED_VERSION = 14
-"""Since when Fetch knows OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)."""
+"""First Fetch version with OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)."""
 PARTITIONS_A_TURN = 64
-"""How many a request reads, about 10 µs each, before others have the loop."""
+"""Partitions read, about 10 µs each, before other tasks run."""
 WARMED_AT_ONCE_BYTES = 256 * 1024
 READ_AT_ONCE_BYTES = 64 << 10
-"""So much of an answer is read where it is found: a slice that small would be read to be sent anyway,
-and the read tells whether it is in memory, which takes two more of a slice that is left for later."""
+"""Bytes of a response that are read when they are found.
+
+Slices this small would be copied for sending anyway, and the read shows whether they are in memory;
+for a later read of a slice that takes two more system calls.
+"""
 
 
 REMOTE_BYTES_MAX = 8 << 20
@@ -54,21 +58,24 @@ memory until the client has received them."""
 
 @dataclass(slots=True)
 class FetchParams:
-    """Who reads, and how much. `replica_id` and `replica_epoch` are a follower's, -1 for a consumer
-    (and for a follower that does not tell its epoch)."""
+    """Parameters of a Fetch request.
+
+    `replica_id` and `replica_epoch` are those of a follower; -1 for a consumer, and the epoch also
+    for a follower before KIP-903.
+    """
 
     max_bytes: int
     isolation_level: int
     replica_id: int = -1
     replica_epoch: int = -1
     any_replica: bool = False
-    """Whether it may read from a replica that does not lead (KIP-392)."""
+    """Whether a follower may serve the request (KIP-392)."""
     rack: str = ""
-    """Where the reader is, if it is to be sent to a replica there."""
+    """The client's rack, if it may be redirected to a replica there."""
     throttle: LeaderThrottle | None = None
-    """Of a follower."""
+    """Leader throttle for a follower."""
     remote_bytes: int = 0
-    """How much of what was found is to be read from the remote tier yet."""
+    """Bytes that are still to be read from the remote tier."""
 
     @property
     def has_remote(self) -> bool:
@@ -79,12 +86,12 @@ class FetchParams:
         return self.replica_id >= 0
 
     def is_held_back(self, partition: Partition) -> bool:
-        """Whether the reader gets no records there now."""
+        """Whether the replication quota currently allows no records of this partition."""
         throttle = self.throttle
         return throttle is not None and throttle.is_held_back(partition, self.replica_id)
 
     def check_role(self, partition: Partition, current_leader_epoch: int) -> None:
-        """Raises what `Partition.check_leader` does, if this reader can't read there."""
+        """Check that this replica may serve the request. Raises as `Partition.check_leader`."""
         if self.any_replica:
             partition.check_epoch(current_leader_epoch)
         else:
@@ -93,29 +100,29 @@ class FetchParams:
 
 @dataclass(slots=True)
 class LogReadResult:
-    """What was found in one partition, which is None where it can't be read here."""
+    """Result of a read of one partition; the partition is None if it cannot be read here."""
 
     wanted: CachedPartition
     response: FetchedPartition
     partition: Partition | None
     limits: FetchParams
     end_offset: int = -1
-    """Up to where a follower could read."""
+    """Log end offset at a read of a follower."""
     left_out_bytes: int = 0
-    """How much of a batch the partition's own limit would let through, which did not fit as a whole."""
+    """Bytes of a whole batch within the partition's limit that did not fit into the response."""
     is_remote: ClassVar[bool] = False
     """Whether its records come from the remote tier."""
 
     @property
     def size(self) -> int:
-        """Bytes of records."""
+        """Size of the records in bytes."""
         size_bytes = 0
         for part in self.response.records:
             size_bytes += part.size if isinstance(part, FileSlice) else len(part)
         return size_bytes
 
     def is_served_here(self) -> bool:
-        """Whether the partition is still there, and in the role and the epoch asked for."""
+        """Whether the partition still has the role and the epoch that the request requires."""
         if self.partition is None:
             return False
         try:
@@ -125,7 +132,7 @@ class LogReadResult:
         return True
 
     def is_current(self) -> bool:
-        """Whether nothing was found, and nothing has changed since that an answer would tell."""
+        """Whether the read found no records and the response would be the same now."""
         assert self.partition is not None
         log, response = self.partition.log, self.response
         return (
@@ -137,8 +144,7 @@ class LogReadResult:
         )
 
     def is_overtaken(self) -> bool:
-        """Whether more became visible since, or the role is another: what a wait would be told of
-        if it had begun before."""
+        """Whether records became readable, or the role changed, after the read and before the wait."""
         partition = self.partition
         if partition is None:
             return False
@@ -208,10 +214,12 @@ async def read_partitions(
     limits: FetchParams,
     before: Sequence[LogReadResult] = (),
 ) -> list[LogReadResult]:
-    """Read in the order of the plan within the request's bytes; the first that has any is not cut
-    (KIP-74). The slices in what it returns are pinned.
+    """Read in the order of the plan, within the limit of the request. Returned slices are pinned.
 
-    `before` is what was found of the same plan earlier: where that is still current it stands, and a partition that is still served here is not looked up and authorized again.
+    The first partition with records returns at least one batch, whatever its size (KIP-74).
+
+    `before` are earlier results of the same plan: current ones are kept, and a partition that is
+    still served here is not looked up and authorized again.
     """
     found: list[LogReadResult] = []
     size_bytes = 0
@@ -237,10 +245,11 @@ async def read_partitions(
 def reread_from_memory(
     before: Sequence[LogReadResult], limits: FetchParams, min_bytes: int
 ) -> list[LogReadResult] | None:
-    """As `read_partitions` with `before`, and `load_slices`: with all records in memory, nothing pinned.
+    """Read as `read_partitions` with `before`, then `load_slices`; all records are in memory,
+    unpinned.
 
-    None where it is less than `min_bytes`, and where it takes a lookup, a disk or a turn of others, or
-    an error is to be answered.
+    Returns None if there are fewer than `min_bytes`, or if a lookup, the disk, a checkpoint or an
+    error response is necessary.
     """
     if len(before) >= PARTITIONS_A_TURN:
         return None
@@ -262,19 +271,21 @@ def reread_from_memory(
     return found if size_bytes >= min_bytes else None
 
 
-def _read_slices(response: FetchedPartition, room_bytes: int) -> int:
-    """Put the bytes in the place of the slices; how many there are. WouldBlock where they are not in memory, or
-    more than `room_bytes`. Unpins the slices in any case."""
+def _read_slices(response: FetchedPartition, limit_bytes: int) -> int:
+    """Replace slices by their bytes, and return the size in bytes. Unpins the slices in any case.
+
+    Raises WouldBlock if they are not in memory, or larger than `limit_bytes`.
+    """
     size_bytes = 0
     for part in response.records:
         if not isinstance(part, FileSlice):
             size_bytes += len(part)
-            if size_bytes > room_bytes:
+            if size_bytes > limit_bytes:
                 raise WouldBlock
             continue
         try:
             size_bytes += part.size
-            if size_bytes > room_bytes:
+            if size_bytes > limit_bytes:
                 raise WouldBlock
             response.records = (part.file.read_at(part.position, part.size, nowait=True),)
         finally:
@@ -291,8 +302,11 @@ async def _read_partition(
     *,
     again: bool,
 ) -> LogReadResult:
-    """`partition` is what `wanted` names, None to look it up as far as the client may; `size_bytes`
-    were found before; `again` in a request that has read it before."""
+    """Read one partition.
+
+    `partition` is None if it has to be authorized and looked up. `size_bytes` were read before.
+    `again`: an earlier read of the same request has recorded the follower's progress.
+    """
     try:
         if partition is None:
             if ctx.authorizer is not None:
@@ -323,7 +337,7 @@ async def _read_partition(
         response = FetchedPartition(
             index=wanted.index,
             error_code=_error_for_version(error.code, ctx),
-            aborted_transactions=() if partition is None else None,  # as Kafka has it
+            aborted_transactions=() if partition is None else None,  # as in Kafka
         )
     return LogReadResult(wanted, response, partition, limits)
 
@@ -346,7 +360,8 @@ def _defer_remote_read(
 
 
 def _error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
-    """The error, or what has a client that may not know it look for another leader (KIP-112)."""
+    """Return the error, or NOT_LEADER_OR_FOLLOWER for a client without KAFKA_STORAGE_ERROR
+    (KIP-112)."""
     if code == ErrorCode.kafka_storage_error and ctx.api_version < STORAGE_ERROR_VERSION:
         return ErrorCode.not_leader_or_follower
     return code
@@ -355,13 +370,15 @@ def _error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
 def _in_remote_tier(
     partition: Partition, ctx: RequestContext, limits: FetchParams
 ) -> FetchedPartition:
-    """A follower is told that it is not to fetch it from here (T-40); a consumer gets it from the
-    remote tier, or not at all."""
-    is_told = limits.is_follower and ctx.api_version >= TIERED_VERSION
+    """Return the result for an offset that only the remote tier has.
+
+    A follower gets OFFSET_MOVED_TO_TIERED_STORAGE (T-40), any other client OFFSET_OUT_OF_RANGE.
+    """
+    knows_error = limits.is_follower and ctx.api_version >= TIERED_VERSION
     return FetchedPartition(
         index=partition.index,
         error_code=ErrorCode.offset_moved_to_tiered_storage
-        if is_told
+        if knows_error
         else ErrorCode.offset_out_of_range,
         high_watermark=partition.log.high_watermark,
         log_start_offset=partition.log.log_start_offset,
@@ -405,7 +422,7 @@ async def _read_for_follower(
     *,
     again: bool,
 ) -> LogReadResult:
-    """As far as the follower may fetch here. What it asks for tells what it has."""
+    """Read for a follower, and record its progress by the fetch offset."""
     follower, epoch = limits.replica_id, limits.replica_epoch
     has_leader_epoch = wanted.current_leader_epoch >= 0
     partition.check_follower(follower, epoch, has_leader_epoch=has_leader_epoch)
@@ -417,7 +434,8 @@ async def _read_for_follower(
     if again or read.response.diverging_epoch is not None:
         return read
     try:
-        partition.check_leader(wanted.current_leader_epoch)  # the disk may have taken long
+        # the role may have changed during the read
+        partition.check_leader(wanted.current_leader_epoch)
         partition.fetched(
             follower,
             offset=wanted.offset,
@@ -433,7 +451,7 @@ async def _read_for_follower(
 
 
 def _check_allowed(wanted: CachedPartition, ctx: RequestContext, limits: FetchParams) -> None:
-    """Consumers read topics; followers act for the cluster. Raises TopicDenied."""
+    """Authorize a consumer for the topic, a follower for the cluster. Raises TopicDenied."""
     if not limits.is_follower:
         check_topic_called(ctx, wanted.topic, wanted.topic_id)
     elif not may_cluster(ctx, AclOperation.CLUSTER_ACTION):
@@ -448,8 +466,11 @@ def read_log(
     nowait: bool = False,
     held_back: bool = False,
 ) -> LogReadResult:
-    """What the log has of `wanted`, where `size_bytes` were found before; its slice is pinned. Raises
-    what `PartitionLog.read` does."""
+    """Read records from the log after `size_bytes` of other partitions. The returned slice is
+    pinned.
+
+    Raises as `PartitionLog.read`.
+    """
     log = partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
     response = FetchedPartition(
@@ -504,12 +525,12 @@ def read_log(
 
 
 async def load_slices(found: Iterable[LogReadResult], ctx: RequestContext) -> None:
-    """Read the first slices that are small, and bring those that are not in memory there off the
-    loop, so that sending them does not block."""
+    """Read the first small slices, and load the others into the page cache off the loop, before
+    sending."""
     left_bytes = READ_AT_ONCE_BYTES
     for each in found:
         if each.is_remote:
-            continue  # it is in memory
+            continue  # already in memory
         for part in _slices([each]):
             try:
                 if part.size <= left_bytes:
@@ -538,13 +559,16 @@ async def _bytes_of(part: FileSlice, ctx: RequestContext) -> Buffer:
 
 
 def _lane(part: FileSlice) -> str:
-    """The log directory that a slice lies in."""
+    """Return the log directory of the slice."""
     return str(part.file.path.parent.parent)
 
 
 def read_into_page_cache(part: FileSlice) -> None:
-    """Read a slice for what that leaves in the page cache; it may have fetch.max.bytes, and many
-    readers of old data may be here at once, so never all of it at a time. Raises OSError."""
+    """Load the slice into the page cache by reading it in parts. Raises OSError.
+
+    A slice may have fetch.max.bytes, and many consumers may read old records at once: it is never
+    in memory as a whole.
+    """
     end = part.position + part.size
     for position in range(part.position, end, WARMED_AT_ONCE_BYTES):
         part.file.read_at(position, min(WARMED_AT_ONCE_BYTES, end - position))

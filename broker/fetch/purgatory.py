@@ -1,12 +1,12 @@
-"""A fetch that waits: ended by the append that fills it, by a change of role, or by its time.
+"""Fetch purgatory: a waiting fetch completes by an append, a change of role, or its timeout.
 
-Its task runs in the next pass of the loop, after whoever appended has answered. So that a consumer has
-its records before that, the connection that appended answers it before it sends its own answers
-(`CompletableFetches`), if that can be done from memory.
+The task of a waiting fetch runs in the next pass of the loop, after the producer's response was
+sent. To send the records to the consumer earlier, the producer's connection completes the fetch
+before its own response (`CompletableFetches`), if this needs only memory.
 
-Where this node has the only replica, the task of a fetch that was answered so is not even woken before the
-client asks on: the clients that were sent something have the processor meanwhile. With other replicas
-what becomes visible mostly does so by a task, which leaves no such room.
+If this node has the only replica, the task of such a fetch is not even woken before the client's
+next request: the clients with new responses use the processor meanwhile. With other replicas,
+records usually become readable in another task, which has no such idle time.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from odradek.seams.clock import Clock
 from odradek.seams.processor import let_others_run
 
 COMPLETED_AT_ONCE = 2
-"""Fetches answered before the answer of whoever woke them, about 50 µs each; the rest is left to
-their own tasks."""
+"""Fetches completed before the response to the producer, about 50 µs each; their own tasks complete
+the rest."""
 YIELD_SECONDS = 200e-6
-"""So long whoever was sent something may have the processor: who hands on what it got takes a tenth."""
+"""Expected time of another process after a yield; a client that only receives records takes a
+tenth."""
 PAUSE = 200
-"""Who computes takes it for some milliseconds: for so many times that long it is offered to nobody."""
+"""No yields for this many times the duration of a longer one: the other process is computing."""
 
 
 class WaitingConnection(Protocol):
-    """Connection of a waiting fetch, of which the task may sleep until the client's next request."""
+    """Connection of a waiting fetch, whose task may sleep until the client's next request."""
 
     async def wait_for_next_request(self) -> None:
         """Return when the client has sent its next request, at `wake`, or at once if the connection's task has other
@@ -44,14 +45,14 @@ class WaitingConnection(Protocol):
 
 
 class CompletableFetches:
-    """The waits that were filled, until they are answered or their tasks run."""
+    """Fetches with enough bytes that have no response yet and whose tasks have not run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offered_again_at = 0.0
         self.waits: dict[_DelayedFetchBase, None] = {}
         self.has_active_connection = False
-        """Whether who is at work calls `respond` when done: no task has to be woken before."""
+        """Whether the running connection calls `respond` later: no task has to be woken before."""
 
     def add(self, wait: _DelayedFetchBase) -> None:
         self.waits[wait] = None
@@ -60,7 +61,7 @@ class CompletableFetches:
         self.waits.pop(wait, None)
 
     def respond(self) -> None:
-        """Answer the first of them. Raises nothing: what goes wrong is left to their own tasks."""
+        """Complete the first fetches. Raises nothing: errors are left to the tasks of the fetches."""
         self.has_active_connection = False
         if not self.waits:
             return
@@ -79,7 +80,7 @@ class CompletableFetches:
             self._offer_processor()
 
     def _offer_processor(self) -> None:
-        """Have clients that were sent something run before what is left to do here, which has time."""
+        """Yield the processor to clients that were sent a response; the remaining work can wait."""
         began = self._clock.monotonic()
         if began < self._offered_again_at:
             return
@@ -90,7 +91,7 @@ class CompletableFetches:
 
 
 class _DelayedFetchBase:
-    """Wakes once a partition watched changed hands, or by what `visible` of its kinds says."""
+    """Waiting fetch. A change of role completes it; subclasses define when `visible` does."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class _DelayedFetchBase:
         connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
-        """`respond_nowait` says whether it did answer; it needs an `connection`."""
+        """`respond_nowait` returns whether it sent the response; it needs a `connection`."""
         self._enough = trio.Event()
         self._due = due
         self._timers = timers
@@ -107,7 +108,7 @@ class _DelayedFetchBase:
         self._respond_nowait = respond_nowait
         self._failure: Exception | None = None
         self._is_alone = True
-        """No follower has to hear of what is watched before it is visible."""
+        """Whether no watched partition has other replicas."""
         self._watched: list[Partition] = []
         self.is_responded = False
 
@@ -121,7 +122,7 @@ class _DelayedFetchBase:
         self.resume()
 
     def resume(self) -> None:
-        """Have its task go on."""
+        """Let the task of the fetch continue."""
         self._enough.set()
         if self._connection is not None:
             self._connection.wake()
@@ -135,7 +136,7 @@ class _DelayedFetchBase:
             self.resume()
 
     def respond(self) -> None:
-        """Answer, if that can be done at once; for `CompletableFetches`, and once in its life."""
+        """Send the response if that is possible immediately. `CompletableFetches` calls it once."""
         try:
             self.is_responded = self._respond_nowait()
         except Exception as failure:
@@ -147,7 +148,8 @@ class _DelayedFetchBase:
             self.resume()
 
     def watch(self, partitions: Iterable[Partition], *, end: bool = False) -> None:
-        """Count what becomes visible from here on, or with `end` what is appended, until `unwatch`."""
+        """Count records that become readable from now on, or with `end` all appends, until
+        `unwatch`."""
         for partition in partitions:
             partition.watch(self, end=end)
             self._watched.append(partition)
@@ -162,8 +164,11 @@ class _DelayedFetchBase:
         self._timers.disarm(self)
 
     async def wait(self, until_ms: int) -> None:
-        """Return when woken, or at that time of the monotonic clock; where it is answered meanwhile, that
-        may be as late as the client asks on. Raises what went wrong where it was answered."""
+        """Return when completed, or at that time of the monotonic clock.
+
+        After a response by another connection it may return as late as the client's next request.
+        Raises the error of that response.
+        """
         self._timers.arm(self, until_ms)
         if self._connection is not None and self._is_alone and not self._enough.is_set():
             await self._connection.wait_for_next_request()
@@ -174,13 +179,12 @@ class _DelayedFetchBase:
 
 
 def fetch_timers(clock: Clock) -> Timers[_DelayedFetchBase]:
-    """When waits give up; `run` must be running for that."""
+    """Timeouts of waiting fetches; their `run` must be running."""
     return Timers(clock, _DelayedFetchBase.expire)
 
 
 class DelayedFetch(_DelayedFetchBase):
-    """Wakes once `missing_bytes` more became visible in the partitions watched. It counts what is
-    appended, reading nothing."""
+    """Completes after `missing_bytes` more have become readable, counted without reading."""
 
     def __init__(
         self,
@@ -200,8 +204,10 @@ class DelayedFetch(_DelayedFetchBase):
 
 
 class DelayedReadCommittedFetch(_DelayedFetchBase):
-    """Wakes once a last stable offset has moved, for readers of what is committed: how many bytes
-    that brings is not known without a look."""
+    """Completes when a last stable offset has moved (read_committed).
+
+    The number of new bytes is unknown without a read.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Which replica a consumer is sent to (KIP-392), from what the leader knows of its followers."""
+"""Rack-aware selection of the replica that a consumer reads from (KIP-392), by the leader's
+follower progress."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from odradek.seams.values import value_class
 
 @value_class
 class ReadReplica:
-    """A follower that is in sync and has the offset asked for; `rack` None where it tells none."""
+    """In-sync follower that has the fetch offset; `rack` is None if its broker has none."""
 
     node_id: int
     rack: str | None
@@ -24,8 +25,11 @@ class ReadReplica:
 def choose_read_replica(
     rack: str, leader_rack: str | None, followers: Iterable[ReadReplica]
 ) -> int | None:
-    """The follower for a consumer in `rack`: of those there the one that has most, and has had it most
-    lately. None: the leader, for it is there too, or nobody is."""
+    """Return the follower in `rack` with the highest end offset, and among equals the one that
+    caught up last.
+
+    None: the leader, because it is in that rack, or no follower is.
+    """
     if not rack or rack == leader_rack:
         return None
     near = [each for each in followers if each.rack == rack]
@@ -38,7 +42,7 @@ def choose_read_replica(
 def nearest_replica(
     partition: Partition, offset: int, rack: str, ctx: RequestContext
 ) -> int | None:
-    """The follower that a consumer in `rack` should fetch `offset` from; None: this leader."""
+    """Return the follower that a consumer in `rack` should fetch `offset` from; None: this leader."""
     leader_role = partition.leader_role
     if leader_role is None:
         return None
@@ -49,8 +53,8 @@ def nearest_replica(
 
 
 def _candidates(leader_role: LeaderRole, offset: int, ctx: RequestContext) -> Iterator[ReadReplica]:
-    """The followers in sync that have the offset: one that lags might lag for ever, and its consumers
-    with it."""
+    """Yield the in-sync followers that have the offset. A lagging one could delay its consumers
+    forever."""
     leader = leader_role.state
     for follower, progress in leader.followers.items():
         broker = _reachable(ctx, follower)
@@ -65,7 +69,7 @@ def _candidates(leader_role: LeaderRole, offset: int, ctx: RequestContext) -> It
 
 
 def _reachable(ctx: RequestContext, node_id: int) -> BrokerImage | None:
-    """The broker, if it is up and at the listener that the client came by."""
+    """Return the broker if it is unfenced and has the client's listener."""
     broker = ctx.services.metadata.image.brokers.get(node_id)
     if broker is None or broker.fenced or broker.endpoint(ctx.endpoint.name) is None:
         return None

@@ -1,10 +1,10 @@
 """Incremental fetch sessions (KIP-227), without I/O.
 
-A session remembers which partitions a client fetches and what it was last told of them, so that a
-request names only what changed and an answer only what is new. Sessions live in a bounded cache; a
-full one evicts a session that has been silent for two minutes, or makes none: the client then goes
-on with full fetches, which is always right. A follower, which fetches for as long as it lives, may
-take the place of a consumer.
+A session has the partitions that a client fetches and what the last responses contained, so that a
+request has only changes and a response only news. The cache has a limited number of sessions. If it
+is full, a session without a request for two minutes is evicted; otherwise no session is created,
+and the client sends full fetches, which is always correct. A follower may evict the session of a
+consumer, because it fetches for its whole life.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PartitionKey = tuple[UUID | str | None, int]
 
 @dataclass(slots=True)
 class CachedPartition:
-    """One partition that a client fetches, and what a session last told it."""
+    """Partition of a session: the current fetch, and the offsets of the last response."""
 
     topic: str | None
     topic_id: UUID | None
@@ -66,7 +66,7 @@ class CachedPartition:
         return (self.topic_id or self.topic, self.index)
 
     def update_from(self, newer: CachedPartition) -> None:
-        """Take over what the client asks now, keeping what it was told."""
+        """Take over the fields of a newer request; the sent offsets are kept."""
         self.offset = newer.offset
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch
@@ -74,7 +74,7 @@ class CachedPartition:
         self.log_start_offset = newer.log_start_offset
 
     def must_send(self, response: FetchedPartition) -> bool:
-        """Whether an incremental answer must carry this; notes what the client is told."""
+        """Whether an incremental response must contain this; updates the sent offsets."""
         news = bool(response.records) or (
             response.error_code != ErrorCode.none
             or response.diverging_epoch is not None
@@ -83,8 +83,8 @@ class CachedPartition:
             or response.log_start_offset != self.sent_log_start_offset
         )
         failed = response.error_code != ErrorCode.none or response.diverging_epoch is not None
-        # After an error the recovery is news even where no offset moved; of an answer that says where
-        # the logs part, a follower takes nothing else.
+        # After an error the next success is news even if no offset moved. A follower uses nothing
+        # of a response with a diverging epoch.
         self.sent_high_watermark = -1 if failed else response.high_watermark
         self.sent_log_start_offset = response.log_start_offset
         return news
@@ -99,7 +99,7 @@ class Session:
     used_at: float
     is_follower: bool = False
     unchanged: SessionPartitions | None = None
-    """Of a follower, once it has one."""
+    """Unchanged partitions of a follower, once there are any."""
 
     def end(self) -> None:
         if self.unchanged is not None:
@@ -108,7 +108,7 @@ class Session:
 
 @dataclass(slots=True)
 class FetchContext:
-    """What one request fetches, and how its answer is to be cut."""
+    """Partitions of one request, and the session that selects the results for the response."""
 
     session_id: int
     wanted: Sequence[CachedPartition]
@@ -118,8 +118,11 @@ class FetchContext:
     def select(
         self, responses: Iterable[tuple[CachedPartition, FetchedPartition]]
     ) -> list[tuple[CachedPartition, FetchedPartition]]:
-        """The answers that go out. Partitions that brought data go to the back of the session, so
-        that none starves behind a busy one."""
+        """Return the results for the response.
+
+        Partitions with records move to the end of the session, so that a busy one cannot starve the
+        others.
+        """
         if self.session is None:
             return list(responses)
         chosen = []
@@ -152,11 +155,10 @@ class FetchSessionCache:
         now: float,
         is_follower: bool = False,
     ) -> FetchContext:
-        """Begin, carry on or end a session. `now` is monotonic seconds. Of a partition that is named twice
-        the last counts.
+        """Begin, continue or end a session. `now` is in monotonic seconds.
 
-        Raises SessionNotFound, InvalidSessionEpoch or SessionTopicIds, which answer the whole
-        request.
+        If a partition is named twice, the last one counts. Raises SessionNotFound,
+        InvalidSessionEpoch or SessionTopicIds, as the top-level error of the response.
         """
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._drop(session_id)
@@ -164,7 +166,7 @@ class FetchSessionCache:
             if epoch == FINAL_EPOCH or not named:
                 return FetchContext(NO_SESSION, tuple(named.values()), incremental=False)
             return self._begin(named, uses_topic_ids, now, is_follower)
-        return self._carry_on(session_id, epoch, wanted, forgotten, uses_topic_ids, now)
+        return self._continue(session_id, epoch, wanted, forgotten, uses_topic_ids, now)
 
     def _begin(
         self,
@@ -177,7 +179,7 @@ class FetchSessionCache:
         if len(self._sessions) >= self._slots and not self._evict(now, is_follower):
             return FetchContext(NO_SESSION, wanted, incremental=False)
         session = Session(
-            self._fresh_id(),
+            self._new_id(),
             1,
             uses_topic_ids,
             named,
@@ -187,7 +189,7 @@ class FetchSessionCache:
         self._sessions[session.session_id] = session
         return FetchContext(session.session_id, wanted, incremental=False, session=session)
 
-    def _carry_on(
+    def _continue(
         self,
         session_id: int,
         epoch: int,
@@ -202,7 +204,7 @@ class FetchSessionCache:
         if session.epoch != epoch:
             raise InvalidSessionEpoch(f"session {session_id} expects epoch {session.epoch}")
         if session.uses_topic_ids != uses_topic_ids:
-            raise SessionTopicIds("a session uses topic ids throughout, or not at all")
+            raise SessionTopicIds("all requests of a session must use topic ids, or none")
         for each in wanted:
             known = session.partitions.get(each.key)
             if known is None:
@@ -221,7 +223,7 @@ class FetchSessionCache:
         return FetchContext(session_id, tuple(session.partitions.values()), True, session)
 
     def _evict(self, now: float, for_follower: bool) -> bool:
-        """Whether there is room now."""
+        """Make space for a session; False if no session may be evicted."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
@@ -239,7 +241,7 @@ class FetchSessionCache:
         if session is not None:
             session.end()
 
-    def _fresh_id(self) -> int:
+    def _new_id(self) -> int:
         while True:
             drawn = 1 + self._entropy.below(2**31 - 1)
             if drawn not in self._sessions:

@@ -1,14 +1,14 @@
-"""The partitions of a follower's session in which nothing happens: they are not read for every fetch.
+"""Unchanged partitions of a follower's fetch session, which are not read for every fetch.
 
-A follower that has all of a thousand partitions fetches whenever something is appended to one of them.
-To read the other 999 each time would take longer than all the rest. So a partition that was read and
-had no news is left alone until something is appended to it, its high watermark or its role changes,
-or the follower asks for another offset; and all are read once in a while, by which the leader learns
-that the follower still is where it was (`replica.lag.time.max.ms`), and the follower where the log starts
-by now.
+A follower that has caught up in a thousand partitions fetches after every append to one of them.
+Reading the other 999 each time would take most of the time. So a partition that was read without
+news is skipped until an append, an advance of its high watermark, a change of its role, or a
+different fetch offset. All partitions are read periodically, so that the leader records that the
+follower is still caught up (`replica.lag.time.max.ms`), and the follower receives the current log
+start offsets.
 
-A partition is quiet only while the follower is in sync, has all, and the leader waits for no answer of
-the controller.
+A partition is unchanged only while the follower is in the ISR and has caught up, and the leader has
+no pending ISR proposal.
 """
 
 from __future__ import annotations
@@ -23,31 +23,34 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replication.partition.partition import Partition
 
 ALL_SECONDS_MAX = 3.0
-"""How long a quiet partition is not read at most."""
+"""Longest time without a read of an unchanged partition."""
 LAG_PARTS = 4
-"""So many times, at the least, all are read in replica.lag.time.max.ms."""
+"""Minimum number of reads of all partitions within replica.lag.time.max.ms."""
 
 
 class UnchangedPartitions:
-    """Of one session. A watcher of what is appended to them; `_Moves` watches what becomes visible."""
+    """Unchanged partitions of one session.
+
+    It watches their appends; `_HighWatermarkWatcher` watches their high watermarks.
+    """
 
     def __init__(self, *, lag_max_ms: int) -> None:
         self._all_seconds = min(ALL_SECONDS_MAX, lag_max_ms / 1000 / LAG_PARTS)
-        self._quiet: dict[PartitionKey, LogReadResult] = {}
+        self._unchanged: dict[PartitionKey, LogReadResult] = {}
         self._changed: dict[PartitionKey, LogReadResult] = {}
         self._keys: dict[Partition, PartitionKey] = {}
-        """Of those that are quiet."""
+        """Keys of the unchanged partitions."""
         self._high_watermark_moved: dict[PartitionKey, None] = {}
-        """Quiet ones whose high watermark has moved: told with the next answer."""
-        self._moves = _Moves(self)
+        """Unchanged partitions whose new high watermark goes into the next response."""
+        self._high_watermark_watcher = _HighWatermarkWatcher(self)
         self._is_closed = False
         self._all_at = -inf
         self._broker_epoch = -1
         self.waiting: DelayedFetch | None = None
-        """The last fetch of this session that waits, if one does; it may have been answered just now."""
+        """The last waiting fetch of this session; it may have its response already."""
 
     def __len__(self) -> int:
-        return len(self._quiet)
+        return len(self._unchanged)
 
     def take(
         self,
@@ -57,8 +60,11 @@ class UnchangedPartitions:
         broker_epoch: int,
         now: float,
     ) -> list[CachedPartition]:
-        """What a request is to read of the session's `partitions`; it names `changed` anew, or not to be
-        fetched any more. `now` is monotonic seconds."""
+        """Return the partitions that a request has to read.
+
+        `changed` are the partitions that the request adds, updates or forgets. `now` is in
+        monotonic seconds.
+        """
         if now >= self._all_at or broker_epoch != self._broker_epoch:
             self.clear()
             self._all_at, self._broker_epoch = now + self._all_seconds, broker_epoch
@@ -66,10 +72,10 @@ class UnchangedPartitions:
         self._changed.clear()
         for key in (*self._high_watermark_moved, *changed):
             self._wake(key)
-        return [each for key, each in partitions.items() if key not in self._quiet]
+        return [each for key, each in partitions.items() if key not in self._unchanged]
 
     def settle(self, found: Iterable[LogReadResult]) -> None:
-        """Leave alone what has no news in it, from here on."""
+        """Treat the partitions without news in these results as unchanged from now on."""
         if self._is_closed:
             return
         for read in found:
@@ -79,10 +85,10 @@ class UnchangedPartitions:
                 and partition not in self._keys
                 and _is_unchanged(read, partition)
             ):
-                self._quiet[read.wanted.key] = read
+                self._unchanged[read.wanted.key] = read
                 self._keys[partition] = read.wanted.key
                 partition.watch(self, end=True)
-                partition.watch(self._moves)
+                partition.watch(self._high_watermark_watcher)
 
     def is_unchanged(self, read: LogReadResult) -> bool:
         return read.partition in self._keys
@@ -92,41 +98,41 @@ class UnchangedPartitions:
         return bool(self._changed)
 
     def take_changed(self) -> list[LogReadResult]:
-        """What was read before in those to which something was appended since, or that changed hands;
-        they are not quiet any more."""
+        """Return the earlier results of partitions with an append or a new role since; they are no
+        longer unchanged."""
         reads = list(self._changed.values())
         self._changed.clear()
         return reads
 
     def clear(self) -> None:
-        """Nothing is quiet."""
+        """Treat no partition as unchanged."""
         for partition in self._keys:
             partition.unwatch(self)
-            partition.unwatch(self._moves)
+            partition.unwatch(self._high_watermark_watcher)
         self._keys.clear()
-        self._quiet.clear()
+        self._unchanged.clear()
         self._changed.clear()
         self._high_watermark_moved.clear()
 
     def close(self) -> None:
-        """The session has ended; a fetch of it may still be under way."""
+        """Handle the end of the session; one of its fetches may still be running."""
         self._is_closed = True
         self.clear()
 
     def _wake(self, key: PartitionKey) -> LogReadResult | None:
         self._high_watermark_moved.pop(key, None)
-        read = self._quiet.pop(key, None)
+        read = self._unchanged.pop(key, None)
         if read is not None:
             assert read.partition is not None
             del self._keys[read.partition]
             read.partition.unwatch(self)
-            read.partition.unwatch(self._moves)
+            read.partition.unwatch(self._high_watermark_watcher)
         return read
 
-    # As a watcher
+    # Watcher
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
-        """Something was appended."""
+        """Handle an append to an unchanged partition."""
         self._mark_changed(partition)
         if self.waiting is not None:
             self.waiting.visible(partition, size_bytes)
@@ -137,7 +143,8 @@ class UnchangedPartitions:
             self.waiting.interrupted(partition)
 
     def moved(self, partition: Partition) -> None:
-        """The high watermark: news for the next answer, not worth one of its own."""
+        """Handle an advance of the high watermark: it goes into the next response, without
+        completing a wait."""
         key = self._keys.get(partition)
         if key is not None:
             self._high_watermark_moved[key] = None
@@ -149,17 +156,17 @@ class UnchangedPartitions:
             self._changed[key] = read
 
 
-class _Moves:
-    """Watches what becomes visible in quiet partitions."""
+class _HighWatermarkWatcher:
+    """Watcher of the high watermarks of unchanged partitions."""
 
     def __init__(self, quiet: UnchangedPartitions) -> None:
-        self._quiet = quiet
+        self._unchanged = quiet
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
-        self._quiet.moved(partition)
+        self._unchanged.moved(partition)
 
     def interrupted(self, partition: Partition) -> None:
-        self._quiet.interrupted(partition)
+        self._unchanged.interrupted(partition)
 
 
 def _is_unchanged(read: LogReadResult, partition: Partition) -> bool:
