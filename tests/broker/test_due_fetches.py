@@ -111,7 +111,7 @@ def records_of(response: Response) -> bytes:
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
+async def test_fetch_completes_before_any_task_runs(isolation_level: int) -> None:
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker, isolation_level)
         partition = await fetches.partition()
@@ -130,7 +130,7 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-async def test_what_was_just_appended_is_not_looked_up(
+async def test_newest_batch_is_returned_without_log_read(
     isolation_level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
@@ -148,7 +148,7 @@ async def test_what_was_just_appended_is_not_looked_up(
 
 
 @pytest.mark.parametrize("room", [0, 1])
-async def test_what_was_just_appended_counts_against_the_bytes_of_the_request(room: int) -> None:
+async def test_newest_batch_counts_against_max_bytes(room: int) -> None:
     """The first is answered whole, however little was asked for; the next, if there is room (KIP-74)."""
     size = len(batch())
     async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
@@ -166,7 +166,7 @@ async def test_what_was_just_appended_counts_against_the_bytes_of_the_request(ro
 
 
 @pytest.mark.parametrize("asks_on", ["after", "before"])
-async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str) -> None:
+async def test_task_of_completed_fetch_sleeps_until_next_request(asks_on: str) -> None:
     """And is not woken by what comes meanwhile, nor by its time; where it has asked on before it was
     answered, it goes on at once."""
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
@@ -194,7 +194,7 @@ async def test_the_task_of_who_was_answered_sleeps_until_it_asks_on(asks_on: str
         assert fetches.by_tasks == [None]
 
 
-async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
+async def test_two_appends_in_one_pass_complete_fetch_once() -> None:
     """Of two producers: the fetch's task has not run when the second one appends."""
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
@@ -210,7 +210,7 @@ async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
         assert (len(fetches.at_once), fetches.by_tasks) == (1, [None])
 
 
-async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to() -> None:
+async def test_follower_fetch_completes_once_for_two_partitions() -> None:
     """Its session watches for it what has been quiet, answered or not."""
     async with Broker(topics={"t": 2}) as broker, trio.open_nursery() as nursery:
         fetches = Fetches(broker)
@@ -232,7 +232,7 @@ async def test_a_follower_is_answered_once_though_two_partitions_are_appended_to
 
 
 @pytest.mark.parametrize("has_active_connection", [False, True])
-async def test_those_too_many_for_one_step_are_answered_by_their_tasks(
+async def test_fetches_beyond_the_limit_complete_in_their_tasks(
     has_active_connection: bool,
 ) -> None:
     count = COMPLETED_AT_ONCE + 3
@@ -252,7 +252,7 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks(
         assert len(fetches.by_tasks) == count
 
 
-async def test_nobody_is_due_once_their_tasks_have_run() -> None:
+async def test_completable_fetches_are_empty_after_tasks_ran() -> None:
     """An append by a coordinator, say, is followed by nobody who answers."""
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
@@ -267,7 +267,7 @@ async def test_nobody_is_due_once_their_tasks_have_run() -> None:
         assert not fetches.node.services.completable_fetches.waits
 
 
-async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
+async def test_completion_error_is_raised_in_waiting_task() -> None:
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         fetches.failure = ZeroDivisionError()
@@ -286,7 +286,7 @@ async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
 
 @pytest.mark.parametrize("has_active_connection", [False, True])
 @pytest.mark.parametrize("what", ["too much", "changed hands", "too little after all"])
-async def test_what_takes_more_is_left_to_the_task(what: str, has_active_connection: bool) -> None:
+async def test_slow_completion_is_left_to_task(what: str, has_active_connection: bool) -> None:
     async with Broker(topics={"t": 1}) as broker:
         fetches = Fetches(broker)
         partition = await fetches.partition()
@@ -321,7 +321,7 @@ async def test_what_takes_more_is_left_to_the_task(what: str, has_active_connect
         assert partition.log.tip.segment.file.pins == 0
 
 
-async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
+async def test_role_change_during_read_is_returned() -> None:
     """Nobody watches yet: the fetch must see by itself that what it found is overtaken."""
     async with Broker(topics={"t": 2}) as broker:
         fetches = Fetches(broker)
@@ -415,9 +415,7 @@ class FullSocket(SlowReader):
         self._is_sending = False
 
 
-async def test_a_fetch_that_is_woken_while_earlier_answers_are_sent_is_answered_behind_them() -> (
-    None
-):
+async def test_fetch_completed_during_send_is_sent_afterwards() -> None:
     produced = messages.write_request(
         apis.PRODUCE.key,
         9,
@@ -469,7 +467,7 @@ def fetch_of_t(offset: int = 0) -> bytes:
     )
 
 
-async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
+async def test_connection_after_completed_fetch_is_idle() -> None:
     connection = SlowReader(100_000, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
     async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
         node = broker.node
@@ -489,9 +487,7 @@ async def test_who_was_answered_and_asks_nothing_more_is_idle() -> None:
 
 @pytest.mark.parametrize("has_active_connection", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 50, 100_000])
-async def test_what_the_socket_does_not_take_follows(
-    room: int, has_active_connection: bool
-) -> None:
+async def test_partial_send_is_continued(room: int, has_active_connection: bool) -> None:
     connection = SlowReader(room, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
@@ -546,7 +542,7 @@ class Processor:
         self.now += self.seconds
 
 
-def test_clients_that_were_sent_something_are_offered_the_processor(
+def test_processor_is_yielded_after_completions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processor = Processor(monkeypatch)
@@ -562,7 +558,7 @@ def test_clients_that_were_sent_something_are_offered_the_processor(
     assert processor.offers == 3
 
 
-def test_a_processor_that_is_taken_for_long_is_offered_seldom(
+def test_long_yields_reduce_further_yields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One hundredth of the time, at the most, is waited for who computes."""

@@ -62,13 +62,13 @@ def indexes(plan: FetchContext) -> list[int]:
     return [each.index for each in plan.wanted]
 
 
-def test_a_request_outside_any_session_makes_none() -> None:
+def test_sessionless_request_creates_no_session() -> None:
     client = Client()
     plan = client.fetch(0, -1, wanted(0))
     assert (plan.session_id, len(client.sessions)) == (0, 0)
 
 
-def test_a_session_remembers_its_partitions_and_what_changes() -> None:
+def test_session_keeps_partitions_and_applies_changes() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0), wanted(1))
     carried = client.fetch(begun.session_id, 1, wanted(1, offset=5), wanted(2), forget=(0,))
@@ -77,7 +77,7 @@ def test_a_session_remembers_its_partitions_and_what_changes() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_of_a_partition_that_is_named_twice_the_last_counts(epoch: int) -> None:
+def test_duplicate_partition_uses_the_last_entry(epoch: int) -> None:
     client = Client()
     begun = client.fetch(0, epoch, wanted(0, offset=5), wanted(1), wanted(0, offset=7))
     assert [(each.index, each.offset) for each in begun.wanted] == [(0, 7), (1, 0)]
@@ -87,7 +87,7 @@ def test_of_a_partition_that_is_named_twice_the_last_counts(epoch: int) -> None:
         assert [(each.index, each.offset) for each in carried.wanted] == [(0, 7), (1, 0)]
 
 
-def test_the_first_answer_has_all_and_later_ones_only_news() -> None:
+def test_first_response_is_full_and_later_ones_incremental() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0), wanted(1))
     first = begun.select([(each, respond(each.index, 3)) for each in begun.wanted])
@@ -97,7 +97,7 @@ def test_the_first_answer_has_all_and_later_ones_only_news() -> None:
     assert [each.index for _, each in later] == [1]
 
 
-def test_recovery_from_an_error_is_news() -> None:
+def test_success_after_error_is_sent() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0))
     begun.select([(begun.wanted[0], respond(0, 3))])
@@ -107,14 +107,14 @@ def test_recovery_from_an_error_is_news() -> None:
     assert mended.select([(mended.wanted[0], respond(0, 3))])
 
 
-def test_a_partition_that_brought_data_goes_to_the_back() -> None:
+def test_partition_with_records_moves_to_the_end() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0), wanted(1))
     begun.select([(begun.wanted[0], respond(0, 9, records=b"x")), (begun.wanted[1], respond(1))])
     assert indexes(client.fetch(begun.session_id, 1)) == [1, 0]
 
 
-def test_wrong_ids_epochs_and_topic_ids_are_refused() -> None:
+def test_invalid_session_fields_are_rejected() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0))
     with pytest.raises(SessionNotFound):
@@ -125,7 +125,7 @@ def test_wrong_ids_epochs_and_topic_ids_are_refused() -> None:
         client.sessions.plan(begun.session_id, 1, (), (), uses_topic_ids=False, now=0.0)
 
 
-def test_a_full_cache_makes_no_session_until_one_has_been_silent_for_two_minutes() -> None:
+def test_full_cache_evicts_only_after_two_idle_minutes() -> None:
     client = Client(slots=1)
     first = client.fetch(0, 0, wanted(0))
     assert client.fetch(0, 0, wanted(1)).session_id == 0
@@ -136,7 +136,7 @@ def test_a_full_cache_makes_no_session_until_one_has_been_silent_for_two_minutes
         client.fetch(first.session_id, 1)
 
 
-def test_forgetting_the_last_partition_ends_the_session() -> None:
+def test_session_without_partitions_is_removed() -> None:
     client = Client()
     begun = client.fetch(0, 0, wanted(0))
     assert client.fetch(begun.session_id, 1, forget=(0,)).session_id == 0

@@ -80,7 +80,7 @@ def sizes(response: Any) -> dict[int, int]:
     }
 
 
-def test_a_batch_that_does_not_fit_leaves_its_room_to_those_behind_it(broker: Broker) -> None:
+def test_oversized_batch_leaves_space_for_later_partitions(broker: Broker) -> None:
     small, large = batch(SMALL), batch(LARGE)
     fill(broker, "room", [small, large, small])
     wanted = [(index, 0) for index in range(3)]
@@ -92,7 +92,7 @@ def test_a_batch_that_does_not_fit_leaves_its_room_to_those_behind_it(broker: Br
     assert found == {1: len(large), 2: 0}, "the first is not cut"
 
 
-def test_a_batch_that_does_not_fit_has_its_turn_beside_a_partition_that_is_never_done(
+def test_oversized_batch_is_not_starved_by_busy_partition(
     broker: Broker,
 ) -> None:
     small, large = batch(SMALL), batch(LARGE)
@@ -106,7 +106,7 @@ def test_a_batch_that_does_not_fit_has_its_turn_beside_a_partition_that_is_never
     assert sizes(next_one)[1] == len(large)
 
 
-def test_what_is_there_and_does_not_fit_is_not_waited_for(broker: Broker) -> None:
+def test_left_out_batch_does_not_delay_response(broker: Broker) -> None:
     small, large = batch(SMALL), batch(LARGE)
     fill(broker, "there", [small, large])
     began = time.monotonic()

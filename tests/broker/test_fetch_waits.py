@@ -75,9 +75,7 @@ def ask(broker: Broker, topic: str, offset: int, *, isolation_level: int) -> tup
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_the_rest_of_a_full_segment_is_answered_at_once(
-    broker: Broker, isolation_level: int
-) -> None:
+def test_end_of_full_segment_is_returned_immediately(broker: Broker, isolation_level: int) -> None:
     async def roll() -> int:
         log = (await broker.node.partitions.get("rolled", None, 0)).log
         log.roll()
@@ -91,7 +89,7 @@ def test_the_rest_of_a_full_segment_is_answered_at_once(
     assert taken < AT_ONCE_SECONDS
 
 
-def test_a_fetch_of_many_partitions_lets_others_have_the_loop(broker: Broker) -> None:
+def test_fetch_of_many_partitions_runs_checkpoints(broker: Broker) -> None:
     turns = 5
     request = FetchRequest()
     request.max_bytes = 2**20
@@ -138,7 +136,7 @@ def context(broker: Broker) -> RequestContext:
     )
 
 
-def test_old_data_is_brought_to_memory_piece_by_piece(tmp_path: Path) -> None:
+def test_cold_slices_are_loaded_in_parts(tmp_path: Path) -> None:
     size = 16 * WARMED_AT_ONCE_BYTES + 5
     file = RealFiles().open(PurePosixPath(tmp_path / "old"), create=True)
     file.append_v([bytes(size)])

@@ -22,7 +22,7 @@ def size(response: FetchedPartition) -> int:
     return sum(part.size if isinstance(part, FileSlice) else len(part) for part in response.records)
 
 
-async def test_a_follower_reads_to_the_end_and_a_consumer_what_is_replicated() -> None:
+async def test_follower_reads_to_log_end_consumer_to_high_watermark() -> None:
     async with stage() as on:
         on.append()
         on.append()
@@ -51,7 +51,7 @@ async def waits_for(ask: Callable[[], Any], happens: Callable[[], Any]) -> Fetch
     return responses[0]
 
 
-async def test_a_follower_waits_for_appends_and_a_consumer_for_followers() -> None:
+async def test_follower_fetch_waits_for_appends_consumer_for_high_watermark() -> None:
     async with stage() as on:
         patient = {"max_wait_ms": int(2000 * PATIENCE_SECONDS)}
         found = await waits_for(lambda: on.follow(0, **patient), on.append)
@@ -60,7 +60,7 @@ async def test_a_follower_waits_for_appends_and_a_consumer_for_followers() -> No
         assert (size(found), found.high_watermark) == (SIZE, 1)
 
 
-async def test_what_was_read_again_is_not_taken_for_progress() -> None:
+async def test_reread_does_not_count_as_progress() -> None:
     async with stage() as on:
         await waits_for(lambda: on.follow(0, max_wait_ms=60_000), on.append)
         assert on.partition.leader_role is not None
@@ -76,19 +76,19 @@ async def test_what_was_read_again_is_not_taken_for_progress() -> None:
         (EPOCH + 1, ErrorCode.unknown_leader_epoch),
     ],
 )
-async def test_who_is_no_replica_as_far_as_is_known(epoch: int, error: ErrorCode) -> None:
+async def test_fetch_of_non_replica_is_rejected(epoch: int, error: ErrorCode) -> None:
     async with stage() as on:
         assert (await on.follow(0, replica_id=STRANGER, epoch=epoch)).error_code == error
 
 
-async def test_an_epoch_that_is_later_than_all_is_out_of_range() -> None:
+async def test_later_last_fetched_epoch_is_out_of_range() -> None:
     async with stage() as on:
         on.append()
         found = await on.follow(1, last_epoch=EPOCH + 1)
         assert found.error_code == ErrorCode.offset_out_of_range
 
 
-async def test_where_the_logs_part_is_told_and_is_no_progress() -> None:
+async def test_diverging_epoch_is_returned_without_progress() -> None:
     async with stage() as on:
         on.append()
         on.partition.update(replace(on.image, leader_epoch=EPOCH + 1, partition_epoch=6))
@@ -99,7 +99,7 @@ async def test_where_the_logs_part_is_told_and_is_no_progress() -> None:
         assert size(await on.follow(1, epoch=EPOCH + 1, last_epoch=EPOCH)) == SIZE
 
 
-async def test_consumers_read_from_followers_what_these_know_to_be_replicated() -> None:
+async def test_consumer_reads_follower_up_to_its_high_watermark() -> None:
     async with stage() as on:
         on.append()
         on.append()
@@ -116,7 +116,7 @@ async def test_consumers_read_from_followers_what_these_know_to_be_replicated() 
         assert (await on.follow(0, epoch=10)).error_code == ErrorCode.not_leader_or_follower
 
 
-async def test_who_leads_now_is_told_and_where_that_is() -> None:
+async def test_not_leader_response_has_current_leader_and_endpoint() -> None:
     async with stage() as on:
         await on.register_other()
         on.partition.update(replace(on.image, leader=OTHER, leader_epoch=10, partition_epoch=6))
@@ -132,7 +132,7 @@ async def test_who_leads_now_is_told_and_where_that_is() -> None:
     [("there", 1, OTHER), ("here", 1, -1), ("nowhere", 1, -1), ("", 1, -1), ("there", 2, -1)],
     ids=["nearer", "the leader is there", "nobody is there", "no rack", "it lags"],
 )
-async def test_a_consumer_is_sent_to_the_replica_in_its_rack(
+async def test_consumer_is_redirected_to_replica_in_its_rack(
     rack: str, offset: int, preferred: int
 ) -> None:
     selector = {
@@ -153,7 +153,7 @@ def set_config(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
     return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
 
 
-async def test_who_is_not_in_sync_is_held_back_where_its_topic_is_throttled() -> None:
+async def test_out_of_sync_follower_of_throttled_topic_gets_no_records() -> None:
     async with stage() as on:
         on.append()
         on.append()

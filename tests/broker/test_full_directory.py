@@ -65,7 +65,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_full_disk_is_told_and_serving_goes_on(
+def test_full_disk_is_logged_and_reads_continue(
     broker: Broker, disk: VirtualDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     offsets, errors = produce(broker.bootstrap, 700)

@@ -58,7 +58,7 @@ async def elected_again(on: Stage) -> None:
         (EARLIEST, 9, ErrorCode.none),
     ],
 )
-async def test_what_is_newest_is_not_told_before_the_high_watermark_is_in_the_epoch(
+async def test_latest_offset_waits_for_high_watermark_of_epoch(
     timestamp: int, version: int, error: ErrorCode
 ) -> None:
     async with stage() as on:
@@ -68,7 +68,7 @@ async def test_what_is_newest_is_not_told_before_the_high_watermark_is_in_the_ep
         assert (await ask(on, timestamp, version=version))["error_code"] == ErrorCode.none
 
 
-async def test_followers_are_told_the_log_s_end() -> None:
+async def test_follower_gets_log_end_offset_as_latest() -> None:
     async with stage() as on:
         await elected_again(on)
         for replica_id in (OTHER, DEBUGGER):
@@ -81,7 +81,7 @@ async def test_followers_are_told_the_log_s_end() -> None:
 
 @pytest.mark.parametrize("timestamp", [0, MAX_TIMESTAMP])
 @pytest.mark.parametrize("leads_again", [False, True])
-async def test_what_was_found_is_not_told_once_another_led(
+async def test_offset_found_before_leader_change_is_not_returned(
     monkeypatch: pytest.MonkeyPatch, timestamp: int, leads_again: bool
 ) -> None:
     """The search goes to the disk; what it found there may be cut off, and other records in its place."""
@@ -132,7 +132,7 @@ async def replicated(on: Stage, known: bool = True) -> None:
         await on.register_other()
 
 
-async def test_records_are_deleted_once_the_replicas_have_done_so() -> None:
+async def test_delete_records_waits_for_replicas() -> None:
     async with stage() as on:
         await replicated(on)
         responses: list[dict[str, Any]] = []
@@ -159,9 +159,7 @@ async def test_records_are_deleted_once_the_replicas_have_done_so() -> None:
         ("compact", ErrorCode.policy_violation),
     ],
 )
-async def test_only_of_what_is_compacted_alone_no_records_are_deleted(
-    policy: str, error: ErrorCode
-) -> None:
+async def test_delete_records_of_compacted_topic_is_rejected(policy: str, error: ErrorCode) -> None:
     async with stage({"log.cleanup.policy": policy}) as on:
         await replicated(on, known=False)
         response = await delete_before(on, 1, PATIENCE_SECONDS)
@@ -169,7 +167,7 @@ async def test_only_of_what_is_compacted_alone_no_records_are_deleted(
         assert on.partition.log.log_start_offset == (0 if error else 1)
 
 
-async def test_a_replica_that_is_too_slow_to_delete_is_waited_for_no_longer() -> None:
+async def test_delete_records_times_out_for_slow_replica() -> None:
     async with stage() as on:
         await replicated(on)
         response = await delete_before(on, 1, 0.01)
@@ -179,7 +177,7 @@ async def test_a_replica_that_is_too_slow_to_delete_is_waited_for_no_longer() ->
         )
 
 
-async def test_a_replica_that_is_down_is_not_waited_for() -> None:
+async def test_delete_records_ignores_fenced_replica() -> None:
     async with stage() as on:
         await replicated(on, known=False)
         assert (await delete_before(on, 1, PATIENCE_SECONDS))["low_watermark"] == 1

@@ -97,7 +97,7 @@ async def running(
         nursery.cancel_scope.cancel()
 
 
-async def test_opening_waits_for_a_pause_but_not_for_ever(clock: VirtualClock) -> None:
+async def test_opening_waits_for_pause_up_to_limit(clock: VirtualClock) -> None:
     async with running(clock) as (cluster, logs):
         began = trio.current_time()
         number = 0
@@ -111,7 +111,7 @@ async def test_opening_waits_for_a_pause_but_not_for_ever(clock: VirtualClock) -
         assert len(logs.logs()) == number
 
 
-async def test_who_counts_what_is_here_waits_for_what_is_about_to_be_opened(
+async def test_settle_waits_for_partitions_to_open(
     clock: VirtualClock,
 ) -> None:
     """From the moment that nobody else would open it."""
@@ -126,7 +126,7 @@ async def test_who_counts_what_is_here_waits_for_what_is_about_to_be_opened(
                 assert len(logs.logs()) == OPENED_AT_ONCE
 
 
-async def test_a_topic_goes_whose_opening_was_just_begun(
+async def test_topic_deleted_during_opening_is_removed(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the background, though a client had it opened before."""
@@ -148,14 +148,14 @@ async def test_a_topic_goes_whose_opening_was_just_begun(
         assert (await cluster.table.get("t", None, 0)).topic_id == TWO
 
 
-async def test_a_leader_begins_its_epoch(clock: VirtualClock) -> None:
+async def test_opened_leader_begins_its_epoch(clock: VirtualClock) -> None:
     async with running(clock) as (cluster, _):
         cluster.create("t", ONE)
         partition = await cluster.table.get("t", None, 0)
         assert partition.log.epochs.latest == 3
 
 
-async def test_a_replica_that_is_given_away_while_it_is_opened_goes(clock: VirtualClock) -> None:
+async def test_replica_reassigned_during_opening_is_deleted(clock: VirtualClock) -> None:
     async with running(clock) as (cluster, logs):
         create = logs.create
 
@@ -172,7 +172,7 @@ async def test_a_replica_that_is_given_away_while_it_is_opened_goes(clock: Virtu
         assert not logs.logs()
 
 
-async def test_who_waits_for_a_replica_that_goes_is_told_whether_others_have_it(
+async def test_waiting_request_gets_error_of_removed_replica(
     clock: VirtualClock,
 ) -> None:
     """As Kafka: a client of one that others have asks who leads it."""
@@ -188,7 +188,7 @@ async def test_who_waits_for_a_replica_that_goes_is_told_whether_others_have_it(
             deleted.check_leader()
 
 
-async def test_what_breaks_for_one_partition_is_its_own_affair(
+async def test_failure_of_one_partition_does_not_affect_others(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(clock) as (cluster, logs):
@@ -216,9 +216,7 @@ async def test_what_breaks_for_one_partition_is_its_own_affair(
 
 
 @pytest.mark.parametrize("error", [DiskFull("full"), NoDescriptors("none")])
-async def test_a_replica_for_which_there_was_no_room_is_made_later(
-    clock: VirtualClock, error: Exception
-) -> None:
+async def test_replica_on_full_disk_is_created_later(clock: VirtualClock, error: Exception) -> None:
     """Nobody asks for a follower's, and the controller is not told: the disk is well."""
     async with running(clock) as (cluster, logs):
         create, fails = logs.create, True
@@ -237,7 +235,7 @@ async def test_a_replica_for_which_there_was_no_room_is_made_later(
         assert [each.topic_id for each in logs.logs()] == [ONE]
 
 
-async def test_a_replica_that_went_and_comes_back_is_made_though_a_directory_failed(
+async def test_returning_replica_is_created_despite_failed_directory(
     clock: VirtualClock,
 ) -> None:
     """It was here at the start, and was deleted since: its log is in no directory that is offline."""
@@ -259,7 +257,7 @@ async def test_a_replica_that_went_and_comes_back_is_made_though_a_directory_fai
         nursery.cancel_scope.cancel()
 
 
-async def test_what_went_beside_one_that_cannot_comes_back_though_a_directory_failed(
+async def test_replica_deleted_with_failing_one_can_return(
     clock: VirtualClock,
 ) -> None:
     """Everything is taken off a broker whose disk failed, and given back: what was on the other disk is
@@ -287,7 +285,7 @@ async def test_what_went_beside_one_that_cannot_comes_back_though_a_directory_fa
         nursery.cancel_scope.cancel()
 
 
-async def test_a_log_that_has_failed_before_its_replica_is_opened_is_lost(
+async def test_log_failed_before_opening_is_reported_lost(
     clock: VirtualClock,
 ) -> None:
     lost: list[str] = []
@@ -305,7 +303,7 @@ async def test_a_log_that_has_failed_before_its_replica_is_opened_is_lost(
         assert lost == ["t"]
 
 
-async def test_the_log_of_a_replica_that_is_not_open_goes_with_it(clock: VirtualClock) -> None:
+async def test_log_of_unopened_replica_is_deleted(clock: VirtualClock) -> None:
     async with running(clock) as (cluster, logs):
         for topic, id in (("t", ONE), ("u", TWO)):
             await logs.create(topic, 0, id)

@@ -52,7 +52,7 @@ async def begun(on: Stage) -> FollowerSession:
     return session
 
 
-async def test_a_quiet_partition_wakes_its_follower() -> None:
+async def test_append_to_unchanged_partition_completes_fetch() -> None:
     async with stage() as on:
         session = await begun(on)
         (found,) = await waits_for(lambda: session.fetch(max_wait_ms=PATIENT_MS), on.append)
@@ -66,7 +66,7 @@ async def test_a_quiet_partition_wakes_its_follower() -> None:
         assert size(found) == SIZE
 
 
-async def test_a_high_watermark_is_told_with_the_next_answer() -> None:
+async def test_high_watermark_is_in_next_response() -> None:
     async with stage() as on:
         session = await begun(on)
 
@@ -81,7 +81,7 @@ async def test_a_high_watermark_is_told_with_the_next_answer() -> None:
         assert size(found) == SIZE
 
 
-async def test_who_is_not_in_sync_is_looked_at_each_time() -> None:
+async def test_out_of_sync_follower_reads_all_partitions() -> None:
     async with stage() as on:
         on.partition.update(replace(on.image, isr=(on.me,), partition_epoch=6))
         session = FollowerSession(on)
@@ -89,7 +89,7 @@ async def test_who_is_not_in_sync_is_looked_at_each_time() -> None:
         assert len(session.unchanged) == 0
 
 
-async def test_a_change_of_hands_is_told_at_once() -> None:
+async def test_leader_change_completes_fetch() -> None:
     async with stage() as on:
         session = await begun(on)
         other = replace(on.image, leader=OTHER, leader_epoch=EPOCH + 1, partition_epoch=6)
@@ -99,7 +99,7 @@ async def test_a_change_of_hands_is_told_at_once() -> None:
         assert found.error_code != 0
 
 
-async def test_where_the_log_starts_is_told_with_the_next_answer() -> None:
+async def test_log_start_offset_is_in_next_response() -> None:
     """Who deletes records waits for that."""
     async with stage() as on:
         session = await begun(on)
@@ -112,7 +112,7 @@ async def test_where_the_log_starts_is_told_with_the_next_answer() -> None:
         assert (size(found), found.log_start_offset) == (0, 1)
 
 
-async def test_all_are_read_once_in_a_while() -> None:
+async def test_all_partitions_are_read_periodically() -> None:
     async with stage() as on:
         session = await begun(on)
         on.append()
@@ -128,7 +128,7 @@ async def test_all_are_read_once_in_a_while() -> None:
         assert len(quiet) == 0
 
 
-async def test_another_life_of_the_follower_is_read_for_anew() -> None:
+async def test_new_broker_epoch_reads_all_partitions() -> None:
     async with stage() as on:
         session = await begun(on)
         partitions = session.session.partitions
@@ -136,7 +136,7 @@ async def test_another_life_of_the_follower_is_read_for_anew() -> None:
         assert len(session.unchanged.take(partitions, (), broker_epoch=5, now=now)) == 1
 
 
-async def test_a_session_that_has_ended_is_told_nothing() -> None:
+async def test_ended_session_watches_nothing() -> None:
     async with stage() as on:
         session = await begun(on)
         assert on.partition._end_watchers

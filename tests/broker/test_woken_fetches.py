@@ -124,7 +124,7 @@ async def stage() -> AsyncIterator[Stage]:
         yield Stage(broker)
 
 
-async def test_an_append_is_answered_and_the_others_stand() -> None:
+async def test_append_completes_fetch_with_earlier_results() -> None:
     async with stage() as on:
         batch = records()
         async with on.fetching():
@@ -132,7 +132,7 @@ async def test_an_append_is_answered_and_the_others_stand() -> None:
         assert on.told() == {0: (0, 0, 0), 1: (0, len(batch), 1), 2: (0, 0, 0)}
 
 
-async def test_appends_add_up_to_what_was_asked_for() -> None:
+async def test_appends_complete_fetch_at_min_bytes() -> None:
     """What was found before the wait and after the first append is in the answer once."""
     async with stage() as on:
         batch = records()
@@ -145,7 +145,7 @@ async def test_appends_add_up_to_what_was_asked_for() -> None:
         assert on.told() == {0: (0, len(batch), 1), 1: (0, 0, 0), 2: (0, 2 * len(batch), 2)}
 
 
-async def test_a_log_start_that_moved_meanwhile_is_told() -> None:
+async def test_log_start_change_during_wait_is_returned() -> None:
     async with stage() as on:
         batch = records()
         async with on.fetching(min_bytes=2 * len(batch)):
@@ -157,7 +157,7 @@ async def test_a_log_start_that_moved_meanwhile_is_told() -> None:
         assert on.told()[1] == (0, len(batch), 1)
 
 
-async def test_a_partition_that_is_gone_is_answered_at_once() -> None:
+async def test_removed_partition_completes_fetch() -> None:
     async with stage() as on:
         async with on.fetching():
             (await on.partition(2)).retire(NotLeader("it went to another node"))
@@ -185,7 +185,7 @@ def may_read(*topics: str) -> Authorizer:
     return authorizer
 
 
-async def test_what_is_refused_does_not_end_the_wait_for_the_others() -> None:
+async def test_error_of_one_partition_does_not_complete_wait() -> None:
     async with stage() as on:
         on.authorizer = may_read("t", "gone")
         batch = records()
@@ -206,7 +206,7 @@ async def test_what_is_refused_does_not_end_the_wait_for_the_others() -> None:
         ]
 
 
-async def test_where_all_is_refused_nothing_is_waited_for() -> None:
+async def test_errors_of_all_partitions_are_returned_immediately() -> None:
     async with stage() as on:
         on.authorizer = may_read("t")
         with trio.fail_after(PATIENCE_SECONDS):
@@ -215,14 +215,14 @@ async def test_where_all_is_refused_nothing_is_waited_for() -> None:
         assert len(on.response.chosen) == 2
 
 
-async def test_a_topic_that_is_deleted_meanwhile_is_told_at_once() -> None:
+async def test_deleted_topic_completes_fetch() -> None:
     async with stage() as on:
         async with on.fetching():
             await on.broker.node.metadata.perform(lambda image: delete_topics(image, ["t"]))
         assert {told[0] for told in on.told().values()} == {ErrorCode.unknown_topic_or_partition}
 
 
-async def test_few_bytes_are_read_and_many_are_left_in_their_file() -> None:
+async def test_small_slices_are_read_and_large_ones_stay() -> None:
     async with stage() as on:
         few, many = records(), records(READ_AT_ONCE_BYTES)
         await on.append(0, many)

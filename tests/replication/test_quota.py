@@ -11,12 +11,12 @@ def quota(rate: float, **more: float) -> ReplicationQuota:
     return ReplicationQuota(lambda: rate, **more)  # type: ignore[arg-type]
 
 
-def test_nothing_sent_exceeds_nothing() -> None:
+def test_quota_without_traffic_is_not_exceeded() -> None:
     assert not quota(0).is_exceeded(100.0)
     assert quota(0).seconds_left(100.0) == 0.0
 
 
-def test_a_burst_is_borrowed_and_then_waited_for() -> None:
+def test_burst_exceeds_quota_until_average_recovers() -> None:
     kept = quota(100)
     kept.record(500, 10.0)
     assert kept.is_exceeded(10.0)
@@ -25,7 +25,7 @@ def test_a_burst_is_borrowed_and_then_waited_for() -> None:
     assert not kept.is_exceeded(15.0)
 
 
-def test_less_than_a_second_counts_as_one() -> None:
+def test_short_window_counts_as_one_sample() -> None:
     kept = quota(100)
     kept.record(100, 10.0)
     assert not kept.is_exceeded(10.0)
@@ -33,7 +33,7 @@ def test_less_than_a_second_counts_as_one() -> None:
     assert kept.is_exceeded(10.5)
 
 
-def test_samples_that_are_too_old_are_forgotten() -> None:
+def test_old_samples_are_dropped() -> None:
     kept = quota(10, samples=3)
     kept.record(1000, 0.0)
     kept.record(20, 1.5)
@@ -43,7 +43,7 @@ def test_samples_that_are_too_old_are_forgotten() -> None:
     assert kept.is_exceeded(3.5)
 
 
-def test_a_rate_of_nothing_lets_go_of_what_is_forgotten() -> None:
+def test_zero_rate_waits_for_samples_to_expire() -> None:
     kept = quota(0, samples=2)
     kept.record(1, 0.0)
     assert kept.is_exceeded(1.9)
@@ -51,7 +51,7 @@ def test_a_rate_of_nothing_lets_go_of_what_is_forgotten() -> None:
     assert not kept.is_exceeded(2.0)
 
 
-def test_a_changed_rate_counts_at_once() -> None:
+def test_changed_rate_applies_immediately() -> None:
     rates = [1.0]
     kept = ReplicationQuota(lambda: rates[0])
     kept.record(50, 0.0)
@@ -64,5 +64,5 @@ def test_a_changed_rate_counts_at_once() -> None:
     ("listed", "expected"),
     [((), False), (("*",), True), (("3:1", "4:2"), True), (("4:1", "3:2", "13:1"), False)],
 )
-def test_who_is_throttled(listed: tuple[str, ...], expected: bool) -> None:
+def test_is_throttled_matches_replica_list(listed: tuple[str, ...], expected: bool) -> None:
     assert is_throttled(listed, 3, 1) is expected

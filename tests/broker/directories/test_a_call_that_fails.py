@@ -61,7 +61,9 @@ def lived() -> tuple[VirtualDisk, Where]:
 
 
 @pytest.mark.parametrize("operation", ["read", "open", "write", "create"])
-def test_each_request_is_answered(lived: tuple[VirtualDisk, Where], operation: str) -> None:
+def test_failing_call_returns_error_for_each_request(
+    lived: tuple[VirtualDisk, Where], operation: str
+) -> None:
     disk, where = lived
     counted = disk.crash(0)
     with running(counted) as node:

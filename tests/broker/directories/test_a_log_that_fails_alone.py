@@ -24,7 +24,7 @@ def abort_a_transaction(node: Node) -> None:
         producer.abort_transaction(1)
 
 
-def test_it_is_not_led_from_here_until_the_next_start() -> None:
+def test_failed_log_has_another_leader_until_restart() -> None:
     """Who leads it with other replicas in sync would stand in their way."""
     disk = two_disks()
     with running(disk, topics={"t": 2}) as node:

@@ -9,7 +9,7 @@ from odradek.testing.virtual_files import VirtualFiles
 from tests.broker.directories.node import A, B, running, two_disks
 
 
-def test_it_is_not_led_while_the_directory_with_the_records_is_offline() -> None:
+def test_empty_leftover_is_not_led_while_directory_is_offline() -> None:
     disk = two_disks()
     with running(disk, topics={"t": 2}) as node:
         assert {node.produce("t", index, "there") for index in range(2)} == {ErrorCode.none}

@@ -72,7 +72,7 @@ def told(node: Node) -> list[str]:
     ]
 
 
-def test_a_cordoned_directory_gets_nothing_new() -> None:
+def test_cordoned_directory_gets_no_new_replicas() -> None:
     disk = two_disks()
     with running(disk) as node:
         assert create(node, "before", 4).error_code is ErrorCode.none
@@ -100,7 +100,7 @@ def test_a_cordoned_directory_gets_nothing_new() -> None:
         assert places(node, "after")[str(B)] > 0
 
 
-def test_a_broker_with_all_its_directories_cordoned_gets_no_replicas() -> None:
+def test_broker_with_only_cordoned_directories_gets_no_replicas() -> None:
     with running(two_disks()) as node:
         assert cordon(node, "*") is ErrorCode.none
         assert described(node) == {str(A): True, str(B): True}
@@ -116,7 +116,7 @@ def test_a_broker_with_all_its_directories_cordoned_gets_no_replicas() -> None:
         assert places(node, "t") == {str(B): 2}
 
 
-def test_the_brokers_own_config_cordons_from_the_first_moment() -> None:
+def test_static_config_cordons_at_start() -> None:
     with running(two_disks(), topics={"t": 3}, cordoned_log_dirs=str(A)) as node:
         assert told(node) == [str(A)]
         assert places(node, "t") == {str(B): 3}
@@ -124,13 +124,13 @@ def test_the_brokers_own_config_cordons_from_the_first_moment() -> None:
 
 
 @pytest.mark.parametrize("value", ["/elsewhere", f"*,{A}"])
-def test_what_is_no_directory_of_the_broker_is_refused(value: str) -> None:
+def test_unknown_cordoned_directory_is_rejected(value: str) -> None:
     with running(two_disks()) as node:
         assert cordon(node, value) is ErrorCode.invalid_request
         assert described(node) == {str(A): False, str(B): False}
 
 
-def test_it_is_of_one_broker_and_of_metadata_that_has_room_for_it() -> None:
+def test_cordoning_requires_broker_config_and_metadata_version() -> None:
     with running(two_disks(), cordoned_log_dirs=str(A)) as node:
         assert cordon(node, str(A), broker="") is ErrorCode.invalid_request
         image = node.broker.node.metadata.image

@@ -37,7 +37,7 @@ def image_of(partitions: int = 3) -> tuple[MetadataImage, UUID]:
 # What is told
 
 
-def test_failures_come_first_then_places() -> None:
+def test_failures_are_reported_before_assignments() -> None:
     image, t = image_of()
     reports = PendingLogDirectoryReports(1)
     assert not reports
@@ -49,7 +49,7 @@ def test_failures_come_first_then_places() -> None:
     assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), FIRST),))
 
 
-def test_what_is_cordoned_is_told_as_it_is_by_then() -> None:
+def test_cordoned_report_has_the_latest_directories() -> None:
     image, t = image_of()
     reports = PendingLogDirectoryReports(1)
     reports.placed((t, 0), FIRST)
@@ -67,7 +67,7 @@ def test_what_is_cordoned_is_told_as_it_is_by_then() -> None:
     assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), FIRST),))
 
 
-def test_only_where_a_replica_is_now_is_told() -> None:
+def test_only_latest_assignment_is_reported() -> None:
     image, t = image_of()
     reports = PendingLogDirectoryReports(1)
     reports.placed((t, 0), FIRST)
@@ -78,7 +78,7 @@ def test_only_where_a_replica_is_now_is_told() -> None:
     assert reports.next(image) == LogDirectoryReport(assignments=(((t, 0), SECOND),))
 
 
-def test_what_the_image_knows_or_does_not_have_is_no_news() -> None:
+def test_assignment_in_image_is_not_reported() -> None:
     image, t = image_of()
     reports = PendingLogDirectoryReports(1)
     for replica in ((t, 9), (UUID(int=7), 0)):
@@ -90,7 +90,7 @@ def test_what_the_image_knows_or_does_not_have_is_no_news() -> None:
     assert reports.next(one_directory) is None, "the controller put it there itself"
 
 
-def test_many_are_told_at_once_but_not_without_limit() -> None:
+def test_report_has_a_limit_of_assignments() -> None:
     image, t = image_of(ASSIGNMENTS_MAX + 10)
     reports = PendingLogDirectoryReports(1)
     for index in range(ASSIGNMENTS_MAX + 10):
@@ -105,7 +105,7 @@ def test_many_are_told_at_once_but_not_without_limit() -> None:
     assert len(second.assignments) == 10
 
 
-def test_refusals_make_the_pause_longer_up_to_a_limit() -> None:
+def test_failed_reports_double_the_delay_up_to_limit() -> None:
     reports = PendingLogDirectoryReports(1)
     reports.failed(FIRST)
     pauses = []
@@ -187,7 +187,7 @@ def leaders(controller: Controller) -> list[int]:
     return [partition.leader for _, partition in sorted(topic.partitions.items())]
 
 
-async def test_places_travel_together(
+async def test_assignments_share_a_request(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     image, t = image_of()
@@ -205,7 +205,7 @@ async def test_places_travel_together(
     assert len(controller.batches) == 1
 
 
-async def test_a_failure_costs_leaders_also_of_what_was_thought_elsewhere(
+async def test_directory_failure_reports_replicas_assigned_elsewhere(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     image, t = image_of()
@@ -223,7 +223,7 @@ async def test_a_failure_costs_leaders_also_of_what_was_thought_elsewhere(
     assert controller.image.brokers[1].directories == (FIRST,)
 
 
-async def test_a_replica_that_nobody_can_find_is_lost_until_it_turns_up(
+async def test_missing_replica_is_reported_lost_until_found(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """KIP-858's LOST; found again, it is led again."""
@@ -240,7 +240,7 @@ async def test_a_replica_that_nobody_can_find_is_lost_until_it_turns_up(
 
 
 @pytest.mark.parametrize("leads", [True, False])
-async def test_a_controller_that_cannot_be_told_in_time_ends_the_node(
+async def test_report_timeout_stops_the_node(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, leads: bool
 ) -> None:
     """log.dir.failure.timeout.ms: only where the broker led something there."""
@@ -262,7 +262,7 @@ async def test_a_controller_that_cannot_be_told_in_time_ends_the_node(
     assert controller.image.brokers[1].directories == (FIRST,)
 
 
-async def test_a_directory_that_never_had_an_id_is_not_told_of() -> None:
+async def test_directory_without_id_is_not_reported() -> None:
     controller = Controller(image_of()[0])
     reports = reporter(controller)
     reports.directory_failed(None, [])

@@ -25,7 +25,7 @@ def move(node: Node, index: int, to: Path) -> None:
 
 
 @pytest.mark.parametrize("to", [A, B])
-def test_it_fails_with_where_it_is(to: Path) -> None:
+def test_moved_replica_fails_with_its_current_directory(to: Path) -> None:
     disk = two_disks()
     with running(disk, topics={"t": PARTITIONS}) as node:
         for index in range(PARTITIONS):

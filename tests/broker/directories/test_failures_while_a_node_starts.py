@@ -63,7 +63,7 @@ def ending(group: BaseException) -> BaseException:
     return group
 
 
-def test_there_are_too_few_descriptors_to_load_logs(node: SingleNode) -> None:
+def test_too_few_descriptors_stop_the_start(node: SingleNode) -> None:
     node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EMFILE)
     with pytest.raises(ExceptionGroup) as ended:
         node.lives()
@@ -71,7 +71,7 @@ def test_there_are_too_few_descriptors_to_load_logs(node: SingleNode) -> None:
     assert "ulimit -n" in str(ending(ended.value))
 
 
-def test_the_last_directory_fails_while_its_logs_are_loaded(node: SingleNode) -> None:
+def test_last_directory_failing_during_log_loading_stops_start(node: SingleNode) -> None:
     node.disk.fail(f"{LOGS}/{clean_shutdown.FILE_NAME}", errno.EIO)
     with pytest.raises(ExceptionGroup) as ended:
         node.lives()
@@ -79,7 +79,7 @@ def test_the_last_directory_fails_while_its_logs_are_loaded(node: SingleNode) ->
     assert f"{LOGS}: [Errno 5]" in str(ending(ended.value))
 
 
-def test_the_last_directory_fails_before_clients_are_served(
+def test_last_directory_failing_before_ready_stops_start(
     node: SingleNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the node waits for the controller, say."""

@@ -58,7 +58,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
-def test_every_api_of_a_partition_answers_a_storage_error_and_the_others_go_on(node: Node) -> None:
+def test_partition_apis_return_storage_error_others_succeed(node: Node) -> None:
     where = lose(node, B)
     for index in range(PARTITIONS):
         is_lost = where["t", index] == str(B)
@@ -72,7 +72,7 @@ def test_every_api_of_a_partition_answers_a_storage_error_and_the_others_go_on(n
 @pytest.mark.parametrize(
     ("version", "wanted"), [(5, ErrorCode.not_leader_or_follower), (6, STORAGE_ERROR)]
 )
-def test_a_consumer_that_may_not_know_the_error_looks_for_another_leader(
+def test_old_fetch_version_gets_not_leader_for_storage_error(
     node: Node, version: int, wanted: ErrorCode
 ) -> None:
     where = lose(node, B)
@@ -84,7 +84,7 @@ def test_a_consumer_that_may_not_know_the_error_looks_for_another_leader(
     assert response.responses[0].partitions[0].error_code is wanted
 
 
-def test_metadata_has_no_leader_for_what_is_lost_and_names_it_offline(node: Node) -> None:
+def test_metadata_lists_lost_partition_as_offline_without_leader(node: Node) -> None:
     where = lose(node, B)
 
     def leaderless() -> bool:
@@ -101,7 +101,7 @@ def test_metadata_has_no_leader_for_what_is_lost_and_names_it_offline(node: Node
             assert partition.offline_replicas == ()
 
 
-def test_describe_log_dirs_has_an_error_for_it_and_no_sizes(node: Node) -> None:
+def test_describe_log_dirs_returns_error_without_sizes(node: Node) -> None:
     """J-18: an offline directory is an error; with no bytes to tell of (scenario 23)."""
     lose(node, B)
     dirs = node.log_dirs()
@@ -113,14 +113,14 @@ def test_describe_log_dirs_has_an_error_for_it_and_no_sizes(node: Node) -> None:
     )
 
 
-def test_new_partitions_go_to_what_is_left(node: Node) -> None:
+def test_new_partitions_use_online_directories(node: Node) -> None:
     lose(node, B)
     node.broker.create_topic("new", partitions=3)
     assert [node.produce("new", index, "x") for index in range(3)] == [ErrorCode.none] * 3
     assert {at for (name, _), at in node.where().items() if name == "new"} == {str(A)}
 
 
-def test_a_coordinator_whose_partition_is_lost_is_none_any_more(node: Node) -> None:
+def test_coordinator_of_lost_partition_is_not_available(node: Node) -> None:
     """Groups and transactional ids of the other directory's partitions go on."""
     coordinate(node)
     where = lose(node, B)

@@ -35,7 +35,7 @@ def begun(*keys: TopicIdPartition) -> FetchSessionHandler:
     return session
 
 
-def test_it_begins_with_all_and_goes_on_with_what_changed() -> None:
+def test_session_starts_full_and_continues_with_changes() -> None:
     session = FetchSessionHandler()
     session.want(A, at(1))
     session.want(B, at(2))
@@ -49,7 +49,7 @@ def test_it_begins_with_all_and_goes_on_with_what_changed() -> None:
     assert told(session) == (77, 2, {B: 3, C: 0}, [A])
 
 
-def test_the_same_question_is_told_once() -> None:
+def test_unchanged_fetch_is_sent_once() -> None:
     session = begun(A)
     again = at(5)
     session.want(A, again)
@@ -57,14 +57,14 @@ def test_the_same_question_is_told_once() -> None:
     assert told(session) == (77, 1, {}, [])
 
 
-def test_who_is_wanted_again_is_not_forgotten() -> None:
+def test_partition_wanted_again_is_not_forgotten() -> None:
     session = begun(A, B)
     session.forget(A)
     session.want(A, at(5))
     assert told(session) == (77, 1, {A: 5}, [])
 
 
-def test_what_was_never_told_need_not_be_forgotten() -> None:
+def test_unsent_partition_is_not_in_forgotten_topics() -> None:
     session = begun(A)
     session.want(B, at(0))
     session.forget(B)
@@ -73,7 +73,7 @@ def test_what_was_never_told_need_not_be_forgotten() -> None:
     assert session.fetch_of(B) is None
 
 
-def test_after_a_failure_all_that_stands_is_told_anew_and_the_old_session_named() -> None:
+def test_lost_request_is_followed_by_full_one_with_old_session_id() -> None:
     session = begun(A, B)
     session.want(A, at(6))
     session.forget(B)
@@ -84,7 +84,7 @@ def test_after_a_failure_all_that_stands_is_told_anew_and_the_old_session_named(
     assert told(session) == (78, 1, {}, [])
 
 
-def test_without_a_session_every_request_is_full() -> None:
+def test_request_without_session_is_full() -> None:
     session = FetchSessionHandler()
     keys = [(UUID(int=9), number) for number in range(NEW_PARTITIONS_MAX + 1)]
     for key in keys:
@@ -99,7 +99,7 @@ def test_without_a_session_every_request_is_full() -> None:
         session.responded(0)
 
 
-def test_many_partitions_are_told_in_several_requests() -> None:
+def test_many_new_partitions_are_split_over_requests() -> None:
     session = FetchSessionHandler()
     for number in range(2 * NEW_PARTITIONS_MAX + 1):
         session.want((UUID(int=9), number), at(1))
@@ -114,7 +114,7 @@ def test_many_partitions_are_told_in_several_requests() -> None:
     assert complete == [False, False, True]
 
 
-def test_epochs_begin_again_at_one() -> None:
+def test_session_epoch_wraps_to_one() -> None:
     session = begun(A)
     session._epoch = 2**31 - 1
     session.plan()
@@ -122,7 +122,7 @@ def test_epochs_begin_again_at_one() -> None:
     assert told(session)[1] == 1
 
 
-def test_what_changed_does_not_wait_for_what_was_never_told() -> None:
+def test_changed_partitions_precede_new_ones() -> None:
     """Else the leader reads it again where it was before."""
     session = FetchSessionHandler()
     for number in range(3 * NEW_PARTITIONS_MAX):

@@ -194,7 +194,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_it_ends_with_what_its_leader_has(seed: int) -> None:
+def test_follower_after_crashes_equals_leader(seed: int) -> None:
     chaos = Chaos(seed)
     stand = chaos.stand
 

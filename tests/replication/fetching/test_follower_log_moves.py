@@ -23,7 +23,7 @@ async def end_of_delays(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_followed_while_it_moves(seed: int) -> None:
+def test_moving_log_keeps_following(seed: int) -> None:
     stand = Stand(seed, directories=(A, B))
     led = stand.broker(1).lead(KEY, 0)
 
@@ -46,7 +46,7 @@ def test_it_is_followed_while_it_moves(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_it_is_cut_while_it_moves(seed: int) -> None:
+def test_moving_log_is_truncated(seed: int) -> None:
     stand = Stand(seed, directories=(A, B))
     old, new = stand.broker(1).lead(KEY, 0), stand.broker(2).lead(KEY, 0)
 

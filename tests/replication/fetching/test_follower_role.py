@@ -40,7 +40,7 @@ def lead(stand: Stand, epoch: int, *epochs: int) -> Led:
     return led
 
 
-def test_it_copies_what_its_leader_appends() -> None:
+def test_follower_replicates_leader_appends() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 3)
 
@@ -57,7 +57,7 @@ def test_it_copies_what_its_leader_appends() -> None:
     stand.run(test)
 
 
-def test_many_small_batches_come_in_pieces() -> None:
+def test_many_small_batches_are_appended_in_chunks() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 0, config=replace(SMALL, internal_segment_bytes=1 << 20))
 
@@ -83,7 +83,7 @@ def test_many_small_batches_come_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("flush_messages", [1, 3])
-def test_a_fetch_tells_of_nothing_that_is_to_be_on_the_disk_first(flush_messages: int) -> None:
+def test_fetch_waits_for_flush_messages(flush_messages: int) -> None:
     """The leader takes it for what this replica has, and acknowledges it."""
     stand = Stand(config=replace(SMALL, flush_messages=flush_messages))
     led = stand.broker(1).lead(A, 0)
@@ -107,7 +107,7 @@ def test_a_fetch_tells_of_nothing_that_is_to_be_on_the_disk_first(flush_messages
     stand.run(test)
 
 
-def test_what_is_cut_short_is_fetched_again() -> None:
+def test_incomplete_batch_is_fetched_again() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 0)
     led.cut_bytes = 5
@@ -121,7 +121,7 @@ def test_what_is_cut_short_is_fetched_again() -> None:
     stand.run(test)
 
 
-def test_the_high_watermark_and_the_start_follow_without_records() -> None:
+def test_response_without_records_advances_offsets() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 0)
 
@@ -148,7 +148,7 @@ def test_the_high_watermark_and_the_start_follow_without_records() -> None:
         ((7,), (3, 3, 8)),
     ],
 )
-def test_it_is_cut_where_the_logs_part(mine: tuple[int, ...], leaders: tuple[int, ...]) -> None:
+def test_diverging_log_is_truncated(mine: tuple[int, ...], leaders: tuple[int, ...]) -> None:
     stand = Stand()
     led = lead(stand, 9, *leaders)
 
@@ -160,7 +160,7 @@ def test_it_is_cut_where_the_logs_part(mine: tuple[int, ...], leaders: tuple[int
     stand.run(test)
 
 
-def test_past_its_leader_s_last_epoch_it_is_cut_at_its_end() -> None:
+def test_log_past_leader_end_is_truncated() -> None:
     """The leader has no epoch as late as the follower's last one: out of range, by KIP-320."""
     stand = Stand()
     led = lead(stand, 9, 0, 0, 1)
@@ -175,7 +175,7 @@ def test_past_its_leader_s_last_epoch_it_is_cut_at_its_end() -> None:
     assert "ListOffsets" in stand.brokers[1].asked_for
 
 
-def test_below_its_leader_s_start_it_starts_anew() -> None:
+def test_log_below_leader_start_is_truncated_fully() -> None:
     stand = Stand()
     led = lead(stand, 2, 0, 0, 1, 1, 2, 2)
     led.log.advance_log_start(4, "retention")
@@ -190,7 +190,7 @@ def test_below_its_leader_s_start_it_starts_anew() -> None:
     stand.run(test)
 
 
-def test_a_leader_s_log_that_starts_within_a_batch_is_followed() -> None:
+def test_leader_log_start_within_batch_is_replicated() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 2)
     led.append(10, times=3)
@@ -206,7 +206,7 @@ def test_a_leader_s_log_that_starts_within_a_batch_is_followed() -> None:
     stand.run(test)
 
 
-def test_what_is_in_the_tier_is_not_asked_for_again() -> None:
+def test_remote_records_are_not_fetched_again() -> None:
     stand = Stand()
     led = lead(stand, 2, *[0] * 4, *[1] * 4)
     led.local_start = 5
@@ -221,7 +221,7 @@ def test_what_is_in_the_tier_is_not_asked_for_again() -> None:
     stand.run(test)
 
 
-def test_it_goes_on_where_it_was_after_a_restart() -> None:
+def test_restarted_follower_continues_at_log_end() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 1)
 
@@ -249,7 +249,7 @@ def test_it_goes_on_where_it_was_after_a_restart() -> None:
         ErrorCode.unknown_server_error,
     ],
 )
-def test_an_error_of_the_leader_s_is_waited_out(error: ErrorCode) -> None:
+def test_leader_error_is_retried(error: ErrorCode) -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 1)
     led.append()
@@ -265,7 +265,7 @@ def test_an_error_of_the_leader_s_is_waited_out(error: ErrorCode) -> None:
     stand.run(test)
 
 
-def test_a_leader_that_has_not_heard_of_its_election_is_asked_again_soon() -> None:
+def test_leader_behind_its_election_is_retried_soon() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 1)
     led.append()
@@ -280,7 +280,7 @@ def test_a_leader_that_has_not_heard_of_its_election_is_asked_again_soon() -> No
     stand.run(test)
 
 
-def test_fenced_it_waits_for_a_new_epoch() -> None:
+def test_fenced_follower_waits_for_new_epoch() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 5)
     led.append()
@@ -298,7 +298,7 @@ def test_fenced_it_waits_for_a_new_epoch() -> None:
     stand.run(test)
 
 
-def test_a_full_disk_is_waited_out() -> None:
+def test_full_disk_is_retried() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 1)
     led.append()
@@ -318,7 +318,7 @@ def test_a_full_disk_is_waited_out() -> None:
     stand.run(test)
 
 
-def test_a_log_that_failed_is_let_be() -> None:
+def test_failed_log_is_not_followed() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 1)
     led.append()
@@ -339,7 +339,7 @@ def test_a_log_that_failed_is_let_be() -> None:
     stand.run(test)
 
 
-def test_garbage_is_not_taken_and_asked_for_again() -> None:
+def test_corrupt_records_are_rejected_and_fetched_again() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 1)
     led.append(times=3)
@@ -365,7 +365,7 @@ def test_garbage_is_not_taken_and_asked_for_again() -> None:
     stand.run(test)
 
 
-def test_a_batch_that_its_leader_took_when_segments_were_larger_is_taken() -> None:
+def test_batch_larger_than_segment_is_appended() -> None:
     """KAFKA-17375: segment.bytes was lowered since. It has a segment of its own."""
     stand = Stand(config=replace(SMALL, internal_segment_bytes=600))
     led = stand.broker(1).lead(A, 1)
@@ -381,7 +381,7 @@ def test_a_batch_that_its_leader_took_when_segments_were_larger_is_taken() -> No
     stand.run(test)
 
 
-def test_a_first_piece_is_whole_batches() -> None:
+def test_first_chunk_has_whole_batches() -> None:
     one = bytes(batch(3))
     assert first_chunk(memoryview(b"")) == (0, -1)
     assert first_chunk(memoryview(one)) == (len(one), -1)

@@ -31,7 +31,7 @@ LIMITS = FetchLimits(max_bytes=1000, partition_max_bytes=100, min_bytes=1, max_w
 
 
 @pytest.mark.parametrize("version", range(OLDEST_VERSION, FETCH.max_version + 1))
-def test_a_fetch_says_what_the_plan_does(version: int) -> None:
+def test_write_fetch_encodes_request_data(version: int) -> None:
     plan = FetchRequestData(
         7,
         3,
@@ -57,7 +57,7 @@ def test_a_fetch_says_what_the_plan_does(version: int) -> None:
         assert (state.replica_id, state.replica_epoch) == (2, 99)
 
 
-def test_places_are_asked_for_by_name() -> None:
+def test_offset_requests_use_topic_names() -> None:
     asked = [("t", 0, QueryOffset(3, -1)), ("t", 1, QueryOffset(4, EARLIEST_LOCAL))]
     values = offsets_request(asked, node_id=2, timeout_ms=1000)
     version = LIST_OFFSETS.max_version
@@ -72,7 +72,7 @@ def test_places_are_asked_for_by_name() -> None:
     ] == [(0, 3, -1), (1, 4, -4)]
 
 
-def test_places_are_told_or_refused() -> None:
+def test_offset_responses_have_results_or_errors() -> None:
     rows = [
         SimpleNamespace(partition_index=0, error_code=0, offset=30, leader_epoch=2),
         SimpleNamespace(partition_index=1, error_code=6, offset=-1, leader_epoch=-1),

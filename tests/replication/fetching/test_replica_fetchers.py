@@ -32,7 +32,7 @@ def requested(broker: LeadingBroker) -> list[int]:
     return [sum(len(topic.partitions) for topic in each.topics) for each in broker.requests]
 
 
-def test_one_session_for_all_partitions_of_a_broker() -> None:
+def test_partitions_of_one_broker_share_a_session() -> None:
     stand = Stand()
     broker = stand.broker(1)
     first, second = broker.lead(A, 0), broker.lead(B, 0)
@@ -55,7 +55,7 @@ def test_one_session_for_all_partitions_of_a_broker() -> None:
     stand.run(test)
 
 
-def test_no_more_is_asked_for_than_a_connection_takes_for_an_answer() -> None:
+def test_max_bytes_is_limited_by_response_limit() -> None:
     """replica.fetch.response.max.bytes may be larger: who is far behind would be told of garbage each time."""
     stand = Stand()
     stand.settings = replace(stand.settings, response_max_bytes=2**31 - 1)
@@ -70,7 +70,7 @@ def test_no_more_is_asked_for_than_a_connection_takes_for_an_answer() -> None:
     stand.run(test)
 
 
-def test_whether_any_partition_is_behind() -> None:
+def test_is_catching_up_while_any_partition_is_behind() -> None:
     stand = Stand()
     broker = stand.broker(1)
     leading, idle = broker.lead(A, 0), broker.lead(B, 0)
@@ -87,7 +87,7 @@ def test_whether_any_partition_is_behind() -> None:
     stand.run(test)
 
 
-def test_an_idle_leader_is_asked_twice_a_second() -> None:
+def test_idle_leader_is_fetched_twice_a_second() -> None:
     stand = Stand()
     broker = stand.broker(1)
     broker.lead(A, 0)
@@ -102,7 +102,7 @@ def test_an_idle_leader_is_asked_twice_a_second() -> None:
     stand.run(test)
 
 
-def test_a_session_that_is_lost_begins_anew() -> None:
+def test_lost_session_is_recreated() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 0)
@@ -118,7 +118,7 @@ def test_a_session_that_is_lost_begins_anew() -> None:
     stand.run(test)
 
 
-def test_a_broker_without_room_for_sessions_is_asked_for_everything_each_time() -> None:
+def test_broker_with_full_session_cache_gets_full_requests() -> None:
     stand = Stand()
     broker = stand.broker(1)
     broker.sessions._slots = 0
@@ -137,7 +137,7 @@ def test_a_broker_without_room_for_sessions_is_asked_for_everything_each_time() 
     stand.run(test)
 
 
-def test_a_broker_that_refuses_everything_is_not_asked_all_the_time() -> None:
+def test_repeated_top_level_error_backs_off() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 0)
@@ -154,7 +154,7 @@ def test_a_broker_that_refuses_everything_is_not_asked_all_the_time() -> None:
     stand.run(test)
 
 
-def test_a_connection_that_breaks_is_made_again() -> None:
+def test_lost_connection_is_reopened() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 0)
@@ -170,7 +170,7 @@ def test_a_connection_that_breaks_is_made_again() -> None:
     stand.run(test)
 
 
-def test_a_broker_that_is_away_is_tried_again_until_it_is_back() -> None:
+def test_unreachable_broker_is_retried() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 0)
@@ -188,7 +188,7 @@ def test_a_broker_that_is_away_is_tried_again_until_it_is_back() -> None:
     stand.run(test)
 
 
-def test_a_broker_that_moved_is_found_again() -> None:
+def test_broker_with_new_address_is_reconnected() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 0)
@@ -212,7 +212,7 @@ def test_a_broker_that_moved_is_found_again() -> None:
     stand.run(test)
 
 
-def test_a_broker_that_nobody_knows_yet_is_waited_for() -> None:
+def test_unregistered_broker_is_waited_for() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 0)
@@ -230,7 +230,7 @@ def test_a_broker_that_nobody_knows_yet_is_waited_for() -> None:
     stand.run(test)
 
 
-def test_a_broker_without_topic_ids_is_not_followed() -> None:
+def test_broker_without_topic_ids_is_not_fetched() -> None:
     stand = Stand()
     broker = stand.broker(1)
     broker.versions = {FETCH: (4, 12)}
@@ -247,7 +247,7 @@ def test_a_broker_without_topic_ids_is_not_followed() -> None:
 # Leaders change
 
 
-def test_another_leader_is_followed_from_where_the_last_one_was() -> None:
+def test_new_leader_is_fetched_from_log_end() -> None:
     stand = Stand()
     old, new = stand.broker(1), stand.broker(2)
     before, after = old.lead(A, 0), new.lead(A, 1)
@@ -273,7 +273,7 @@ def test_another_leader_is_followed_from_where_the_last_one_was() -> None:
     stand.run(test)
 
 
-def test_a_fetch_that_is_held_is_given_up_for_a_new_leader() -> None:
+def test_held_fetch_is_cancelled_for_new_leader() -> None:
     """Or its producers would wait for this follower until that fetch is answered."""
     stand = Stand()
     stand.settings = replace(stand.settings, wait_max_ms=10_000)
@@ -291,7 +291,7 @@ def test_a_fetch_that_is_held_is_given_up_for_a_new_leader() -> None:
     stand.run(test)
 
 
-def test_new_leaders_one_after_the_other_do_not_keep_a_fetcher_from_fetching() -> None:
+def test_successive_new_leaders_do_not_starve_fetcher() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 0)
@@ -309,7 +309,7 @@ def test_new_leaders_one_after_the_other_do_not_keep_a_fetcher_from_fetching() -
     stand.run(test)
 
 
-def test_nobody_is_asked_where_there_is_no_leader() -> None:
+def test_partition_without_leader_is_not_fetched() -> None:
     stand = Stand()
     broker = stand.broker(1)
     led = broker.lead(A, 1)
@@ -329,7 +329,7 @@ def test_nobody_is_asked_where_there_is_no_leader() -> None:
     stand.run(test)
 
 
-def test_who_is_gone_is_not_followed() -> None:
+def test_removed_replica_is_not_fetched() -> None:
     stand = Stand()
     broker = stand.broker(1)
     first, second = broker.lead(A, 1), broker.lead(B, 1)
@@ -354,7 +354,7 @@ def three_old_records(stand: Stand, log: PartitionLog) -> None:
         log.append_as_leader(batch(), leader_epoch=2, now_ms=stand.clock.wall_ms())
 
 
-def test_to_lead_it_waits_for_its_log_to_be_cut() -> None:
+def test_leadership_waits_for_truncation() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 3)
     led.append()
@@ -380,7 +380,7 @@ def test_to_lead_it_waits_for_its_log_to_be_cut() -> None:
     stand.run(test)
 
 
-def test_a_log_that_leads_when_its_cut_gets_a_task_is_not_cut() -> None:
+def test_truncation_of_new_leader_is_superseded() -> None:
     stand = Stand()
     stand.broker(1).lead(A, 3).append()
 
@@ -404,7 +404,7 @@ def test_a_log_that_leads_when_its_cut_gets_a_task_is_not_cut() -> None:
 
 
 @pytest.mark.parametrize("leader", [FOLLOWER, -1])
-def test_a_cut_that_waits_for_its_turn_is_not_made_under_another_leader(leader: int) -> None:
+def test_waiting_truncation_is_superseded_by_new_leader(leader: int) -> None:
     stand = Stand()
     stand.broker(1).lead(A, 3).append()
 
@@ -427,7 +427,7 @@ def test_a_cut_that_waits_for_its_turn_is_not_made_under_another_leader(leader: 
 # Many
 
 
-def test_many_partitions_are_begun_in_several_requests() -> None:
+def test_many_partitions_start_over_several_requests() -> None:
     stand = Stand()
     broker = stand.broker(1)
     keys = [(UUID(int=7), number) for number in range(600)]
@@ -449,7 +449,7 @@ def test_many_partitions_are_begun_in_several_requests() -> None:
     stand.run(test)
 
 
-def test_partitions_are_spread_over_fetchers() -> None:
+def test_partitions_are_distributed_over_fetchers() -> None:
     stand = Stand()
     stand.settings = replace(stand.settings, fetchers=3)
     broker = stand.broker(1)
@@ -478,7 +478,7 @@ def test_partitions_are_spread_over_fetchers() -> None:
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
-def test_a_throttled_replica_that_is_behind_keeps_the_rate(is_listed: bool) -> None:
+def test_throttled_lagging_replica_keeps_the_rate(is_listed: bool) -> None:
     stand = Stand(config=THROTTLED if is_listed else SMALL)
     stand.settings = replace(stand.settings, fetch_max_bytes=500)
     stand.rate = 1000.0
@@ -499,7 +499,7 @@ def test_a_throttled_replica_that_is_behind_keeps_the_rate(is_listed: bool) -> N
     stand.run(test)
 
 
-def test_others_do_not_wait_for_one_that_is_throttled() -> None:
+def test_unthrottled_partitions_do_not_wait_for_throttled_ones() -> None:
     stand = Stand(config=THROTTLED)
     stand.rate = 100.0
     broker = stand.broker(1)
@@ -517,7 +517,7 @@ def test_others_do_not_wait_for_one_that_is_throttled() -> None:
     stand.run(test)
 
 
-def test_a_throttled_replica_that_has_what_is_replicated_stays_in_sync() -> None:
+def test_throttled_caught_up_replica_stays_in_isr() -> None:
     stand = Stand(config=THROTTLED)
     stand.rate = 10.0
     led = stand.broker(1).lead(A, 0)

@@ -68,14 +68,14 @@ class Stand:
         self.follower.changed(want)
 
 
-def test_it_fetches_from_its_end() -> None:
+def test_follower_fetches_from_its_log_end_offset() -> None:
     stand = Stand()
     assert stand.next_action() == Fetch(EPOCH, 6, 3, 0)
     assert stand.follower.next_action(0) is None  # that is under way
     assert Stand(empty=True).next_action() == Fetch(EPOCH, 0, -1, 0)
 
 
-def test_it_takes_what_it_fetched() -> None:
+def test_fetched_records_are_appended_and_offsets_advance() -> None:
     stand = Stand()
     query = stand.fetch()
     append = stand.follower.fetched(query, FetchResult(high_watermark=9, start_offset=1))
@@ -87,14 +87,14 @@ def test_it_takes_what_it_fetched() -> None:
     assert stand.next_action() == Fetch(EPOCH, 8, EPOCH, 0)
 
 
-def test_the_start_is_not_taken_past_what_is_replicated() -> None:
+def test_log_start_offset_is_limited_by_the_high_watermark() -> None:
     stand = Stand()
     append = stand.follower.fetched(stand.fetch(), FetchResult(high_watermark=4, start_offset=5))
     assert append is not None
     assert stand.follower.limits(append) == (4, 4)
 
 
-def test_it_cuts_where_the_logs_part_and_takes_nothing_of_that_answer() -> None:
+def test_diverging_epoch_truncates_and_ignores_other_fields() -> None:
     stand = Stand()
     parts = FetchResult(high_watermark=5, start_offset=1, diverging=EpochEnd(1, 3))
     assert stand.follower.fetched(stand.fetch(), parts) is None
@@ -102,7 +102,7 @@ def test_it_cuts_where_the_logs_part_and_takes_nothing_of_that_answer() -> None:
     assert stand.next_action() == Fetch(EPOCH, 3, 1, 0)
 
 
-def test_it_asks_for_epochs_where_fetch_does_not_tell_them() -> None:
+def test_old_fetch_version_queries_epoch_end_offsets() -> None:
     stand = Stand(compares=False)
     query = stand.next_action()
     assert query == QueryEpochEnd(EPOCH, 3)
@@ -117,7 +117,7 @@ def test_it_asks_for_epochs_where_fetch_does_not_tell_them() -> None:
     assert stand.next_action() == Fetch(EPOCH, 3, -1, 0)
 
 
-def test_a_log_without_epochs_is_cut_at_its_high_watermark() -> None:
+def test_log_without_epochs_truncates_to_high_watermark() -> None:
     stand = Stand(empty=True)
     stand.log.records = [(0, "a"), (0, "b")]
     stand.log.high_watermark = 1
@@ -126,7 +126,7 @@ def test_a_log_without_epochs_is_cut_at_its_high_watermark() -> None:
     assert stand.next_action() == Fetch(EPOCH + 1, 1, -1, 0)
 
 
-def test_past_the_leader_s_end_it_is_cut_there() -> None:
+def test_fetch_offset_past_leader_end_truncates_to_it() -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
     stand.follower.offset_received(stand.ask_offset(LATEST), OffsetResult(4), 0)
@@ -134,7 +134,7 @@ def test_past_the_leader_s_end_it_is_cut_there() -> None:
     assert stand.next_action() == Fetch(EPOCH, 4, 1, 0)
 
 
-def test_below_the_leader_s_start_it_starts_anew_there() -> None:
+def test_fetch_offset_below_leader_start_truncates_fully() -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
     stand.follower.offset_received(stand.ask_offset(LATEST), OffsetResult(40), 0)
@@ -147,7 +147,7 @@ def test_below_the_leader_s_start_it_starts_anew_there() -> None:
     assert stand.next_action() == Fetch(EPOCH, 20, -1, 20)
 
 
-def test_within_the_leader_s_log_it_goes_on_but_not_for_ever_at_once() -> None:
+def test_repeated_out_of_range_within_leader_log_backs_off() -> None:
     stand = Stand()
     for round_ms in (0, 0):
         stand.fail_fetch(ErrorCode.offset_out_of_range)
@@ -174,7 +174,7 @@ def epoch_ends(stand: Stand, epoch: int, end: EpochEnd) -> None:
     stand.follower.epoch_end_received(query, end)
 
 
-def test_what_moved_to_the_tier_is_built_from_there() -> None:
+def test_offset_moved_to_tiered_storage_builds_auxiliary_state() -> None:
     """T-42."""
     stand = Stand()
     moved(stand, OffsetResult(30, 4))
@@ -198,7 +198,7 @@ def test_what_moved_to_the_tier_is_built_from_there() -> None:
         (EpochEnd(-1, -1), 4),
     ],
 )
-def test_the_epoch_before_the_local_start_is_its_leaders(end: EpochEnd, epoch: int) -> None:
+def test_epoch_before_local_log_start_is_queried_from_leader(end: EpochEnd, epoch: int) -> None:
     """T-42: of the record before it, which may be of an earlier epoch than the local start's."""
     stand = Stand()
     moved(stand, OffsetResult(30, 4))
@@ -207,19 +207,19 @@ def test_the_epoch_before_the_local_start_is_its_leaders(end: EpochEnd, epoch: i
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_before_the_first_epoch_there_is_none_to_ask_for(epoch: int) -> None:
+def test_local_log_start_in_first_epoch_needs_no_query(epoch: int) -> None:
     stand = Stand()
     moved(stand, OffsetResult(30, epoch))
     assert stand.next_action() == BuildRemoteLogAuxState(EPOCH, 30, epoch, 2)
 
 
-def test_where_nothing_is_left_in_the_tier_it_starts_on_the_disk() -> None:
+def test_empty_remote_tier_starts_at_local_log_start() -> None:
     stand = Stand()
     moved(stand, OffsetResult(2, 4))
     assert stand.next_action() == TruncateFullyAndStartAt(2)
 
 
-def test_a_tier_that_could_not_be_read_is_tried_again_from_the_start() -> None:
+def test_failed_tier_read_restarts_with_fetch() -> None:
     stand = Stand()
     moved(stand, OffsetResult(30, 4))
     epoch_ends(stand, 3, EpochEnd(3, 28))
@@ -228,14 +228,14 @@ def test_a_tier_that_could_not_be_read_is_tried_again_from_the_start() -> None:
     stand.fetch(BACK_OFF_MS)
 
 
-def test_an_epoch_that_is_not_told_is_asked_for_from_the_start() -> None:
+def test_failed_epoch_query_restarts_with_fetch() -> None:
     stand = Stand()
     moved(stand, OffsetResult(30, 4))
     stand.follower.failed(stand.next_action(), ErrorCode.unknown_server_error, 0)
     stand.fetch(BACK_OFF_MS)
 
 
-def test_a_change_is_outlived_by_a_newer_leader() -> None:
+def test_newer_leader_epoch_supersedes_log_change() -> None:
     stand = Stand()
     moved(stand, OffsetResult(30, 0))
     change = stand.next_action()
@@ -247,7 +247,7 @@ def test_a_change_is_outlived_by_a_newer_leader() -> None:
     assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
-def test_a_fenced_follower_stops_while_it_looks_for_its_tier() -> None:
+def test_fenced_leader_epoch_while_locating_stops_follower() -> None:
     """E14."""
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
@@ -269,7 +269,7 @@ STOPS = [ErrorCode.fenced_leader_epoch, ErrorCode.kafka_storage_error]
 
 
 @pytest.mark.parametrize("error", DELAYS)
-def test_an_error_delays(error: ErrorCode) -> None:
+def test_fetch_error_delays_next_action(error: ErrorCode) -> None:
     stand = Stand()
     stand.fail_fetch(error, now_ms=100)
     assert stand.follower.next_action(109) is None
@@ -277,7 +277,7 @@ def test_an_error_delays(error: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("error", DELAYS)
-def test_an_error_delays_what_is_asked_before_it_fetches(error: ErrorCode) -> None:
+def test_epoch_query_error_delays_next_action(error: ErrorCode) -> None:
     stand = Stand(compares=False)
     stand.follower.failed(stand.next_action(), error, 100)
     assert stand.follower.next_action(109) is None
@@ -285,7 +285,7 @@ def test_an_error_delays_what_is_asked_before_it_fetches(error: ErrorCode) -> No
 
 
 @pytest.mark.parametrize("error", DELAYS)
-def test_an_error_while_locating_leads_back_to_fetching(error: ErrorCode) -> None:
+def test_error_while_locating_returns_to_fetching(error: ErrorCode) -> None:
     stand = Stand()
     stand.fail_fetch(ErrorCode.offset_out_of_range)
     stand.follower.failed(stand.ask_offset(LATEST), error, 100)
@@ -294,7 +294,7 @@ def test_an_error_while_locating_leads_back_to_fetching(error: ErrorCode) -> Non
 
 
 @pytest.mark.parametrize("error", STOPS)
-def test_an_error_stops_until_there_is_a_newer_epoch(error: ErrorCode) -> None:
+def test_stopping_error_lasts_until_newer_epoch(error: ErrorCode) -> None:
     stand = Stand()
     stand.fail_fetch(error)
     stand.follower.follow(EPOCH)
@@ -303,7 +303,7 @@ def test_an_error_stops_until_there_is_a_newer_epoch(error: ErrorCode) -> None:
     assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
-def test_errors_in_a_row_delay_for_longer_and_longer() -> None:
+def test_repeated_errors_double_the_delay() -> None:
     stand = Stand()
     stand.follower = FollowerState(stand.log, back_off_ms=50, first_back_off_ms=20)
     stand.follower.follow(EPOCH)
@@ -319,7 +319,7 @@ def test_errors_in_a_row_delay_for_longer_and_longer() -> None:
     assert stand.fetch(now_ms + 20) == Fetch(EPOCH, 6, 3, 0)
 
 
-def test_an_empty_log_begins_where_the_first_batch_does() -> None:
+def test_empty_log_starts_at_first_fetched_batch() -> None:
     """The leader's log starts within a batch: at 7, of a batch from 4 on."""
     stand = Stand(empty=True)
     stand.log.truncate_fully(7)
@@ -340,7 +340,7 @@ def test_an_empty_log_begins_where_the_first_batch_does() -> None:
     assert stand.follower.limits(append) == (9, 7)
 
 
-def test_it_knows_what_it_waits_for() -> None:
+def test_pending_action_is_tracked_until_superseded() -> None:
     stand = Stand()
     query = stand.fetch()
     assert stand.follower.is_awaiting(query)
@@ -348,7 +348,7 @@ def test_it_knows_what_it_waits_for() -> None:
     assert not stand.follower.is_awaiting(query)
 
 
-def test_a_question_that_nobody_puts_any_more_is_asked_anew() -> None:
+def test_forgotten_request_is_returned_again() -> None:
     stand = Stand()
     query = stand.fetch()
     stand.follower.forget_pending()
@@ -360,7 +360,7 @@ def test_a_question_that_nobody_puts_any_more_is_asked_anew() -> None:
     assert stand.follower.is_awaiting(change)  # that goes on, whoever asks
 
 
-def test_records_that_could_not_be_appended_are_fetched_again() -> None:
+def test_failed_append_fetches_again_after_delay() -> None:
     stand = Stand()
     append = stand.follower.fetched(stand.fetch(), FetchResult(6, 0))
     assert append is not None
@@ -369,7 +369,7 @@ def test_records_that_could_not_be_appended_are_fetched_again() -> None:
     assert stand.fetch(BACK_OFF_MS) == Fetch(EPOCH, 6, 3, 0)
 
 
-def test_an_answer_of_an_earlier_epoch_is_ignored() -> None:
+def test_response_of_earlier_epoch_is_ignored() -> None:
     stand = Stand()
     query = stand.fetch()
     stand.follower.follow(EPOCH + 1)
@@ -378,7 +378,7 @@ def test_an_answer_of_an_earlier_epoch_is_ignored() -> None:
     assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
-def test_a_change_of_the_log_is_waited_for_whoever_leads() -> None:
+def test_running_log_change_blocks_actions_of_new_epoch() -> None:
     stand = Stand()
     stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
     change = stand.next_action()
@@ -392,7 +392,7 @@ def test_a_change_of_the_log_is_waited_for_whoever_leads() -> None:
     assert stand.next_action() == Fetch(EPOCH + 1, 3, 1, 0)
 
 
-def test_a_change_that_fails_is_not_tried_again_for_a_leader_that_is_gone() -> None:
+def test_failed_superseded_change_is_not_retried() -> None:
     stand = Stand()
     stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
     change = stand.next_action()
@@ -401,7 +401,7 @@ def test_a_change_that_fails_is_not_tried_again_for_a_leader_that_is_gone() -> N
     assert stand.next_action() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
-def test_a_change_that_fails_is_tried_again() -> None:
+def test_failed_change_is_retried() -> None:
     stand = Stand()
     stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
     change = stand.next_action()
@@ -409,14 +409,14 @@ def test_a_change_that_fails_is_tried_again() -> None:
     assert stand.next_action(BACK_OFF_MS) is change
 
 
-def test_a_log_that_failed_is_let_be() -> None:
+def test_failed_log_is_not_followed() -> None:
     stand = Stand()
     stand.follower.fetched(stand.fetch(), FetchResult(6, 0, EpochEnd(1, 3)))
     stand.follower.failed(stand.next_action(), ErrorCode.kafka_storage_error, 0)
     assert stand.follower.next_action(BACK_OFF_MS) is None
 
 
-def test_stopped_it_wants_nothing() -> None:
+def test_stopped_follower_has_no_action() -> None:
     stand = Stand()
     query = stand.fetch()
     stand.follower.stop()

@@ -13,15 +13,15 @@ from odradek.replication.partition.high_watermark import (
 )
 
 
-def test_a_leader_alone_in_sync_has_replicated_what_it_wrote() -> None:
+def test_sole_in_sync_leader_advances_to_log_end() -> None:
     assert decide_high_watermark(5, 1, {1: 9, 2: 3}, {1}) == 9
 
 
-def test_the_slowest_member_decides() -> None:
+def test_slowest_replica_limits_high_watermark() -> None:
     assert decide_high_watermark(5, 1, {1: 9, 2: 7, 3: 2}, {1, 2}) == 7
 
 
-def test_a_member_that_was_not_heard_of_holds_it() -> None:
+def test_replica_without_fetch_keeps_high_watermark() -> None:
     assert decide_high_watermark(5, 1, {1: 9}, {1, 2}) == 5
 
 
@@ -30,7 +30,7 @@ def test_a_member_that_was_not_heard_of_holds_it() -> None:
     ends=st.dictionaries(st.integers(1, 5), st.integers(0, 100), min_size=1),
     in_sync=st.frozensets(st.integers(1, 5), min_size=1),
 )
-def test_it_never_goes_back_nor_past_a_member_it_waited_for(
+def test_high_watermark_is_monotonic_and_limited_by_isr(
     current: int, ends: dict[int, int], in_sync: frozenset[int]
 ) -> None:
     leader = min(ends)
@@ -40,7 +40,7 @@ def test_it_never_goes_back_nor_past_a_member_it_waited_for(
         assert all(ends[member] >= decided for member in in_sync | {leader})
 
 
-def test_what_is_passed_is_told_once() -> None:
+def test_advance_returns_each_append_once() -> None:
     unseen = UncommittedBytes(0, 0)
     unseen.appended(3, 100)
     unseen.appended(5, 10)
@@ -50,7 +50,7 @@ def test_what_is_passed_is_told_once() -> None:
     assert unseen.advance_to(9) == 10
 
 
-def test_a_high_watermark_that_stands_still_costs_no_more_than_its_parts() -> None:
+def test_uncommitted_appends_are_merged_beyond_the_limit() -> None:
     unseen = UncommittedBytes(0, 0)
     for number in range(3 * PARTS_MAX):
         unseen.appended(number + 1, 1)
@@ -58,7 +58,7 @@ def test_a_high_watermark_that_stands_still_costs_no_more_than_its_parts() -> No
     assert unseen.advance_to(3 * PARTS_MAX) == 2 * PARTS_MAX + 1
 
 
-def test_what_was_cut_off_is_never_told() -> None:
+def test_truncated_appends_are_not_counted() -> None:
     unseen = UncommittedBytes(0, 0)
     unseen.appended(3, 100)
     unseen.appended(8, 10)
@@ -66,7 +66,7 @@ def test_what_was_cut_off_is_never_told() -> None:
     assert unseen.advance_to(8) == 101
 
 
-def test_of_what_was_there_before_the_size_is_not_known() -> None:
+def test_earlier_uncommitted_records_have_unknown_size() -> None:
     unseen = UncommittedBytes(2, 5)
     unseen.appended(8, 10)
     assert unseen.advance_to(3) == UNCOUNTED_BYTES

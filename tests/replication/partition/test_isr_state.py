@@ -20,13 +20,13 @@ def _proposing(proposed: frozenset[int], committed: frozenset[int]) -> tuple[Isr
     return known, known.propose(proposed)
 
 
-def test_whoever_may_be_in_sync_counts() -> None:
+def test_maximal_isr_includes_proposed_replicas() -> None:
     assert _proposing(THREE, TWO)[0].maximal == THREE
     assert _proposing(TWO, THREE)[0].maximal == THREE
     assert IsrState(TWO, 4, 7).maximal == TWO
 
 
-def test_one_is_under_way_at_most() -> None:
+def test_second_proposal_while_pending_raises() -> None:
     known, proposal = _proposing(THREE, TWO)
     assert proposal == IsrProposal(THREE, 4, 7)
     with pytest.raises(ValueError, match="is pending"):
@@ -53,7 +53,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("response", "outcome", "committed", "epoch", "pending"), ROWS)
-def test_an_answer(
+def test_proposal_response_gives_outcome(
     response: CommittedIsr | ErrorCode,
     outcome: ProposalOutcome,
     committed: frozenset[int],
@@ -71,7 +71,9 @@ def test_an_answer(
     ("leader_epoch", "partition_epoch", "adopted", "pending"),
     [(4, 8, True, False), (5, 8, True, False), (4, 7, True, True), (4, 6, False, True)],
 )
-def test_an_image(leader_epoch: int, partition_epoch: int, adopted: bool, pending: bool) -> None:
+def test_image_updates_or_drops_proposal(
+    leader_epoch: int, partition_epoch: int, adopted: bool, pending: bool
+) -> None:
     known, proposal = _proposing(THREE, TWO)
     assert known.adopt(TWO, leader_epoch, partition_epoch) == adopted
     assert (known.proposal is proposal) == pending

@@ -66,17 +66,17 @@ def _last_request(actions: list[LeaderAction]) -> AlterPartition | None:
     return next((each for each in actions if isinstance(each, AlterPartition)), None)
 
 
-def test_an_epoch_begins_at_the_log_s_end() -> None:
+def test_leader_epoch_begins_at_log_end_offset() -> None:
     assert Stand().first == [BeginEpoch(5, 4)]
 
 
-def test_alone_in_sync_everything_is_replicated_at_once() -> None:
+def test_sole_isr_member_advances_high_watermark_on_append() -> None:
     stand = Stand((1,))
     assert stand.first == [BeginEpoch(5, 4), AdvanceHighWatermark(4)]
     assert stand.write(now_ms=LAG_MAX_MS + 1) == [AdvanceHighWatermark(5)]
 
 
-def test_the_high_watermark_is_what_all_in_sync_have() -> None:
+def test_high_watermark_is_minimum_of_isr() -> None:
     stand = Stand()
     assert stand.fetch(2, 4) == []
     assert stand.fetch(3, 3) == [AdvanceHighWatermark(3)]
@@ -84,7 +84,7 @@ def test_the_high_watermark_is_what_all_in_sync_have() -> None:
     assert stand.fetch(3, 2) == []  # it restarted with less; nothing goes back
 
 
-def test_under_min_isr_the_high_watermark_stands_still() -> None:
+def test_high_watermark_under_min_isr_does_not_advance() -> None:
     stand = Stand((1,), min_isr=2)
     assert stand.first == [BeginEpoch(5, 4)]
     assert stand.write() == []
@@ -99,13 +99,13 @@ def test_under_min_isr_the_high_watermark_stands_still() -> None:
     stand.leader.check_append()
 
 
-def test_no_more_are_required_than_there_are_replicas() -> None:
+def test_min_isr_is_limited_by_replica_count() -> None:
     stand = Stand(min_isr=5)
     stand.leader.check_append()
     assert not stand.leader.is_under_min_isr
 
 
-def test_what_waits_for_an_offset_is_told() -> None:
+def test_is_replicated_follows_high_watermark_and_min_isr() -> None:
     stand = Stand((1, 2), min_isr=2)
     assert not stand.leader.is_replicated(4)
     stand.fetch(2, 4)
@@ -120,12 +120,12 @@ def test_what_waits_for_an_offset_is_told() -> None:
 @pytest.mark.parametrize(
     ("offset", "joins"), [(4, True), (3, False)], ids=["has all", "lacks what was before the epoch"]
 )
-def test_who_joins_has_all_that_was_before_the_epoch(offset: int, joins: bool) -> None:
+def test_expansion_requires_records_before_leader_epoch(offset: int, joins: bool) -> None:
     asked = _last_request(Stand((1, 2)).fetch(3, offset))
     assert (asked is not None) == joins
 
 
-def test_who_joins_has_all_that_is_replicated() -> None:
+def test_expansion_requires_records_below_high_watermark() -> None:
     stand = Stand((1, 2))
     stand.write(3)
     stand.fetch(2, 6)
@@ -137,14 +137,14 @@ def test_who_joins_has_all_that_is_replicated() -> None:
     assert asked.proposal == IsrProposal(frozenset({1, 2, 3}), 5, 10)
 
 
-def test_a_member_that_has_not_fetched_is_asked_for_without_an_epoch() -> None:
+def test_member_without_fetch_is_proposed_without_broker_epoch() -> None:
     asked = _last_request(Stand((1, 2)).fetch(3, 4))
     assert asked is not None
     assert asked.isr == ((1, 1), (2, -1), (3, 1))
 
 
 @pytest.mark.parametrize("state", ["fenced", "in_controlled_shutdown", "gone", "restarted"])
-def test_who_may_not_join(state: str) -> None:
+def test_ineligible_follower_is_not_proposed(state: str) -> None:
     stand = Stand((1, 2))
     broker = stand.brokers[3]
     assert broker is not None
@@ -157,7 +157,7 @@ def test_who_may_not_join(state: str) -> None:
     assert _last_request(stand.fetch(3, 4)) is None
 
 
-def test_a_fetch_of_an_earlier_life_is_refused() -> None:
+def test_fetch_with_old_broker_epoch_is_rejected() -> None:
     stand = Stand((1, 2))
     broker = stand.brokers[3]
     assert broker is not None
@@ -171,17 +171,17 @@ def test_a_fetch_of_an_earlier_life_is_refused() -> None:
     )  # it does not tell (KIP-903)
 
 
-def test_a_fetch_of_a_later_life_waits_for_the_image() -> None:
+def test_fetch_with_newer_broker_epoch_waits_for_image() -> None:
     stand = Stand((1, 2))
     assert _last_request(stand.fetch(3, 4, epoch=2)) is None
 
 
-def test_who_is_no_replica_is_refused() -> None:
+def test_fetch_of_unknown_replica_is_rejected() -> None:
     with pytest.raises(UnknownLeaderEpoch):
         Stand().fetch(9, 4)
 
 
-def test_who_lags_leaves() -> None:
+def test_lagging_follower_is_removed_from_isr() -> None:
     stand = Stand()
     stand.write(2, 10)
     stand.fetch(2, 6, 50)
@@ -196,7 +196,7 @@ def test_who_lags_leaves() -> None:
     ]
 
 
-def test_who_comes_back_with_less_is_not_waited_for() -> None:
+def test_follower_with_lower_fetch_offset_loses_caught_up_time() -> None:
     """An emptied disk: producers would wait until all of it is copied."""
     stand = Stand()
     stand.fetch(2, 4, 1)
@@ -216,14 +216,14 @@ def test_who_comes_back_with_less_is_not_waited_for() -> None:
     assert joining.proposal.isr == {1, 2, 3}
 
 
-def test_who_has_everything_does_not_lag() -> None:
+def test_follower_at_log_end_is_not_lagging() -> None:
     stand = Stand()
     stand.fetch(2, 4, 1)
     stand.fetch(3, 4, 1)
     assert stand.do(stand.leader.tick(10_000)) == []
 
 
-def test_who_is_always_one_fetch_behind_does_not_lag() -> None:
+def test_follower_one_fetch_behind_is_not_lagging() -> None:
     stand = Stand((1, 2))
     for now_ms in range(0, 1000, 50):
         stand.write(1, now_ms)
@@ -231,7 +231,7 @@ def test_who_is_always_one_fetch_behind_does_not_lag() -> None:
     assert stand.leader.out_of_sync(1000) == frozenset()
 
 
-def test_one_alteration_at_a_time() -> None:
+def test_pending_proposal_blocks_further_proposals() -> None:
     stand = Stand((1, 2))
     asked = _last_request(stand.fetch(3, 4))
     assert asked is not None
@@ -245,7 +245,7 @@ def test_one_alteration_at_a_time() -> None:
     assert shrunk.proposal.isr == {1}
 
 
-def test_who_is_about_to_join_is_waited_for() -> None:
+def test_joining_follower_limits_high_watermark() -> None:
     """Else the high watermark would run ahead of it for ever."""
     stand = Stand((1,))
     stand.fetch(2, 4, 0)
@@ -260,7 +260,7 @@ def test_who_is_about_to_join_is_waited_for() -> None:
     assert other.write(1, 10) == [AdvanceHighWatermark(5)]
 
 
-def test_who_is_waited_for_no_more_holds_nothing() -> None:
+def test_lagging_follower_no_longer_limits_high_watermark() -> None:
     stand = Stand((1,))
     stand.log.high_watermark = 0
     asked = _last_request(stand.fetch(2, 4, 0))
@@ -271,7 +271,7 @@ def test_who_is_waited_for_no_more_holds_nothing() -> None:
     assert stand.do(stand.leader.tick(LAG_MAX_MS + 1)) == [AdvanceHighWatermark(6)]
 
 
-def test_elected_again_what_the_followers_have_is_known() -> None:
+def test_reelected_leader_keeps_follower_offsets() -> None:
     stand = Stand()
     stand.fetch(2, 4)
     stand.fetch(3, 4)
@@ -283,14 +283,14 @@ def test_elected_again_what_the_followers_have_is_known() -> None:
     assert stand.leader.out_of_sync(601) == {2, 3}
 
 
-def test_an_image_that_is_behind_changes_nothing() -> None:
+def test_older_image_is_ignored() -> None:
     stand = Stand()
     behind = replace(stand.image, isr=(1,), partition_epoch=9)
     assert stand.do(stand.leader.adopt(behind, 0)) == []
     assert stand.leader.isr.committed == {1, 2, 3}
 
 
-def test_a_replica_that_was_taken_off_is_forgotten() -> None:
+def test_removed_replica_is_forgotten() -> None:
     stand = Stand((1, 2))
     fewer = replace(
         stand.image, replicas=(1, 2), directories=(UUID(int=500),) * 2, partition_epoch=11
@@ -301,7 +301,7 @@ def test_a_replica_that_was_taken_off_is_forgotten() -> None:
         stand.leader.check_fetch(3, 1)
 
 
-def test_the_low_watermark_is_that_of_the_replicas_that_are_up() -> None:
+def test_low_watermark_ignores_fenced_replicas() -> None:
     stand = Stand()
     stand.log.start_offset = 3
     assert stand.leader.low_watermark() == -1

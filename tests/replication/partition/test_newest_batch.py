@@ -49,7 +49,7 @@ def stand() -> Stand:
 
 
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=20))
-def test_it_is_what_the_log_has(steps: list[str]) -> None:
+def test_newest_batch_equals_log_contents(steps: list[str]) -> None:
     stand = only_replica()
     log, partition = stand.world.log, stand.partition
     for step in steps:
@@ -76,7 +76,7 @@ def test_it_is_what_the_log_has(steps: list[str]) -> None:
             assert partition.newest_batch(offset, log.end_offset - 1) is None
 
 
-def test_it_is_kept_for_who_waits_alone(stand: Stand) -> None:
+def test_newest_batch_is_kept_only_while_watched(stand: Stand) -> None:
     appended(stand)
     assert stand.partition.newest_batch(0, 1) is None
     stand.partition.watch(stand.told)
@@ -88,13 +88,13 @@ def test_it_is_kept_for_who_waits_alone(stand: Stand) -> None:
     assert stand.partition.newest_batch(1, 2) is None
 
 
-def test_a_large_one_is_not_kept(stand: Stand) -> None:
+def test_large_batch_is_not_kept(stand: Stand) -> None:
     stand.partition.watch(stand.told)
     appended(stand, NEWEST_BYTES_MAX)
     assert stand.partition.newest_batch(0, 1) is None
 
 
-def test_it_is_as_the_log_has_it_not_as_it_was_sent(stand: Stand) -> None:
+def test_newest_batch_has_the_broker_compression(stand: Stand) -> None:
     log = stand.world.log
     log.update_config(replace(log.config, compression_type="uncompressed"))
     stand.partition.watch(stand.told)
@@ -106,7 +106,7 @@ def test_it_is_as_the_log_has_it_not_as_it_was_sent(stand: Stand) -> None:
     assert len(newest) > 1000 > len(sent)
 
 
-def test_a_log_that_is_offline_has_none(stand: Stand) -> None:
+def test_offline_log_has_no_newest_batch(stand: Stand) -> None:
     stand.partition.watch(stand.told)
     appended(stand)
     assert stand.partition.newest_batch(0, 1) is not None
@@ -114,7 +114,7 @@ def test_a_log_that_is_offline_has_none(stand: Stand) -> None:
     assert stand.partition.newest_batch(0, 1) is None
 
 
-def test_another_at_its_offset_is_not_it(stand: Stand) -> None:
+def test_newest_batch_after_truncation_is_dropped(stand: Stand) -> None:
     log = stand.world.log
     stand.partition.watch(stand.told)
     appended(stand)
@@ -123,7 +123,7 @@ def test_another_at_its_offset_is_not_it(stand: Stand) -> None:
     assert stand.partition.newest_batch(0, 1) is None
 
 
-def test_one_that_was_deleted_is_not_read(stand: Stand) -> None:
+def test_deleted_newest_batch_is_not_returned(stand: Stand) -> None:
     log = stand.world.log
     stand.partition.watch(stand.told)
     appended(stand)

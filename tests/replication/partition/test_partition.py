@@ -100,14 +100,14 @@ def alone(image: PartitionImage) -> dict[str, object]:
     return {"replicas": (1,), "directories": image.directories[:1], "isr": (1,)}
 
 
-def test_an_epoch_begins_in_the_log(stand: Stand) -> None:
+def test_new_leader_assigns_its_epoch(stand: Stand) -> None:
     assert stand.world.log.epochs.entries == (EpochStart(5, 0),)
     stand.append()
     stand.see(leader_epoch=6)
     assert stand.world.log.epochs.entries == (EpochStart(5, 0), EpochStart(6, 1))
 
 
-def test_the_only_replica_sees_what_it_appends(stand: Stand) -> None:
+def test_only_replica_append_advances_high_watermark(stand: Stand) -> None:
     stand.see(**alone(stand.image), leader_epoch=7)
     assert stand.partition.leader_role is None
     assert stand.world.log.epochs.latest == 7
@@ -118,7 +118,7 @@ def test_the_only_replica_sees_what_it_appends(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("has_followers", [False, True])
-def test_what_is_told_is_what_there_is_to_be_read(stand: Stand, has_followers: bool) -> None:
+def test_watcher_receives_readable_bytes(stand: Stand, has_followers: bool) -> None:
     """Not what a producer sent: a topic with another compression makes more of it, or less."""
     if not has_followers:
         stand.see(**alone(stand.image))
@@ -131,13 +131,13 @@ def test_what_is_told_is_what_there_is_to_be_read(stand: Stand, has_followers: b
     assert log.size_bytes > 5000 > len(sent)
 
 
-def test_the_only_replica_is_enough_whatever_is_required() -> None:
+def test_only_replica_satisfies_min_isr() -> None:
     stand = Stand(min_isr=2)
     stand.see(**alone(stand.image))
     stand.append(ACKS_ALL)
 
 
-def test_what_is_visible_is_told_as_followers_fetch_it(stand: Stand) -> None:
+def test_watcher_is_notified_as_followers_fetch(stand: Stand) -> None:
     stand.fetch(2, 0)
     stand.partition.watch(stand.told)
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_what_is_visible_is_told_as_followers_fetch_it(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("has_followers", [False, True])
-def test_what_flush_messages_waits_for_is_visible_once_it_is_on_the_disk(
+def test_flush_messages_delays_high_watermark_until_flush(
     stand: Stand, has_followers: bool
 ) -> None:
     """Whoever goes by the high watermark takes it for kept: coordinators, producers with acks=all, consumers."""
@@ -182,7 +182,7 @@ def test_what_flush_messages_waits_for_is_visible_once_it_is_on_the_disk(
     assert sum(stand.told.bytes) == 4 * SIZE
 
 
-def test_a_leader_that_begins_with_more_than_flush_messages_asks_for_a_flush(stand: Stand) -> None:
+def test_new_leader_with_unflushed_records_requests_flush(stand: Stand) -> None:
     """A process before it has left that, or flush.messages was lowered."""
     log = stand.world.log
     stand.see(leader=2, leader_epoch=6)
@@ -198,7 +198,7 @@ def test_a_leader_that_begins_with_more_than_flush_messages_asks_for_a_flush(sta
     assert not stand.partition.is_behind_its_epoch
 
 
-def test_what_becomes_visible_as_the_others_are_taken_off_is_told(stand: Stand) -> None:
+def test_removing_other_replicas_advances_and_notifies(stand: Stand) -> None:
     """Who waits for a byte of it would wait for its time."""
     stand.fetch(2, 0)
     stand.append()
@@ -210,7 +210,7 @@ def test_what_becomes_visible_as_the_others_are_taken_off_is_told(stand: Stand) 
     assert stand.told.bytes[-1] == SIZE
 
 
-def test_followers_are_told_of_what_is_appended(stand: Stand) -> None:
+def test_end_watcher_is_notified_of_appends(stand: Stand) -> None:
     stand.partition.watch(stand.told, end=True)
     stand.append()
     assert stand.told.bytes == [SIZE]
@@ -222,14 +222,14 @@ def test_followers_are_told_of_what_is_appended(stand: Stand) -> None:
     assert stand.told.bytes == [SIZE]
 
 
-def test_acks_all_is_answered_when_all_in_sync_have_it(stand: Stand) -> None:
+def test_acks_all_completes_when_isr_has_the_record(stand: Stand) -> None:
     offset = stand.append(ACKS_ALL)
     assert not stand.partition.is_replicated(offset, 5)
     stand.fetch(2, offset + 1)
     assert stand.partition.is_replicated(offset, 5)
 
 
-def test_what_was_appended_before_another_led_is_never_acknowledged(stand: Stand) -> None:
+def test_append_before_another_leader_is_not_acknowledged(stand: Stand) -> None:
     """The offset may hold another record by now, and that one be replicated."""
     offset = stand.append(ACKS_ALL)
     stand.see(leader=2, leader_epoch=6)
@@ -240,7 +240,7 @@ def test_what_was_appended_before_another_led_is_never_acknowledged(stand: Stand
         stand.partition.is_replicated(offset, 5)
 
 
-def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
+def test_leader_after_skipped_epoch_forgets_follower_progress() -> None:
     """Another one may have led it: 2, which had less, and 3 cut its log by that. Both epochs came in one
     step of the metadata, and 2 is gone."""
     stand = Stand(isr=(1, 2, 3))
@@ -256,7 +256,7 @@ def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
     assert stand.partition.log.high_watermark == offset + 1
 
 
-def test_elected_again_it_goes_on_waiting(stand: Stand) -> None:
+def test_reelected_leader_keeps_pending_appends(stand: Stand) -> None:
     offset = stand.append(ACKS_ALL)
     stand.see(leader_epoch=6)
     assert not stand.partition.is_replicated(offset, 5)
@@ -264,7 +264,7 @@ def test_elected_again_it_goes_on_waiting(stand: Stand) -> None:
     assert stand.partition.is_replicated(offset, 5)
 
 
-def test_too_few_in_sync() -> None:
+def test_append_under_min_isr_is_rejected() -> None:
     stand = Stand(min_isr=2)
     offset = stand.append(ACKS_ALL)
     stand.fetch(2, offset + 1)
@@ -276,7 +276,7 @@ def test_too_few_in_sync() -> None:
     stand.append(1)
 
 
-def test_what_is_committed_is_answered_again_though_too_few_are_in_sync() -> None:
+def test_committed_duplicate_under_min_isr_is_acknowledged() -> None:
     """A producer that lost the first answer would write it again in a new epoch, once later batches of its are
     out of order."""
     stand = Stand(min_isr=2)
@@ -298,7 +298,7 @@ def test_what_is_committed_is_answered_again_though_too_few_are_in_sync() -> Non
     assert stand.partition.log.end_offset == pending.last_offset + 1
 
 
-def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> None:
+def test_caught_up_follower_is_proposed_and_joins_isr(stand: Stand) -> None:
     stand.append()
     stand.fetch(3, 1)
     ((topic_id, index, asked, responded),) = stand.proposed
@@ -312,7 +312,7 @@ def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> No
     assert stand.partition.leader_role.state.isr.committed == {1, 2, 3}
 
 
-def test_an_answer_to_who_leads_no_more_is_for_nobody(stand: Stand) -> None:
+def test_proposal_response_to_former_leader_is_ignored(stand: Stand) -> None:
     stand.fetch(3, 0)
     ((_, _, _, responded),) = stand.proposed
     stand.see(leader=2, leader_epoch=6)
@@ -324,7 +324,7 @@ def test_an_answer_to_who_leads_no_more_is_for_nobody(stand: Stand) -> None:
     assert stand.partition.leader_role.state.isr.committed == {1, 2}
 
 
-def test_a_log_start_that_moves_is_told(stand: Stand) -> None:
+def test_log_start_change_notifies_watchers(stand: Stand) -> None:
     stand.append()
     stand.fetch(2, 1)
     stand.partition.watch(stand.told)
@@ -342,7 +342,7 @@ def second() -> memoryview:
     return after.view
 
 
-def test_a_follower_sees_what_its_leader_says_is_replicated() -> None:
+def test_follower_high_watermark_comes_from_leader() -> None:
     stand = Stand(leader=2)
     log, partition = stand.world.log, stand.partition
     partition.watch(stand.told)
@@ -359,7 +359,7 @@ def test_a_follower_sees_what_its_leader_says_is_replicated() -> None:
     assert stand.told.bytes == [UNCOUNTED_BYTES, len(sent)]
 
 
-def test_who_changes_its_log_does_not_lead_before_that_is_done() -> None:
+def test_leadership_waits_for_running_log_change() -> None:
     stand = Stand(leader=2)
     partition = stand.partition
     partition.watch(stand.told)
@@ -374,7 +374,7 @@ def test_who_changes_its_log_does_not_lead_before_that_is_done() -> None:
     assert stand.append() == 0
 
 
-def test_what_was_put_off_may_be_overtaken() -> None:
+def test_deferred_image_is_replaced_by_newer_one() -> None:
     stand = Stand(leader=2)
     stand.partition.begin_change()
     stand.see(leader=1, leader_epoch=6)
@@ -384,7 +384,7 @@ def test_what_was_put_off_may_be_overtaken() -> None:
     assert stand.partition.leader == 3
 
 
-async def test_who_deletes_a_log_waits_for_its_change() -> None:
+async def test_wait_unchanged_returns_after_log_change() -> None:
     stand = Stand(leader=2)
     stand.partition.begin_change()
     async with trio.open_nursery() as nursery:
@@ -397,7 +397,7 @@ async def test_who_deletes_a_log_waits_for_its_change() -> None:
 
 
 @pytest.mark.parametrize(("isr", "became"), [((1, 2, 3), [1]), ((1,), [])])
-def test_an_image_may_come_before_the_answer(
+def test_image_before_proposal_response_commits_isr(
     stand: Stand, isr: tuple[int, ...], became: list[int]
 ) -> None:
     """As it does wherever the active controller leads: what the image says counts, the answer does not."""
@@ -410,7 +410,7 @@ def test_an_image_may_come_before_the_answer(
     assert stand.isr_changed == became
 
 
-def test_a_proposal_that_is_refused_has_failed(stand: Stand) -> None:
+def test_rejected_proposal_counts_as_failed(stand: Stand) -> None:
     stand.fetch(2, 0)
     stand.fetch(3, 0)
     ((_, _, _, responded),) = stand.proposed
@@ -418,7 +418,7 @@ def test_a_proposal_that_is_refused_has_failed(stand: Stand) -> None:
     assert stand.isr_changed == [None]
 
 
-def test_who_is_gone_leads_nothing(stand: Stand) -> None:
+def test_retired_partition_raises_its_reason(stand: Stand) -> None:
     stand.fetch(3, 0)
     ((_, _, _, responded),) = stand.proposed
     stand.partition.retire(UnknownPartition("deleted"))
@@ -429,7 +429,7 @@ def test_who_is_gone_leads_nothing(stand: Stand) -> None:
         stand.append()
 
 
-def test_who_is_gone_does_not_become_the_leader() -> None:
+def test_retired_partition_does_not_become_leader() -> None:
     """Neither by what it put off until its log was changed, nor by what comes later."""
     stand = Stand(leader=2)
     partition = stand.partition
@@ -451,7 +451,7 @@ def test_who_is_gone_does_not_become_the_leader() -> None:
     ("isr", "min_isr", "expected"),
     [((1, 2, 3), 2, True), ((1, 2), 2, False), ((1, 2), 1, True), ((1,), 1, False)],
 )
-def test_a_leader_is_dispensable_where_others_can_take_records(
+def test_leader_is_dispensable_with_enough_other_isr_members(
     isr: tuple[int, ...], min_isr: int, expected: bool
 ) -> None:
     stand = Stand(isr=isr, min_isr=min_isr)
@@ -459,7 +459,7 @@ def test_a_leader_is_dispensable_where_others_can_take_records(
     assert stand.partition.leader_role.is_dispensable() is expected
 
 
-def test_a_full_disk_under_a_leader_is_told() -> None:
+def test_full_disk_of_leader_is_reported() -> None:
     stand = Stand()
     stand.append()
     mount = stand.world.disk.root.mount

@@ -11,7 +11,7 @@ from tests.replication.partition.partition_simulation import simulate
 from tests.replication.partition.world import Violation
 
 
-def test_a_partition_keeps_its_word_and_heals() -> None:
+def test_simulated_partition_keeps_invariants_and_recovers() -> None:
     worlds = [simulate(seed) for seed in range(200)]
     assert sum(len(world.committed) for world in worlds) > 3000
     assert sum(world.elections for world in worlds) > 500
@@ -29,13 +29,13 @@ def test_a_partition_keeps_its_word_and_heals() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_more_keep_their_word() -> None:
+def test_thousand_simulated_partitions_keep_invariants() -> None:
     for seed in range(1000, 2000):
         simulate(seed)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.__name__)
-def test_the_simulation_finds(
+def test_simulation_finds_mutant(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
@@ -51,7 +51,7 @@ def _found_at(seeds: range) -> int | None:
     return None
 
 
-def test_a_seed_is_a_run() -> None:
+def test_simulation_is_deterministic_by_seed() -> None:
     first, second = simulate(7), simulate(7)
     assert first.story == second.story
     assert first.where_it_stands() == second.where_it_stands()

@@ -22,13 +22,13 @@ def out_of_order(expected: int) -> OutOfOrderSequence:
 
 
 @pytest.mark.parametrize("error", [TOO_FEW, NotLeader("node 2 leads"), DiskFull("no room")])
-def test_what_follows_is_refused_for_the_same_reason(error: KafkaError) -> None:
+def test_batch_after_rejected_one_gets_the_same_error(error: KafkaError) -> None:
     refusals = RefusedBatches()
     assert refusals.error_for_producer(idempotent(7, 10), error) is error
     assert refusals.error_for_producer(idempotent(7, 13), out_of_order(10)) is error
 
 
-def test_the_requests_that_were_on_their_way_and_no_more() -> None:
+def test_only_in_flight_batches_get_the_earlier_error() -> None:
     refusals = RefusedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     codes = [
@@ -42,7 +42,7 @@ def test_the_requests_that_were_on_their_way_and_no_more() -> None:
     assert refusals.error_for_producer(idempotent(7, 11), out_of_order(10)) is TOO_FEW
 
 
-def test_several_that_are_refused_are_known_by_the_first() -> None:
+def test_several_rejected_batches_are_matched_by_expected_sequence() -> None:
     refusals = RefusedBatches()
     for sequence in (10, 12, 15):
         refusals.error_for_producer(idempotent(7, sequence), TOO_FEW)
@@ -54,21 +54,21 @@ def test_several_that_are_refused_are_known_by_the_first() -> None:
     [idempotent(7, 30, producer_epoch=1), idempotent(8, 30)],
     ids=["another epoch", "another producer"],
 )
-def test_who_was_not_refused_is_out_of_order(later: memoryview) -> None:
+def test_batch_without_rejected_predecessor_is_out_of_order(later: memoryview) -> None:
     refusals = RefusedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     error = out_of_order(10)
     assert refusals.error_for_producer(later, error) is error
 
 
-def test_one_that_came_again_excuses_nothing() -> None:
+def test_retried_batch_no_longer_explains_out_of_order() -> None:
     refusals = RefusedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     error = out_of_order(11)
     assert refusals.error_for_producer(idempotent(7, 30), error) is error
 
 
-def test_a_new_epoch_is_remembered_by_itself() -> None:
+def test_new_producer_epoch_is_remembered_separately() -> None:
     refusals = RefusedBatches()
     refusals.error_for_producer(idempotent(7, 10), TOO_FEW)
     refusals.error_for_producer(idempotent(7, 0, producer_epoch=1), TOO_FEW)
@@ -80,11 +80,11 @@ def test_a_new_epoch_is_remembered_by_itself() -> None:
 
 
 @pytest.mark.parametrize("records", [batch(), memoryview(b"nonsense")])
-def test_what_has_no_sequence_is_told_what_it_is(records: memoryview) -> None:
+def test_batch_without_sequence_gets_its_own_error(records: memoryview) -> None:
     assert RefusedBatches().error_for_producer(records, TOO_FEW) is TOO_FEW
 
 
-def test_only_so_many_are_remembered() -> None:
+def test_remembered_producers_are_limited() -> None:
     refusals = RefusedBatches()
     for producer in range(PRODUCERS_MAX + 1):
         refusals.error_for_producer(idempotent(producer, 0), TOO_FEW)

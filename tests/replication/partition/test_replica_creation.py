@@ -25,7 +25,9 @@ def decided(assigned: UUID, *, is_new: bool, any_offline: bool, others: bool) ->
     ("assigned", "is_new", "any_offline", "others"),
     list(product((HERE, ELSEWHERE, *NOWHERE), *[(True, False)] * 3)),
 )
-def test_every_case(assigned: UUID, is_new: bool, any_offline: bool, others: bool) -> None:
+def test_replica_creation_matches_decision_table(
+    assigned: UUID, is_new: bool, any_offline: bool, others: bool
+) -> None:
     found = decided(assigned, is_new=is_new, any_offline=any_offline, others=others)
     if is_new:
         assert found == (ReplicaCreation(HERE) if assigned == HERE else ANY)

@@ -54,7 +54,7 @@ def _log(epochs: str) -> MemoryLog:
         "nothing to cut",
     ],
 )
-def test_the_table(own: str, leader: EpochEnd, decided: Truncation) -> None:
+def test_truncation_matches_decision_table(own: str, leader: EpochEnd, decided: Truncation) -> None:
     log = _log(own)
     found = decide_truncation(
         log.epochs, end_offset=log.end_offset, high_watermark=1, leader=leader
@@ -72,7 +72,7 @@ def test_the_table(own: str, leader: EpochEnd, decided: Truncation) -> None:
         ("0022", 4, 1, EpochEnd(0, 2)),
     ],
 )
-def test_what_a_leader_tells_who_fetches(
+def test_find_divergence_returns_diverging_epoch(
     leader: str, offset: int, epoch: int, told: EpochEnd | None
 ) -> None:
     found = find_divergence(
@@ -82,7 +82,7 @@ def test_what_a_leader_tells_who_fetches(
 
 
 @pytest.mark.parametrize(("start", "offset", "epoch"), [(0, 4, 3), (3, 2, 0)])
-def test_logs_that_cannot_be_compared(start: int, offset: int, epoch: int) -> None:
+def test_incomparable_logs_are_out_of_range(start: int, offset: int, epoch: int) -> None:
     log = _log("0012")
     with pytest.raises(OffsetOutOfRange):
         find_divergence(
@@ -172,7 +172,9 @@ def _decide(follower: MemoryLog, told: EpochEnd) -> Truncation:
 
 
 @pytest.mark.parametrize("cut", [_cut_by_fetching, _cut_by_asking], ids=["fetch", "ask"])
-def test_what_parts_is_cut_and_no_more(cut: Callable[[MemoryLog, MemoryLog], int]) -> None:
+def test_truncation_removes_only_diverging_records(
+    cut: Callable[[MemoryLog, MemoryLog], int],
+) -> None:
     rounds: Counter[int] = Counter()
     for seed in range(3000):
         cluster = Cluster(random.Random(seed))
