@@ -15,7 +15,8 @@ from odradek.broker.controller.quorum_settings import (
 from odradek.broker.lifecycle import storage_settings
 from odradek.broker.lifecycle.broker_registration import advertised_endpoints
 from odradek.broker.network.listeners import Endpoint
-from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.replication.raft.metadata_manager import MetadataManager, MetadataSettings
+from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.seams import Seams
 from odradek.seams.network import Address
 from odradek.storage.directories.opening import Directories
@@ -51,22 +52,28 @@ def new_metadata(
     """Create the manager, not started. `listening` are this node's controller listeners."""
     directory = directories.metadata
     assert directory.id is not None
-    return MetadataManager(
-        seams,
-        directory.path,
+    member = QuorumMember(
         node_id=config.node_id,
         cluster_id=directories.cluster_id,
         directory_id=directory.id,
-        controller_listeners=advertised_endpoints(listening),
+        controller_listeners=tuple(advertised_endpoints(listening)),
         controller_listener=config.controller_listener,
-        voters=static_voters(config),
-        bootstrap_servers=bootstrap_servers(config),
-        may_vote=config.is_controller,
-        channel=channel,
-        settings=storage_settings.metadata_log(config),
-        quorum_settings=quorum_settings(config, directories.cluster_id),
+        static_voters=static_voters(config) or {},
+        bootstrap_servers=tuple(bootstrap_servers(config)),
+        can_become_voter=config.is_controller,
+    )
+    settings = MetadataSettings(
+        log=storage_settings.metadata_log(config),
+        quorum=quorum_settings(config, directories.cluster_id),
         max_idle_ms=config.get_int("metadata.max.idle.interval.ms"),
         min_insync_replicas=config.get_int("min.insync.replicas"),
+    )
+    return MetadataManager(
+        seams,
+        directory.path,
+        member,
+        channel=channel,
+        settings=settings,
         on_full=directory.shortage.met,
-        partitions_are_in=directories.partitions_are_in,
+        find_partitions=directories.partitions_are_in,
     )

@@ -1,14 +1,14 @@
 """The metadata image: the cluster's state at an offset of the metadata log (Kafka's
 `MetadataImage`).
 
-Images are immutable. A new image shares unchanged tables with the previous one
-(`image_builder.py`), so that a handler or a snapshot keeps a consistent view. Nobody modifies the
-dicts of an image.
+Images are immutable, the dicts included. A new image shares unchanged tables with the previous one
+(`image_builder.py`), so that a handler or a snapshot keeps a consistent view. `image_records.py`
+writes the records of a snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
@@ -40,10 +40,10 @@ GROUP: Final = 32
 
 NO_LEADER: Final = -1
 
-# Directory ids with a meaning of their own (KIP-858)
-MIGRATING: Final = UUID(int=0)  # assigned before directories were
+# Reserved directory ids (KIP-858)
+MIGRATING: Final = UUID(int=0)  # assigned before KIP-858
 UNASSIGNED: Final = UUID(int=1)  # the broker has yet to choose one
-LOST: Final = UUID(int=2)  # in a directory that is offline, nobody knows which
+LOST: Final = UUID(int=2)  # in an offline directory with an unknown id
 RESERVED_DIRECTORIES: Final = 100  # ids below this are not for real directories
 
 Resource = tuple[int, str]
@@ -164,7 +164,7 @@ class MetadataImage:
     topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
     collisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Topics with a '.' or '_' in the name, by the name with every '.' as '_'."""
+    """`collision_key` of a name with '.' or '_' to the topics with this key."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
     configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
@@ -205,12 +205,6 @@ class MetadataImage:
         """Replicas that are offline in Metadata responses."""
         pairs = zip(partition.replicas, partition.directories, strict=True)
         return tuple(broker for broker, where in pairs if not self.is_online(broker, where))
-
-    def records(self) -> Iterator[Any]:
-        """Records of a snapshot of this image."""
-        from odradek.replication.controller.image_records import snapshot_records
-
-        return snapshot_records(self)
 
 
 @value_class

@@ -1,117 +1,96 @@
-"""Controller failover: claiming and renouncing the role of the active controller.
+"""Controller failover: taking over the role of the active controller, and the records this writes.
 
 The leader of the quorum becomes the active controller once its image contains all records committed
-before its epoch (`can_claim`) and it has written the activation records
-(`MetadataManager._take_over`).
+before its epoch (`ControllerClaim.can_claim`) and it has appended the activation records.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-import trio
-
+from odradek.replication.controller.broker_registration import register_controller
+from odradek.replication.controller.features import (
+    CONTROLLER_REGISTRATION,
+    METADATA_VERSION,
+    metadata_version,
+)
+from odradek.replication.controller.image import ControllerImage
+from odradek.replication.raft.bootstrap import activation_records
+from odradek.replication.raft.controller_claim import ControllerClaim
 from odradek.replication.raft.errors import NotController
+from odradek.replication.raft.metadata_batch_loader import MetadataTransaction
+from odradek.replication.raft.metadata_committer import MetadataCommitter
+from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.metadata_state import MetadataState
+from odradek.replication.raft.raft_client_driver import RaftClientDriver
+from odradek.seams.clock import Clock
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
-
-if TYPE_CHECKING:
-    from odradek.replication.raft.metadata_manager import MetadataManager
-    from odradek.replication.raft.metadata_state import MetadataState
-    from odradek.replication.raft.raft_client_driver import RaftClientDriver
-    from odradek.seams.clock import Clock
 
 log = logging.getLogger("odradek.metadata")
 
 
-class ControllerClaim:
-    """Whether this node is the active controller. `driver` is None until the node has started."""
+class ControllerFailover:
+    """Makes the leader of the quorum the active controller.
 
-    def __init__(self) -> None:
-        self.driver: RaftClientDriver | None = None
-        self._epoch: int | None = None  # in which it took over
-        self._stopped = False
-        self._callbacks: list[Callable[[bool], None]] = []
-        self._watchers: list[Callable[[], None]] = []
-        self._seen: Any = None
-        self._moved = trio.Event()
+    `read_bootstrap` reads the records of `bootstrap.checkpoint`. A new cluster stores
+    `min_insync_replicas` as its cluster-level config (KIP-966).
+    """
 
-    @property
-    def is_active(self) -> bool:
-        driver = self.driver
-        leads = driver is not None and driver.leads and driver.quorum.epoch == self._epoch
-        return leads and not self._stopped
+    def __init__(
+        self,
+        driver: RaftClientDriver,
+        metadata_log: MetadataLog,
+        committer: MetadataCommitter,
+        *,
+        registration: ControllerImage,
+        read_bootstrap: Callable[[], Awaitable[Sequence[Any]]],
+        min_insync_replicas: int,
+    ) -> None:
+        self._driver = driver
+        self._log = metadata_log
+        self._committer = committer
+        self._state: MetadataState = committer.state
+        self._claim: ControllerClaim = committer.claim
+        self._registration = registration
+        self._read_bootstrap = read_bootstrap
+        self._min_insync_replicas = min_insync_replicas
 
-    def can_claim(self, applied_offset: int) -> bool:
-        """Whether this node leads and its image (up to `applied_offset`) contains all earlier
-        epochs."""
-        leadership = None if self.driver is None else self.driver.quorum.leadership
-        return (
-            leadership is not None
-            and leadership.high_watermark > leadership.start_offset
-            and applied_offset >= leadership.start_offset
-        )
+    async def take_over(self) -> None:
+        """Claim the role and append the activation records; nothing happens if the epoch is lost.
 
-    def claim(self, epoch: int) -> None:
-        """Claim the role for `epoch`, before the first record is appended; then call `announce`."""
-        self._epoch = epoch
-
-    def renounce_if_lost(self) -> bool:
-        """Renounce if the leadership was lost; returns whether this node stopped being active."""
-        if self._epoch is None or self.is_active:
-            return False
-        self._epoch = None
-        return True
-
-    def stop(self) -> None:
-        """Renounce permanently: the node has left the quorum."""
-        self._stopped = True
-
-    def notify(self) -> None:
-        for callback in self._callbacks:
-            callback(self.is_active)
-        self.check_leader()
-
-    def check_leader(self) -> None:
-        """Notify the watchers if the leader, its epoch or endpoints, or `is_active` changed."""
-        if self.driver is None:
+        Raises InvalidMetadata, and what the append raises.
+        """
+        driver, state = self._driver, self._state
+        epoch = driver.quorum.epoch
+        bootstrap: Sequence[Any] = ()
+        if METADATA_VERSION not in state.image.features:  # a log starts with these records
+            bootstrap = await self._read_bootstrap()
+        if not driver.leads or driver.quorum.epoch != epoch:
             return
-        quorum = self.driver.quorum
-        seen = (quorum.leader_id, quorum.epoch, quorum.leader_endpoints, self.is_active)
-        if seen != self._seen:
-            self._seen = seen
-            moved, self._moved = self._moved, trio.Event()
-            moved.set()
-            for watcher in self._watchers:
-                watcher()
-
-    async def wait_for_change(self) -> None:
-        """Wait until the leader or `is_active` changes."""
-        await self._moved.wait()
-
-    def on_leader(self, callback: Callable[[], None]) -> None:
-        self._watchers.append(callback)
-
-    def subscribe(self, callback: Callable[[bool], None]) -> None:
-        self._callbacks.append(callback)
-        if self.is_active:
-            callback(True)
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether another voter or an observer fetches from this node."""
-        driver = self.driver
-        if driver is None or not driver.quorum.is_alone:
-            return driver is not None
-        leadership = driver.quorum.leadership
-        return leadership is not None and bool(leadership.observer_progress(driver.now_ms))
+        state.take_over(self._log.end_offset, epoch, self._log.appended_ms)
+        self._claim.claim(epoch)
+        in_transaction = state.transactions.open
+        records = activation_records(
+            state.newest,
+            bootstrap,
+            in_transaction=in_transaction,
+            min_insync_replicas=self._min_insync_replicas,
+        )
+        if records:
+            self._committer.append(records, MetadataTransaction(is_open=in_transaction))
+        if metadata_version(state.newest.features) >= CONTROLLER_REGISTRATION:
+            mine = self._registration
+            if state.newest.controllers.get(mine.id) != mine:
+                self._committer.append(register_controller(state.newest, mine).records)
+        state.committed(driver.high_watermark)
+        driver.wake_waiters()
+        self._claim.notify()
 
 
 async def write_no_op_records(
-    metadata: MetadataManager,
-    state: MetadataState,
-    claim: ControllerClaim,
+    committer: MetadataCommitter,
     clock: Clock,
     max_idle_ms: int,
 ) -> None:
@@ -119,6 +98,7 @@ async def write_no_op_records(
     (`metadata.max.idle.interval.ms`); 0 disables it."""
     from odradek.protocol.schemas.cluster_records import NoOpRecord
 
+    state, claim = committer.state, committer.claim
     driver = claim.driver
     while max_idle_ms > 0 and driver is not None:
         if not claim.is_active:
@@ -131,6 +111,6 @@ async def write_no_op_records(
         await clock.sleep(max_idle_ms / 1000)
         if claim.is_active and state.newest.offset == offset:
             try:
-                await metadata.commit([NoOpRecord()])
+                await committer.commit([NoOpRecord()])
             except (NotController, DiskFull, NoDescriptors, LogFailed) as error:
                 log.debug("no NoOpRecord: %s", error)

@@ -1,19 +1,11 @@
-"""The metadata log and the image: decides, commits and publishes changes of the cluster's state.
+"""The node's metadata: recovers it, joins the quorum, commits records, and publishes images.
 
-Operations run one after the other on the newest image, which includes uncommitted records. Their
-records are appended at once; the caller gets the result when they are committed. Concurrent commits
-share a flush. `image` contains committed records only; it and its listeners are updated in log
-order, synchronously.
-
-Only the active controller runs operations: the leader of the quorum, after its image contains all
-records committed before its epoch and it has written the activation records. An appended commit is
-not cancelled. If the node loses its epoch first, the outcome is unknown and the caller gets
-NOT_CONTROLLER.
-
-A failed write or flush is final: `failed` is set and the node must stop.
+`image` contains committed records only. It and its listeners change in log order, synchronously. Only
+the active controller commits: the leader of the quorum, after `ControllerFailover` has made it so. A
+failed write or flush is final: `failed` is set and the node must stop.
 
     start:    format if new → recover → snapshot + log → image → vote → activation records
-    commit:   decide → apply to the newest image → append → flush → high watermark → listeners
+    commit:   operation → newest image → append → flush → high watermark → listeners
     follow:   fetch → append → flush → high watermark → replay → image → listeners
 
 A single voter is active when `start` returns. Otherwise `run` drives the quorum
@@ -23,35 +15,22 @@ A single voter is active when `start` returns. Otherwise `run` drives the quorum
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
 from typing import Any, TypeVar
-from uuid import UUID
 
 import trio
 
-from odradek.protocol.schemas.serde import encode_metadata_record
-from odradek.replication.controller.broker_registration import register_controller
 from odradek.replication.controller.controller_result import ControllerResult
-from odradek.replication.controller.features import (
-    CONTROLLER_REGISTRATION,
-    KRAFT_VERSION,
-    METADATA_VERSION,
-    metadata_version,
-    record_version,
-)
-from odradek.replication.controller.image import (
-    ControllerImage,
-    Endpoint,
-    InvalidMetadata,
-    MetadataImage,
-)
-from odradek.replication.raft.bootstrap import activation_records, read_bootstrap_records
-from odradek.replication.raft.controller_failover import ControllerClaim, write_no_op_records
+from odradek.replication.controller.features import KRAFT_VERSION
+from odradek.replication.controller.image import ControllerImage, InvalidMetadata, MetadataImage
+from odradek.replication.raft.bootstrap import read_bootstrap_records
+from odradek.replication.raft.controller_claim import ControllerClaim
+from odradek.replication.raft.controller_failover import ControllerFailover, write_no_op_records
 from odradek.replication.raft.errors import NotController, QuorumRefused
 from odradek.replication.raft.fetch_handler import FetchHandler
 from odradek.replication.raft.messages import Request, Response
-from odradek.replication.raft.metadata_batch_loader import MetadataBatchLoader, MetadataTransaction
+from odradek.replication.raft.metadata_committer import MetadataCommitter
 from odradek.replication.raft.metadata_loader import catch_up
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
@@ -66,11 +45,27 @@ from odradek.replication.raft.snapshot_generator import SnapshotGenerator
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.seams import Seams
 from odradek.seams.files import Path
+from odradek.seams.values import value_class
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 
 log = logging.getLogger("odradek.metadata")
 
 T = TypeVar("T")
+
+
+@value_class
+class MetadataSettings:
+    """Configs of the metadata log, the quorum and the active controller.
+
+    `max_idle_ms` is `metadata.max.idle.interval.ms`: how often the active controller writes a
+    NoOpRecord if other nodes fetch from it; 0 disables this. A new cluster stores the static
+    `min_insync_replicas` as its cluster-level config (KIP-966).
+    """
+
+    log: MetadataLogSettings = field(default_factory=MetadataLogSettings)
+    quorum: QuorumSettings = field(default_factory=QuorumSettings)
+    max_idle_ms: int = 500
+    min_insync_replicas: int = 1
 
 
 class MetadataManager:
@@ -85,68 +80,47 @@ class MetadataManager:
         self,
         seams: Seams,
         directory: Path,
+        member: QuorumMember,
         *,
-        node_id: int,
-        cluster_id: str,
-        directory_id: UUID,
-        controller_listeners: Sequence[Endpoint] = (),
-        controller_listener: str = "CONTROLLER",
-        voters: Mapping[int, tuple[str, int]] | None = None,
-        bootstrap_servers: Sequence[tuple[str, int]] = (),
-        may_vote: bool = True,
         channel: NetworkChannel | None = None,
-        settings: MetadataLogSettings | None = None,
-        quorum_settings: QuorumSettings | None = None,
-        max_idle_ms: int = 500,
-        min_insync_replicas: int = 1,
+        settings: MetadataSettings | None = None,
         on_full: Callable[[OSError], None] = lambda error: None,
-        partitions_are_in: Callable[[], Path | None] = lambda: None,
+        find_partitions: Callable[[], Path | None] = lambda: None,
     ) -> None:
-        """`controller_listeners` are where other voters reach this one, `controller_listener` is the
-        name of the one that controllers are asked on.
+        """`channel` sends requests to the other nodes; None for a quorum of this node alone.
 
-        `voters` are those of controller.quorum.voters (host and port each), `bootstrap_servers` those
-        of controller.quorum.bootstrap.servers without this node; without either, and if it `may_vote`,
-        this node makes a quorum of its own where there is none. `channel` reaches the others.
-        `min_insync_replicas` is the static config, which a new cluster makes its own (KIP-966).
-        `max_idle_ms`: an active controller that others follow writes something that often; 0: never.
-        `on_full` is called, from any thread, when a commit is refused because the disk is full.
-        `partitions_are_in` is a directory that has partitions of this node, if any has: a quorum of its
-        own is not begun beside them. From any thread, too.
+        `on_full` is called when a commit is rejected because the disk is full. `find_partitions`
+        returns a log directory of this node that contains partitions, or None; with one, no new
+        quorum is created. Both are called from any thread.
         """
-        self.node_id = node_id
-        self.cluster_id = cluster_id
+        settings = settings or MetadataSettings()
+        self.node_id = member.node_id
+        self.cluster_id = member.cluster_id
         self.failed = trio.Event()
-        self.failure: Exception | None = None
         self.incarnation_id = seams.entropy.uuid()
-        """Which this controller registers with, each time it starts another."""
+        """Incarnation id of this controller's registration; a new one at each start."""
         self._seams = seams
         self._directory = directory
-        self._settings = settings or MetadataLogSettings()
+        self._settings = settings
         self._quorum_settings = replace(
-            quorum_settings or QuorumSettings(), cluster_id=cluster_id, can_become_voter=may_vote
+            settings.quorum, cluster_id=member.cluster_id, can_become_voter=member.can_become_voter
         )
-        self._min_insync_replicas = min_insync_replicas
-        self._partitions_are_in = partitions_are_in
-        self._max_idle_ms = max_idle_ms
-        self._controller_listener = controller_listener
+        self._find_partitions = find_partitions
         self._channel = channel
-        self._member = QuorumMember(
-            node_id,
-            directory_id,
-            tuple(controller_listeners),
-            controller_listener,
-            static_voters=voters or {},
-            is_alone=may_vote and not bootstrap_servers and not set(voters or {}) - {node_id},
-            may_vote=may_vote,
-        )
-        self._log = MetadataLog(seams.files, directory, seams.clock, self._settings, on_full)
+        self._member = member
+        self._log = MetadataLog(seams.files, directory, seams.clock, settings.log, on_full)
         self._state = MetadataState()
         self._driver: RaftClientDriver | None = None
         self._claim = ControllerClaim()
+        self._committer = MetadataCommitter(self._state, self._log, self._claim)
         self._closed = False
 
-    # What the cluster and the quorum are
+    # State of the cluster and the quorum
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the metadata log is offline; None while it is online."""
+        return self._state.failure
 
     @property
     def image(self) -> MetadataImage:
@@ -169,7 +143,7 @@ class MetadataManager:
         if self._driver is None or self.leader_id == self.node_id:
             return None
         endpoints = self._driver.quorum.leader_endpoints
-        named = [each for each in endpoints if each.listener == self._controller_listener]
+        named = [each for each in endpoints if each.listener == self._member.controller_listener]
         for endpoint in named or endpoints:
             return endpoint.host, endpoint.port
         return None
@@ -217,7 +191,7 @@ class MetadataManager:
             self._log,
             self._member,
             self._blocking,
-            self._partitions_are_in,
+            self._find_partitions,
         )
         self._state.load(opened.image, opened.transactions, opened.applied_bytes)
         if not opened.is_alone and self._channel is None:
@@ -226,8 +200,8 @@ class MetadataManager:
         assert self._driver is not None
         await self._driver.start()
         if opened.is_alone:
-            await self._take_over()
-            await self._commit(self._state.newest.offset + 1)
+            await self._failover.take_over()
+            await self._committer.wait_until_committed(self._state.newest.offset + 1)
 
     def _drive(self, opened: RecoveredQuorum) -> None:
         self._changes = MetadataLogWriter(self._seams, self._log, self._blocking)
@@ -249,12 +223,20 @@ class MetadataManager:
             listener=self,
         )
         self._claim.driver = self._driver
+        self._failover = ControllerFailover(
+            self._driver,
+            self._log,
+            self._committer,
+            registration=self.controller_registration,
+            read_bootstrap=self._read_bootstrap,
+            min_insync_replicas=self._settings.min_insync_replicas,
+        )
         self._fetches = FetchHandler(self._driver, self._log, self._quorum_settings, self._blocking)
         self._snapshotting = SnapshotGenerator(
             self._state,
             self._log,
             opened.history,
-            self._settings,
+            self._settings.log,
             clock=self._seams.clock,
             blocking=self._blocking,
             changes=self._changes,
@@ -267,7 +249,7 @@ class MetadataManager:
         """
         driver = self._running()
         while driver.quorum.high_watermark < 0:
-            self._check_online()
+            self._committer.check_online()
             await driver.wait_for_event()
         await self.wait_for_offset(driver.quorum.max_reported_high_watermark - 1)
 
@@ -278,76 +260,13 @@ class MetadataManager:
     # Deciding and committing
 
     async def perform(self, operation: Callable[[MetadataImage], ControllerResult[T]]) -> T:
-        """Run an operation on the newest image, commit its records, and return its result.
-
-        Operations run one after the other and share flushes. Once the records are appended, this
-        waits for the commit even if cancelled. Raises what the operation raises (nothing is
-        committed then), BatchTooLarge, NotController, LogFailed, and DiskFull or NoDescriptors,
-        after which this leader resigns if there is another voter. NotController may also mean that
-        the epoch was lost before the commit: its records may or may not be committed. A non-atomic
-        result may be committed in part.
-        """
-        self._check_active()
-        plan = operation(self._state.newest)
-        try:
-            for records in plan.batches():
-                self._append(records)
-        except (DiskFull, NoDescriptors) as error:
-            self._running().resign_after_write_error(error)
-            raise
-        await self._commit(self._state.newest.offset + 1)
-        return plan.result
+        """Run an operation on the newest image, commit its records, and return its result; see
+        `MetadataCommitter.perform`."""
+        return await self._committer.perform(operation)
 
     async def commit(self, records: Sequence[Any]) -> int:
-        """Commit the given records; returns the last offset."""
-        return await self.perform(
-            lambda image: ControllerResult(records, image.offset + len(records))
-        )
-
-    def _check_online(self) -> None:
-        if self.failure is not None:
-            raise LogFailed(f"the metadata log is offline: {self.failure}")
-
-    def _check_active(self) -> None:
-        self._check_online()
-        if not self.is_active:
-            raise NotController("this node is not the active controller")
-
-    def _append(
-        self, records: Sequence[Any], transactions: MetadataTransaction | None = None
-    ) -> None:
-        """Apply and append records as one batch, or raise and change nothing.
-
-        They are applied first, so that records that contradict the image are never written.
-        """
-        newest = self._state.newest
-        replay = MetadataBatchLoader(newest, keep_records=True, transactions=transactions)
-        for record in records:
-            replay.apply(record)
-        values = [
-            encode_metadata_record(record, record_version(record, newest.features))
-            for record in records
-        ]
-        try:
-            last, size = self._log.append(values, self.leader_epoch)
-        except LogFailed as error:
-            self._running().fail(error)
-            raise
-        replay.offset, replay.epoch = last, self.leader_epoch
-        replay.timestamp_ms = self._log.appended_ms
-        self._state.appended(replay.finish(), size)
-
-    async def _commit(self, offset: int) -> None:
-        """Wait until the high watermark reaches `offset`; flush if no flush is running."""
-        driver = self._running()
-        if driver.high_watermark >= offset:
-            return
-        commit = self._state.wait_for(offset)
-        with trio.CancelScope(shield=True):
-            await driver.flush(offset)
-            await commit.over.wait()
-        if commit.error is not None:
-            raise commit.error
+        """Commit the given records; returns the last offset. Raises what `perform` raises."""
+        return await self._committer.commit(records)
 
     def subscribe(self, listener: MetadataListener) -> Callable[[], None]:
         """Call `listener` at every commit; returns the function that unsubscribes. Listeners
@@ -366,42 +285,12 @@ class MetadataManager:
         changed."""
         self._claim.on_leader(callback)
 
-    async def _take_over(self) -> None:
-        """Controller failover: claim the role and write the activation records."""
-        driver, state = self._running(), self._state
-        epoch = driver.quorum.epoch
-        bootstrap: Sequence[Any] = ()
-        if METADATA_VERSION not in state.image.features:  # else the log has begun with them
-            bootstrap = await self._blocking(
-                read_bootstrap_records, self._seams.files, self._directory
-            )
-        if not driver.leads or driver.quorum.epoch != epoch:
-            return
-        state.take_over(self._log.end_offset, epoch, self._log.appended_ms)
-        self._claim.claim(epoch)
-        in_transaction = state.transactions.open
-        records = activation_records(
-            state.newest,
-            bootstrap,
-            in_transaction=in_transaction,
-            min_insync_replicas=self._min_insync_replicas,
-        )
-        if records:
-            self._append(records, MetadataTransaction(is_open=in_transaction))
-        if metadata_version(state.newest.features) >= CONTROLLER_REGISTRATION:
-            mine = self.controller_registration
-            if state.newest.controllers.get(self.node_id) != mine:
-                self._append(register_controller(state.newest, mine).records)
-        state.committed(driver.high_watermark)
-        driver.wake_waiters()
-        self._claim.notify()
-
     @property
     def controller_registration(self) -> ControllerImage:
         """Registration of this controller (KIP-919)."""
         return self._member.registration(self.incarnation_id)
 
-    # What the driver tells
+    # Callbacks of the driver (RaftListener)
 
     def committed(self, high_watermark: int) -> None:
         self._state.committed(high_watermark)
@@ -419,15 +308,15 @@ class MetadataManager:
         self._snapshotting.log_has_grown()
 
     def quorum_failed(self, error: Exception) -> None:
-        if self.failure is None:
-            self.failure = error
+        if self._state.failure is None:
+            self._state.failure = error
             log.critical("the metadata log in %s failed: %s", self._directory, error)
         self._state.step_down(LogFailed(f"the metadata log is offline: {error}"))
         self.failed.set()
         if self._claim.renounce_if_lost():
             self._claim.notify()
 
-    # What others ask, what the operator asks
+    # Requests of other nodes and of operators
 
     async def respond(self, request: Request) -> Response:
         """Handle a request of another node of the quorum, including the records of a fetch.
@@ -440,13 +329,13 @@ class MetadataManager:
 
     async def upgrade_quorum(self, kraft_version: int, *, validate_only: bool = False) -> None:
         """Raise kraft.version. Raises QuorumRefused and what `perform` raises."""
-        self._check_active()
+        self._committer.check_active()
         refusal = await self._running().upgrade(kraft_version, validate_only=validate_only)
         if refusal is not None:
             raise QuorumRefused(refusal.error, refusal.message)
-        await self._commit(self._log.end_offset)
+        await self._committer.wait_until_committed(self._log.end_offset)
 
-    # In the background
+    # Background tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the quorum, the metadata loader and the snapshot generator until cancelled."""
@@ -457,17 +346,15 @@ class MetadataManager:
             nursery.start_soon(self._snapshotting.run)
             nursery.start_soon(
                 write_no_op_records,
-                self,
-                self._state,
-                self._claim,
+                self._committer,
                 self._seams.clock,
-                self._max_idle_ms,
+                self._settings.max_idle_ms,
             )
             task_status.started()
             try:
                 await trio.sleep_forever()
             finally:
-                if not driver.quorum.is_alone:  # nobody commits any more what others wait for
+                if not driver.quorum.is_alone:  # pending commits cannot complete any more
                     self._claim.stop()
                     self.quorum_changed()
 
@@ -482,7 +369,7 @@ class MetadataManager:
                     await catch_up(state, self._log, driver.high_watermark, self._blocking)
                     self._snapshotting.log_has_grown()
                 elif self._claim.can_claim(state.image.offset):
-                    await self._take_over()
+                    await self._failover.take_over()
                 else:
                     await driver.wait_for_progress()
             except (DiskFull, NoDescriptors) as error:
@@ -527,6 +414,12 @@ class MetadataManager:
         if self._driver is None:
             raise NotController("this node has not joined the metadata quorum yet")
         return self._driver
+
+    async def _read_bootstrap(self) -> Sequence[Any]:
+        records: list[Any] = await self._blocking(
+            read_bootstrap_records, self._seams.files, self._directory
+        )
+        return records
 
     async def _blocking(self, fn: Callable[..., T], *args: Any) -> T:
         return await self._seams.offload.run(fn, *args, lane=str(self._directory))

@@ -36,6 +36,8 @@ class MetadataState:
 
     def __init__(self) -> None:
         self.image = MetadataImage()
+        self.failure: Exception | None = None
+        """Why the metadata log is offline; None while it is online."""
         self.newest = self.image
         self.transactions = MetadataTransaction()
         """Of the log up to `image`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Final
 from uuid import UUID
 
@@ -50,16 +51,28 @@ SNAPSHOT_REMEDY: Final = (
 
 @value_class
 class QuorumMember:
-    """This node as configured. `is_alone`: no other controller is configured, so it may create a
-    quorum of its own."""
+    """Identity and quorum configs of this node.
+
+    `controller_listeners` are the advertised endpoints on which other nodes reach this controller,
+    `controller_listener` is the name of the listener that requests are sent to. `static_voters`
+    is `controller.quorum.voters` (node id to host and port), `bootstrap_servers` is
+    `controller.quorum.bootstrap.servers` without this node.
+    """
 
     node_id: int
+    cluster_id: str
     directory_id: UUID
-    controller_listeners: tuple[Endpoint, ...]
-    controller_listener: str
-    static_voters: Mapping[int, tuple[str, int]]
-    is_alone: bool
-    may_vote: bool
+    controller_listeners: tuple[Endpoint, ...] = ()
+    controller_listener: str = "CONTROLLER"
+    static_voters: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    bootstrap_servers: tuple[tuple[str, int], ...] = ()
+    can_become_voter: bool = True
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other controller is configured, so that this node may create a quorum."""
+        others = self.bootstrap_servers or set(self.static_voters) - {self.node_id}
+        return self.can_become_voter and not others
 
     @property
     def voter(self) -> Voter:
@@ -137,7 +150,7 @@ def _belongs_to_others(
 
 def _is_alone(member: QuorumMember, history: VoterHistory) -> bool:
     voters = history.voters
-    return member.may_vote and len(voters) == 1 and voters.includes(member.voter.key)
+    return member.can_become_voter and len(voters) == 1 and voters.includes(member.voter.key)
 
 
 async def recover_quorum(
@@ -146,15 +159,15 @@ async def recover_quorum(
     metadata_log: MetadataLog,
     member: QuorumMember,
     blocking: Callable[..., Awaitable[Any]],
-    partitions_are_in: Callable[[], Path | None] = lambda: None,
+    find_partitions: Callable[[], Path | None] = lambda: None,
 ) -> RecoveredQuorum:
-    """Recover and read the log. `partitions_are_in` returns a directory that contains partitions,
+    """Recover and read the log. `find_partitions` returns a directory that contains partitions,
     and may block.
 
     Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed.
     """
     election: ElectionState = await blocking(
-        _open, seams, directory, metadata_log, member, partitions_are_in
+        _open, seams, directory, metadata_log, member, find_partitions
     )
     replay, start = await _read_newest(metadata_log, blocking)
     quorum = MetadataBatchLoader()
@@ -167,7 +180,7 @@ async def recover_quorum(
     size_bytes = 0
     if _is_alone(member, history):
         if metadata_log.end_offset == 0:
-            await blocking(_refuse_with_partitions, metadata_log, partitions_are_in)
+            await blocking(_refuse_with_partitions, metadata_log, find_partitions)
         size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
     image = replay.finish().image
     return RecoveredQuorum(
@@ -226,12 +239,12 @@ def _open(
     directory: Path,
     metadata_log: MetadataLog,
     member: QuorumMember,
-    partitions_are_in: Callable[[], Path | None],
+    find_partitions: Callable[[], Path | None],
 ) -> ElectionState:
     """Open the log and read the election state; blocks on the disk."""
     files = seams.files
     if member.is_alone and not is_formatted(files, directory):
-        _refuse_with_partitions(metadata_log, partitions_are_in)
+        _refuse_with_partitions(metadata_log, find_partitions)
         format_directory(files, directory, member.voter, now_ms=seams.clock.wall_ms())
     if not files.is_directory(metadata_log.directory):
         files.make_directory(metadata_log.directory)
@@ -241,11 +254,11 @@ def _open(
 
 
 def _refuse_with_partitions(
-    metadata_log: MetadataLog, partitions_are_in: Callable[[], Path | None]
+    metadata_log: MetadataLog, find_partitions: Callable[[], Path | None]
 ) -> None:
     """Raise InvalidQuorum if there are partitions: a topic is in the log before its partitions
     exist, so an empty log means that the metadata was lost."""
-    home = partitions_are_in()
+    home = find_partitions()
     if home is not None:
         raise InvalidQuorum(
             f"{metadata_log.directory} has no record, though {home} has partitions, which would all "

@@ -17,6 +17,7 @@ from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.features import record_version
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.raft.bootstrap import quorum_records
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.replication.raft.metadata_log_writer import Blocking, MetadataLogWriter
@@ -134,7 +135,7 @@ class SnapshotGenerator:
 
 async def _write_image(writer: SnapshotWriter, image: MetadataImage) -> None:
     """Write the records of an image in batches, with other tasks in between."""
-    records = image.records()
+    records = snapshot_records(image)
     values: list[bytes] = []
     while step := list(islice(records, RECORDS_A_STEP)):
         values += [

@@ -24,6 +24,7 @@ from odradek.replication.controller.topics import (
     delete_topics,
 )
 from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.seams.files import Path as SeamPath
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
@@ -46,9 +47,7 @@ async def ours(directory: Path) -> AsyncIterator[MetadataManager]:
     opened = open_directories(seams.files, seams.entropy, [SeamPath(str(directory))], node_id=1)
     (here,) = opened.all
     assert here.id is not None
-    metadata = MetadataManager(
-        seams, here.path, node_id=1, cluster_id=opened.cluster_id, directory_id=here.id
-    )
+    metadata = MetadataManager(seams, here.path, QuorumMember(1, opened.cluster_id, here.id))
     await metadata.start()
     who = BrokerRegistration(
         id=1,

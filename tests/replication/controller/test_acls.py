@@ -24,6 +24,7 @@ from odradek.replication.controller.acls import (
 from odradek.replication.controller.controller_result import MAX_RECORDS
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.image_records import snapshot_records
 from odradek.seams.entropy import SeededEntropy
 
 ENTROPY = SeededEntropy(random.Random(1))
@@ -143,4 +144,6 @@ def test_many_filters_find_what_each_would_alone() -> None:
 
 def test_a_snapshot_has_them() -> None:
     image = with_acls(READ, LITERAL)
-    assert apply_records(MetadataImage(), image.records(), offset=9).image.acls == image.acls
+    assert (
+        apply_records(MetadataImage(), snapshot_records(image), offset=9).image.acls == image.acls
+    )

@@ -36,6 +36,7 @@ from odradek.replication.controller.features import (
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.leader_and_isr import MIN_ISR, effective_min_isr
 from odradek.replication.controller.reassignments import Reassignment, alter_reassignments
 from odradek.replication.controller.topics import NewTopic
@@ -78,7 +79,7 @@ class BrokerHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.image, _ = create(cluster(4, features=self.features), *TOPICS.values())
-        self.log = list(self.image.records())
+        self.log = list(snapshot_records(self.image))
         self.now_ms = 0
         self.incarnations = 0
         self.sessions = BrokerHeartbeatManager(self.image, 0, timeout_ms=TIMEOUT_MS)

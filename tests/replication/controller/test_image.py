@@ -28,6 +28,7 @@ from odradek.replication.controller.image import (
     MetadataImage,
 )
 from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.topics import NewTopic, delete_topics
 from tests.replication.controller.clusters import cluster, committed, create, partition
 
@@ -173,7 +174,7 @@ def read_back(image: MetadataImage) -> list[Any]:
         decode_metadata_record(
             encode_metadata_record(record, record_version(record, image.features))
         )
-        for record in image.records()
+        for record in snapshot_records(image)
     ]
 
 

@@ -8,6 +8,7 @@ import hashlib
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.image_builder import apply_records
+from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.scram import (
     ScramDeletion,
     ScramUpsertion,
@@ -81,4 +82,6 @@ def test_a_user_is_altered_once_or_not_at_all() -> None:
 
 def test_a_snapshot_has_them() -> None:
     image = with_alice()
-    assert apply_records(MetadataImage(), image.records(), offset=2).image.scram == image.scram
+    assert (
+        apply_records(MetadataImage(), snapshot_records(image), offset=2).image.scram == image.scram
+    )

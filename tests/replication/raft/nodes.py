@@ -14,7 +14,8 @@ from odradek.protocol.schemas.topic_records import ConfigRecord, TopicRecord
 from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import BROKER, Endpoint, MetadataImage
 from odradek.replication.raft.metadata_log import MetadataLogSettings
-from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.replication.raft.metadata_manager import MetadataManager, MetadataSettings
+from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.testing.virtual_disk import VirtualDisk
@@ -47,20 +48,23 @@ def metadata_on(
     settings: MetadataLogSettings | None = None,
     controller_listeners: Sequence[Endpoint] = (),
     on_full: Callable[[OSError], None] = lambda error: None,
-    partitions_are_in: Callable[[], Path | None] = lambda: None,
+    find_partitions: Callable[[], Path | None] = lambda: None,
     bootstrap_servers: Sequence[tuple[str, int]] = (),
 ) -> MetadataManager:
+    member = QuorumMember(
+        node_id,
+        "cluster",
+        directory_id,
+        tuple(controller_listeners),
+        bootstrap_servers=tuple(bootstrap_servers),
+    )
     return MetadataManager(
         seams,
         ROOT,
-        node_id=node_id,
-        cluster_id="cluster",
-        directory_id=directory_id,
-        settings=settings,
-        controller_listeners=controller_listeners,
+        member,
+        settings=MetadataSettings(log=settings or MetadataLogSettings()),
         on_full=on_full,
-        partitions_are_in=partitions_are_in,
-        bootstrap_servers=bootstrap_servers,
+        find_partitions=find_partitions,
     )
 
 

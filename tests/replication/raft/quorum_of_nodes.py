@@ -33,8 +33,9 @@ from odradek.replication.raft.messages import (
     Response,
 )
 from odradek.replication.raft.metadata_log import MetadataLogSettings
-from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.replication.raft.metadata_manager import MetadataManager, MetadataSettings
 from odradek.replication.raft.network_channel import NodeNotRunning, RequestFailed
+from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voters import Voter, VoterEndpoint
@@ -157,20 +158,24 @@ class Nodes:
     def _metadata(self, node: VirtualNode, node_id: int, *, may_vote: bool) -> MetadataManager:
         where = [Endpoint("CONTROLLER", f"host-{node_id}", 9093, 0)]
         static = {each: (f"host-{each}", 9093) for each in self.voters}
-        return MetadataManager(
-            node.seams,
-            ROOT,
-            node_id=node_id,
-            cluster_id="another" if node_id in self.strangers else "cluster",
-            directory_id=directory_of(node_id + 100 * (node_id in self.lost_disks)),
-            controller_listeners=where if may_vote else (),
-            voters=static if self.static else None,
-            bootstrap_servers=[(f"host-{each}", 9093) for each in self.voters if each != node_id],
-            may_vote=may_vote,
-            channel=Wire(self, node_id),
-            settings=self.settings,
-            quorum_settings=self.quorum_settings,
+        member = QuorumMember(
+            node_id,
+            "another" if node_id in self.strangers else "cluster",
+            directory_of(node_id + 100 * (node_id in self.lost_disks)),
+            tuple(where) if may_vote else (),
+            static_voters=static if self.static else {},
+            bootstrap_servers=tuple(
+                (f"host-{each}", 9093) for each in self.voters if each != node_id
+            ),
+            can_become_voter=may_vote,
+        )
+        settings = MetadataSettings(
+            self.settings or MetadataLogSettings(),
+            self.quorum_settings or QuorumSettings(),
             max_idle_ms=self.max_idle_ms,
+        )
+        return MetadataManager(
+            node.seams, ROOT, member, channel=Wire(self, node_id), settings=settings
         )
 
     async def _live(self, life: Life) -> None:

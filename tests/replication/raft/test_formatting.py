@@ -22,6 +22,7 @@ from odradek.replication.controller.release_versions import (
 from odradek.replication.raft.bootstrap import read_bootstrap_records
 from odradek.replication.raft.formatting import CannotFormat, NodeFormat, format_node
 from odradek.replication.raft.metadata_manager import MetadataManager
+from odradek.replication.raft.quorum_recovery import QuorumMember
 from odradek.replication.raft.voters import Voter, VoterEndpoint, voters_of
 from odradek.seams.files import Files, Path
 from odradek.storage.directories.meta_properties import FILE_NAME, MetaProperties, format, parse
@@ -133,9 +134,7 @@ async def test_a_standalone_voter_leads_what_it_was_formatted_with() -> None:
     metadata = MetadataManager(
         node.seams,
         ONE,
-        node_id=1,
-        cluster_id="some-cluster",
-        directory_id=VOTERS[0].directory_id,
+        QuorumMember(1, "some-cluster", VOTERS[0].directory_id),
     )
     await metadata.start()
     assert metadata.image.features == {"metadata.version": 21}

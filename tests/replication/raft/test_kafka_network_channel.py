@@ -85,7 +85,7 @@ async def test_a_question_that_is_given_up_holds_up_nobody() -> None:
 
     async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(way.ask, 2, endpoints_of(node), FETCH_REQUEST)
+            nursery.start_soon(way.send_request, 2, endpoints_of(node), FETCH_REQUEST)
             while not node.asked(FETCH):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
@@ -101,7 +101,7 @@ async def test_two_questions_at_once_have_a_connection_each() -> None:
 
     async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(way.ask, 2, endpoints_of(node), FETCH_REQUEST)
+            nursery.start_soon(way.send_request, 2, endpoints_of(node), FETCH_REQUEST)
             while not node.asked(FETCH):
                 await trio.lowlevel.checkpoint()
             await way.send_request(2, endpoints_of(node), VOTE_REQUEST)

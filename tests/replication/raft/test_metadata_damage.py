@@ -81,7 +81,7 @@ async def test_the_one_voter_has_the_only_copy_whomever_its_configs_name() -> No
         assert node.files.read(FIRST_SEGMENT) == damaged
     node.files.remove(RECOVERY_POINT)
     with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
-        await started(again(node), bootstrap_servers=OTHERS, partitions_are_in=lambda: ROOT)
+        await started(again(node), bootstrap_servers=OTHERS, find_partitions=lambda: ROOT)
 
 
 async def test_one_of_several_voters_has_no_only_copy_though_its_configs_name_nobody() -> None:

@@ -58,7 +58,7 @@ async def test_a_start_decodes_only_what_it_takes(
 
     monkeypatch.setattr(replay, "decode_metadata_record", counted)
     static = {each: (f"host-{each}", 9093) for each in voters}
-    member = QuorumMember(1, DIRECTORY_ID, (), "CONTROLLER", static, is_alone=False, may_vote=True)
+    member = QuorumMember(1, "cluster", DIRECTORY_ID, static_voters=static)
     log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())
     opened = await recover_quorum(node.seams, ROOT, log, member, blocking)
     assert decoded == len(opened.image.topics_by_id) == records

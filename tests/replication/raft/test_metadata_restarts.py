@@ -152,10 +152,10 @@ async def test_a_log_without_a_record_is_not_begun_anew_beside_partitions(loss: 
         node.files.write_new(FIRST_SEGMENT, b"")
     for _ in range(2):
         with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
-            await started(again(node), partitions_are_in=lambda: ROOT)
+            await started(again(node), find_partitions=lambda: ROOT)
     node = again(node)
     node.files.write_new(FIRST_SEGMENT, whole)
-    await (await started(node, partitions_are_in=lambda: ROOT)).close()
+    await (await started(node, find_partitions=lambda: ROOT)).close()
 
 
 async def test_nor_is_anything_written_where_all_of_it_is_gone() -> None:
@@ -164,7 +164,7 @@ async def test_nor_is_anything_written_where_all_of_it_is_gone() -> None:
     await (await started(node)).close()
     node.files.remove_tree(LOG_DIRECTORY)
     with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
-        await started(again(node), partitions_are_in=lambda: ROOT)
+        await started(again(node), find_partitions=lambda: ROOT)
     assert not node.files.exists(LOG_DIRECTORY)
 
 
