@@ -33,7 +33,9 @@ def format_storage(args: argparse.Namespace) -> int:
     config = load_config(seams.files, args.config)
     wanted = node_format(args, config, seams.entropy)
     try:
-        format_node(seams.files, seams.entropy, wanted, now_ms=seams.clock.wall_ms(), say=print_now)
+        format_node(
+            seams.files, seams.entropy, wanted, now_ms=seams.clock.wall_ms(), report=print_now
+        )
     except CannotFormat as error:
         raise CommandFailed(str(error)) from None
     return 0

@@ -36,7 +36,7 @@ class OdradekNodes:
                 self._seams.entropy,
                 wanted,
                 now_ms=self._seams.clock.wall_ms(),
-                say=lambda line: None,
+                report=lambda line: None,
             )
 
     def command(self, node: NodePlan) -> Sequence[str]:

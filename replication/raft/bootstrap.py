@@ -1,9 +1,9 @@
-"""What a cluster begins with: a formatted directory, and the first records of its log.
+"""Bootstrap of a cluster: the formatted metadata directory and the first records of the metadata log.
 
-Formatting is what `kafka-storage format --standalone` does: `bootstrap.checkpoint` with the levels of
-all features, and a snapshot `0-0` that names kraft.version 1 and this node as the one voter. The
-first leader then writes the levels to the log, in a metadata transaction, with the one config that
-ELR needs. Every step is repeated at the next start unless it was completed.
+`format_directory` writes what `kafka-storage format --standalone` writes: `bootstrap.checkpoint` with
+all feature levels, and a snapshot `0-0` with kraft.version 1 and this node as the only voter. The first
+active controller appends the bootstrap records in a metadata transaction, with the cluster-level
+`min.insync.replicas` that ELR requires. A step that was not completed is repeated at the next start.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from odradek.seams.files import Files, Path
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 BOOTSTRAP_REMEDY = (
-    "put another controller's in its place, or remove it to begin with the default features and nothing "
-    "else that was formatted"
+    "copy the file of another controller, or remove it to start with the default feature levels and "
+    "without the other records that were formatted"
 )
 FIRST_SNAPSHOT = SnapshotId(0, 0)
 KRAFT_VERSION = 1
 
 
 def is_formatted(files: Files, directory: Path) -> bool:
-    """Whether the directory holds a quorum's log, or was formatted to hold one."""
+    """Whether the metadata log directory contains a log segment or a snapshot."""
     log_directory = directory / DIRECTORY
     return files.is_directory(log_directory) and any(
         name.endswith((".checkpoint", ".log")) for name in files.list(log_directory)
@@ -52,9 +52,9 @@ def is_formatted(files: Files, directory: Path) -> bool:
 
 
 def format_directory(files: Files, directory: Path, voter: Voter, *, now_ms: int) -> None:
-    """Make `directory` the metadata directory of a new cluster with one voter; blocks on the disk.
+    """Format `directory` as the metadata directory of a new cluster with one voter. Blocks.
 
-    The snapshot comes last: it is what makes the directory formatted.
+    The snapshot is written last, because `is_formatted` looks for it.
     """
     if not files.exists(directory / BOOTSTRAP_FILE):
         write_bootstrap_file(files, directory, feature_records(DEFAULT_FEATURES), now_ms)
@@ -69,8 +69,8 @@ def write_first_snapshot(
     now_ms: int,
     kraft_version: int = KRAFT_VERSION,
 ) -> None:
-    """The snapshot that names the first voters of a dynamic quorum (KIP-853); durable when this
-    returns."""
+    """Write the snapshot `0-0` with the first voters of a dynamic quorum (KIP-853). It is durable
+    when this returns."""
     log_directory = directory / DIRECTORY
     files.make_directory(log_directory)
     files.sync_directory(directory)
@@ -86,7 +86,7 @@ def write_first_snapshot(
 
 
 def quorum_records(kraft_version: int, voters: Iterable[Voter]) -> list[tuple[ControlType, Any]]:
-    """The control records that carry a dynamic quorum; none for a static one (KIP-853)."""
+    """KRaftVersionRecord and VotersRecord of a dynamic quorum; empty for a static one (KIP-853)."""
     if kraft_version < 1:
         return []
     version = KRaftVersionRecord(version=0, kraft_version=kraft_version)
@@ -99,7 +99,8 @@ def quorum_records(kraft_version: int, voters: Iterable[Voter]) -> list[tuple[Co
 def write_bootstrap_file(
     files: Files, directory: Path, records: Sequence[Any], now_ms: int
 ) -> None:
-    """The records that the first leader writes to the log; durable when this returns."""
+    """Write `bootstrap.checkpoint` with the records that the first active controller appends. It is
+    durable when this returns."""
     part = directory / f"{BOOTSTRAP_FILE}.part"
     files.remove(part, missing_ok=True)
     writer = SnapshotWriter(files.open(part, create=True), epoch=0)
@@ -119,7 +120,10 @@ def feature_records(features: Mapping[str, int]) -> list[Any]:
 
 
 def read_bootstrap_records(files: Files, directory: Path) -> list[Any]:
-    """The records of `bootstrap.checkpoint`, or the default ones. Raises InvalidMetadata."""
+    """Records of `bootstrap.checkpoint`, or the default feature levels if there is no file.
+
+    Raises InvalidMetadata.
+    """
     path = directory / BOOTSTRAP_FILE
     if not files.exists(path):
         return feature_records(DEFAULT_FEATURES)
@@ -142,8 +146,10 @@ def activation_records(
     in_transaction: bool,
     min_insync_replicas: int,
 ) -> list[Any]:
-    """What a new leader of the quorum writes first: to an empty log the bootstrap records, after a
-    transaction that the last leader left open its end.
+    """First records of a new active controller (Kafka's `ActivationRecordsGenerator`).
+
+    They abort a metadata transaction that the previous controller left open. If the image has no
+    metadata.version, they are followed by the bootstrap records.
     """
     from odradek.protocol.schemas import cluster_records as schemas
 

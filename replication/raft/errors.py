@@ -1,4 +1,4 @@
-"""Why a quorum's log cannot be opened or written."""
+"""Errors of the metadata quorum and its log."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class InvalidQuorum(Exception):
-    """The metadata directory tells of a quorum that this node cannot be part of; the text says why."""
+    """The metadata log directory belongs to a quorum that this node cannot join."""
 
 
 class InconsistentQuorum(Exception):
-    """What must never be: two leaders of an epoch, or something committed that is to be cut off."""
+    """A broken invariant: an epoch with two leaders, or a truncation below the high watermark."""
 
 
 class WrongState(Exception):
-    """An event that cannot happen in this role: a bug of the driver's."""
+    """An event that cannot occur in this role: a bug in the driver."""
 
 
 class BatchTooLarge(KafkaError):
-    """Records that do not fit one batch of the metadata log."""
+    """Records that exceed the maximum batch size of the metadata log."""
 
     code = ErrorCode.record_list_too_large
 
 
 class NotController(KafkaError):
-    """This node is not the active controller: it does not lead the quorum, or has yet to take over."""
+    """This node is not the active controller: it does not lead the quorum, or its failover is not
+    complete."""
 
     code = ErrorCode.not_controller
 
 
 class QuorumRefused(KafkaError):
-    """The quorum does not change as it was asked to; code and text say why."""
+    """A change of kraft.version was rejected, with an error code and message."""

@@ -1,11 +1,11 @@
-"""Formatting a node's directories for a cluster that is told which it is: `odradek storage format`.
+"""Formats a node's log directories (`odradek storage format`; Kafka's `Formatter`).
 
-Every directory gets `bootstrap.checkpoint`, the metadata directory of a dynamic quorum the snapshot
-`0-0` with its first voters (KIP-853), and then `meta.properties`, which says that it is formatted.
+Every directory gets `bootstrap.checkpoint` and `meta.properties`. The metadata directory of a dynamic
+quorum also gets the snapshot `0-0` with the first voters (KIP-853).
 
-Crash order, in each directory: bootstrap file (1), snapshot (2), meta.properties (3), each durable
-before the next. Before 3 a directory is not formatted, and formatting it again does all of it anew.
-The metadata directory comes last: where it is formatted, so are the others.
+Crash order in each directory: bootstrap file (1), snapshot (2), meta.properties (3), each durable
+before the next. A directory without meta.properties is not formatted, and formatting repeats all
+steps. The metadata directory is formatted last, so that it implies the others.
 """
 
 from __future__ import annotations
@@ -36,33 +36,32 @@ from odradek.storage.directories.meta_properties import (
 )
 
 Found = Mapping[Path, MetaProperties | OSError | BadMetaProperties | None]
-"""What stands in each directory's meta.properties; None where there is no such file."""
+"""Contents of meta.properties by log directory, or the error; None if there is no such file."""
 
 
 class CannotFormat(Exception):
-    """The directories are not to be formatted; the text says why."""
+    """The directories cannot be formatted; nothing has been written."""
 
 
 @value_class
 class NodeFormat:
-    """What a node is to become."""
+    """Ids, feature levels and voters that the directories are formatted with."""
 
     node_id: int
     cluster_id: str
     directories: tuple[Path, ...]
     metadata: Path
-    """One of `directories`."""
+    """The metadata log directory, one of `directories`."""
     levels: Mapping[str, int]
-    """Of every feature, kraft.version among them."""
+    """Level of every feature, kraft.version included."""
     records: Sequence[Any] = ()
-    """What the cluster's log begins with, beside the levels."""
+    """Further bootstrap records, such as SCRAM credentials."""
     voters: tuple[Voter, ...] = ()
-    """The first voters of a dynamic quorum; empty where the config names them, or the node learns
-    them from the others."""
+    """First voters of a dynamic quorum; empty for a static quorum, and for a node that joins one."""
     ignore_formatted: bool = False
 
     def kind(self, directory: Path) -> str:
-        """What a directory becomes, in Kafka's words."""
+        """Kind of directory, as in Kafka's message."""
         if directory != self.metadata:
             return "data directory"
         if not self.voters:
@@ -78,7 +77,7 @@ class NodeFormat:
     def assign_directory_ids(
         self, empty: Sequence[Path], taken: set[UUID], draw: Callable[[], UUID]
     ) -> Any:
-        """Directory to its new id: the voter's of the metadata directory, else one of its own."""
+        """Directory ids by path: the metadata directory of a voter gets the voter's, others a random one."""
         ids: dict[Path, UUID] = {}
         for path in empty:
             me = self._me if path == self.metadata else None
@@ -93,11 +92,11 @@ def format_node(
     wanted: NodeFormat,
     *,
     now_ms: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Format what is not formatted yet, and `say` what is done. Durable when it returns.
+    """Format the unformatted directories, and `report` each step. Durable when it returns.
 
-    Raises CannotFormat before anything is written, OSError from a directory that can't be.
+    Raises CannotFormat before anything is written, OSError if a directory cannot be written.
     """
     found = {path: _read(files, path) for path in sorted(wanted.directories, key=str)}
     empty = decide(found, wanted)
@@ -105,24 +104,24 @@ def format_node(
         _refuse_log(files, path)
     for path, known in found.items():
         if isinstance(known, OSError | BadMetaProperties):
-            say(f"I/O error trying to read log directory {path}. Ignoring...")
+            report(f"I/O error trying to read log directory {path}. Ignoring...")
     if not empty:
-        say("All of the log directories are already formatted.")
+        report("All of the log directories are already formatted.")
         return
     shown = ", ".join(f"{name}={level}" for name, level in wanted.levels.items())
-    say(f"Bootstrap metadata: {shown}")
+    report(f"Bootstrap metadata: {shown}")
     taken = {each.directory_id for each in found.values() if isinstance(each, MetaProperties)}
     ids = wanted.assign_directory_ids(
         empty, {each for each in taken if each is not None}, entropy.uuid
     )
     for path in empty:
         release = RELEASE_VERSIONS[wanted.levels[METADATA_VERSION]]
-        say(f"Formatting {wanted.kind(path)} {path} with {METADATA_VERSION} {release}.")
+        report(f"Formatting {wanted.kind(path)} {path} with {METADATA_VERSION} {release}.")
         _format(files, path, wanted, ids[path], now_ms)
 
 
 def decide(found: Found, wanted: NodeFormat) -> list[Path]:
-    """The directories to format, the metadata directory last. Raises CannotFormat."""
+    """Directories to format, the metadata directory last. Raises CannotFormat."""
     known = {path: each for path, each in found.items() if isinstance(each, MetaProperties)}
     for reason in _contradictions(known, wanted):
         raise CannotFormat(reason)
@@ -138,7 +137,7 @@ def decide(found: Found, wanted: NodeFormat) -> list[Path]:
 
 
 def _contradictions(known: Mapping[Path, MetaProperties], wanted: NodeFormat) -> Iterator[str]:
-    """Why what is formatted is not this node's, and in itself not right."""
+    """Errors of formatted directories: other cluster, other node, or bad directory ids."""
     owners: dict[UUID, Path] = {}
     for path, each in known.items():
         if each.cluster_id not in (None, wanted.cluster_id):
@@ -174,12 +173,15 @@ def _read(files: Files, path: Path) -> MetaProperties | OSError | BadMetaPropert
 
 
 def _refuse_log(files: Files, path: Path) -> None:
-    """A metadata log that holds anything has had an owner; what an interrupted format left has not."""
+    """Raise CannotFormat if the directory contains a metadata log with segments.
+
+    An interrupted format leaves no segments.
+    """
     log = path / DIRECTORY
     if files.is_directory(log) and any(name.endswith(".log") for name in files.list(log)):
         raise CannotFormat(
-            f"{path} has no {FILE_NAME}, yet {DIRECTORY} in it belongs to a cluster: bring the file "
-            "back, or move the directory away to begin anew"
+            f"{path} has no {FILE_NAME}, but {DIRECTORY} in it belongs to a cluster: restore the file, "
+            "or move the directory away to format a new one"
         )
 
 
@@ -190,7 +192,7 @@ def _format(files: Files, path: Path, wanted: NodeFormat, directory_id: UUID, no
     levels = {
         name: level
         for name, level in wanted.levels.items()
-        if level > 0 and name != KRAFT_VERSION  # which the snapshot says
+        if level > 0 and name != KRAFT_VERSION  # the snapshot contains it
     }
     write_bootstrap_file(files, path, [*feature_records(levels), *wanted.records], now_ms)  # 1
     if path == wanted.metadata and wanted.voters:

@@ -1,16 +1,16 @@
-"""The `__cluster_metadata-0` directory: batches in Kafka's framing, snapshots beside them.
+"""The metadata log: the directory `__cluster_metadata-0` with its segments and snapshots (Kafka's
+`KafkaRaftLog`).
 
-The log underneath is a partition's like any other; what differs is who appends (this node, as the
-leader of an epoch), what is deleted (segments below a snapshot, never by time or size alone), and
-that each epoch begins with a control batch that names its leader. Everything here blocks or computes;
-`metadata.py` decides when.
+It is a partition log with three differences: this node appends as the leader of an epoch, segments are
+only deleted below a snapshot, and each epoch starts with a LeaderChangeMessage. Methods block unless
+they say `nowait`; the callers decide when to run them.
 
-What is on the disk after recovery is what counts: a torn tail is cut by the log's own recovery, and the rest
-is synced, with its names, before anybody is told of it. For the process before may have been killed with it in
-memory: what this one said in votes and fetches, or counted as the leader, a power cut would take back. What
-was durable before and is not whole now is damage (`recovery_point.py`): the only copy of a log is not cut. If
-the newest snapshot ends past the log, or in a later epoch than any in it, the log is emptied and goes
-on from there: the snapshot came from a leader, and a crash kept the log from following.
+- `open` flushes the log after recovery, before its end offset is reported in votes and fetches: the
+  previous process may have left records in the page cache only.
+- Recovery truncates a torn tail. Missing records below the recovery point are damage. They are only
+  truncated if another voter has a copy.
+- If the newest snapshot ends after the log, or has a later epoch, the log restarts at the snapshot's end.
+  A crash during `install` leaves this state.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 DIRECTORY: Final = f"{TOPIC}-0"
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-ID_REMEDY: Final = f"remove {METADATA}, which is the same everywhere and will be written anew"
+ID_REMEDY: Final = f"remove {METADATA}; it is the same on every node and is created again"
 DAMAGE_REMEDY: Final = (
-    "bring the files back from a copy, or remove {} to go on with what is before the damage"
+    "restore the files from a copy, or remove {} to continue with the records before the damage"
 )
 BOTH_REMEDY: Final = (
-    "bring the files back from a copy, or, where other controllers have the metadata, begin anew with an "
-    "empty directory, as another voter"
+    "restore the files from a copy, or, if other controllers have the metadata, start with an empty "
+    "directory, as another voter"
 )
 CHECKPOINT_S: Final = 10.0
-"""How often it is written down, while the node runs, what is on the disk."""
+"""Interval between checkpoints of the recovery point, in seconds."""
 RECOVERY_POINT: Final = Checkpoint.RECOVERY_POINT.value
 READ_BYTES: Final = 1024 * 1024
 READ_ON_LOOP_BYTES: Final = 64 * 1024
-"""They are parsed there, too, and others wait."""
+"""Read size on the event loop, where the batches are parsed as well."""
 
 
 @value_class
@@ -71,8 +71,8 @@ class MetadataLogSettings:
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * DAY_MS
-    snapshot_bytes: int = 20 * 1024 * 1024  # a snapshot after so many bytes of records …
-    snapshot_interval_ms: int = 3_600_000  # … or after so long, if there were any
+    snapshot_bytes: int = 20 * 1024 * 1024  # a snapshot after this many bytes of records
+    snapshot_interval_ms: int = 3_600_000  # or after this time, if there are new records
     retention_bytes: int = 100 * 1024 * 1024  # of log and snapshots; -1 is no limit
     retention_ms: int = 7 * DAY_MS  # of snapshots but the newest; -1 is no limit
 
@@ -88,7 +88,7 @@ class MetadataLogSettings:
 
 
 class MetadataLog:
-    """See the module. `directory` is the node's metadata log directory; `open` first."""
+    """Log of the partition `__cluster_metadata-0` in `directory`; call `open` first."""
 
     _log: PartitionLog
 
@@ -100,7 +100,7 @@ class MetadataLog:
         settings: MetadataLogSettings,
         on_full: Callable[[OSError], None] = lambda error: None,
     ) -> None:
-        """`on_full` is called, from any thread, when something is refused because the disk is full."""
+        """`on_full` is called, from any thread, when a write fails because the disk is full."""
         self._files = files
         self._clock = clock
         self._settings = settings
@@ -111,30 +111,31 @@ class MetadataLog:
         self._recovery_point = RecoveryPointFile(files, self.directory, TopicPartition(TOPIC, 0))
         self._checkpoint_due_s = 0.0
         self.appended_ms = -1
-        """The timestamp of the last batch that this node appended as the leader."""
+        """Timestamp of the last batch that this node appended as leader, in ms."""
 
-    def open(self, is_only_copy: Callable[[Iterable[Batch]], bool] = lambda whole: False) -> None:
-        """Recover the log and find the snapshots; durable when it returns.
+    def open(self, is_only_copy: Callable[[Iterable[Batch]], bool] = lambda intact: False) -> None:
+        """Recover the log and list the snapshots; everything is durable when this returns.
 
-        Where it is damaged below what was synced, `is_only_copy` is asked, of what is `whole` before that:
-        nothing is cut then. Else it is cut there, and fetched again. Raises InvalidMetadata, OSError, LogFailed.
+        If the log is damaged below the recovery point, `is_only_copy` is called with the intact
+        batches. If it returns True, this raises InvalidMetadata. Otherwise the log is truncated at
+        the damage, and the leader's copy is fetched. Raises InvalidMetadata, OSError, LogFailed.
         """
         self.snapshots.load()
         self._recovery_point.load()
         synced, newest = self._recovery_point.offset, self.snapshots.newest
         if newest is not None and newest.end_offset >= synced:
-            synced = 0  # the snapshot has it all
+            synced = 0  # the snapshot contains these records
         try:
             self._log = self._recover(required_end_offset=synced)
         except DamagedLog as error:
             self._require_other_copy(error, is_only_copy)
-            log.error("%s; they are fetched again", error.message)
+            log.error("%s; they are fetched from the leader again", error.message)
             self._log = self._recover(required_end_offset=0)
         self._sync()
         start = self._log.log_start_offset
         if start > 0 and (newest is None or newest.end_offset < start):
             raise InvalidMetadata(
-                f"{self.directory} begins at offset {start}, and no snapshot holds what was before"
+                f"{self.directory} starts at offset {start}, and no snapshot contains the records before it"
             )
         latest = self._log.epochs.latest or 0
         if newest is not None and (
@@ -148,9 +149,9 @@ class MetadataLog:
     def _require_other_copy(
         self, damage: DamagedLog, is_only_copy: Callable[[Iterable[Batch]], bool]
     ) -> None:
-        """Raises InvalidMetadata where nobody else has what would be cut, or nothing tells who has."""
+        """Raise InvalidMetadata if no other voter has the damaged records, or the voters are unknown."""
         try:
-            is_alone = is_only_copy(self._whole(damage.end_offset))
+            is_alone = is_only_copy(self._intact_batches(damage.end_offset))
         except InvalidMetadata as error:
             raise InvalidMetadata(f"{damage.message}; and {error}: {BOTH_REMEDY}") from None
         if is_alone:
@@ -158,7 +159,7 @@ class MetadataLog:
             raise InvalidMetadata(f"{damage.message}: {remedy}")
 
     def _recover(self, required_end_offset: int) -> PartitionLog:
-        """Raises DamagedLog, with nothing cut, if less is whole. Else as `open`."""
+        """Open the log; raise DamagedLog without truncation if it is damaged below `whole_to`."""
         try:
             return PartitionLog.open(
                 self._files,
@@ -176,9 +177,11 @@ class MetadataLog:
         except (CorruptMetadata, InconsistentTopicId) as error:
             raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
 
-    def _whole(self, end_offset: int) -> Iterator[Batch]:
-        """The newest snapshot, and what the log's files have from there to `end_offset`, where they are
-        damaged. Raises InvalidMetadata, OSError."""
+    def _intact_batches(self, end_offset: int) -> Iterator[Batch]:
+        """Batches of the newest snapshot, then those of the log up to the damage at `end_offset`.
+
+        Raises InvalidMetadata, OSError.
+        """
         newest, start = self.snapshots.newest, 0
         if newest is not None:
             start = newest.end_offset
@@ -192,14 +195,16 @@ class MetadataLog:
                             yield batch
 
     def _sync(self) -> None:
-        """All that is here, whoever has written it."""
-        with suppress(DiskFull):  # of the epochs' file alone, after the records, which say the same
+        """Make the log, its files and their directory entries durable."""
+        with suppress(
+            DiskFull
+        ):  # only of the leader epoch file, which can be rebuilt from the records
             self._log.flush()
         for directory in (self.directory, self.directory.parent):
             self._files.sync_directory(directory)
 
     def _checkpoint(self) -> None:
-        """Where there is no room, later. Raises LogFailed."""
+        """Write the recovery point; skipped while the disk is full. Raises LogFailed."""
         self._checkpoint_due_s = self._clock.monotonic() + CHECKPOINT_S
         try:
             self._recovery_point.write(self._log.recovery_point)
@@ -215,7 +220,7 @@ class MetadataLog:
     def start_offset(self) -> int:
         return self._log.log_start_offset
 
-    # The log as the quorum's state machine sees it (`log_view.py`)
+    # Read access for the state machine (`RaftLog`)
 
     @property
     def last_epoch(self) -> int:
@@ -226,7 +231,7 @@ class MetadataLog:
 
     @property
     def earliest_snapshot(self) -> SnapshotId | None:
-        """Not those that are about to go (`forget`): the log does not follow on them any more."""
+        """Oldest snapshot that the log continues. Those that `forget` has dropped end before its start."""
         start = self.start_offset
         return next((each for each in self.snapshots.ids if each.end_offset >= start), None)
 
@@ -248,20 +253,22 @@ class MetadataLog:
         return self._log.size_bytes
 
     def batches(self, offset: int) -> Iterator[list[Batch]]:
-        """All batches from `offset` to the end, by the megabyte."""
+        """All batches from `offset` to the log end, in lists of about 1 MiB."""
         while offset < self._log.end_offset:
             found = self.batches_at(offset, self._log.end_offset)
             yield found
             offset = found[-1].next_offset
 
     def batches_at(self, offset: int, up_to: int, *, nowait: bool = False) -> list[Batch]:
-        """A megabyte of batches from `offset` on, at least one, all below `up_to`; blocks. With `nowait`
-        (on the loop) fewer of them, and WouldBlock if they are not in memory."""
+        """About 1 MiB of batches from `offset` on, at least one, all below `up_to`; blocks.
+
+        With `nowait`, about 64 KiB; raises WouldBlock if they are not in memory.
+        """
         max_bytes = READ_ON_LOOP_BYTES if nowait else READ_BYTES
         read = self._log.read(offset, max_bytes, limit=up_to, nowait=nowait)
         part = read.slice
         if part is None:
-            raise InvalidMetadata(f"{self.directory} holds nothing at offset {offset}")
+            raise InvalidMetadata(f"{self.directory} has no records at offset {offset}")
         try:
             data = part.file.read_at(part.position, part.size, nowait=nowait)
         finally:
@@ -272,23 +279,25 @@ class MetadataLog:
             if offset <= batch.last_offset < up_to
         ]
         if not found:
-            raise InvalidMetadata(f"{self.directory} holds no batch with offset {offset}")
+            raise InvalidMetadata(f"{self.directory} has no batch with offset {offset}")
         return found
 
     def append(self, values: Sequence[bytes], epoch: int) -> tuple[int, int]:
-        """Encoded metadata records as one batch; the offset of the last, and the batch's bytes.
+        """Append encoded metadata records as one batch; returns its last offset and size in bytes.
 
-        Raises BatchTooLarge, and DiskFull or LogFailed of the log.
+        Raises BatchTooLarge, DiskFull, LogFailed.
         """
         now_ms = self._clock.wall_ms()
         records = [Record(-1, now_ms, None, value) for value in values]
         batch = build_batch(records, base_offset=self._log.end_offset, leader_epoch=epoch)
         if len(batch) > MAX_BATCH_BYTES:
-            raise BatchTooLarge(f"{len(batch)} bytes of records; at most {MAX_BATCH_BYTES} fit")
+            raise BatchTooLarge(
+                f"{len(batch)} bytes of records; the maximum batch size is {MAX_BATCH_BYTES}"
+            )
         return self._append(batch, epoch, now_ms), len(batch)
 
     def append_control(self, records: list[tuple[ControlType, Any]], epoch: int) -> int:
-        """Control records as one batch; the offset of the last."""
+        """Append control records as one batch; returns its last offset. Raises DiskFull, LogFailed."""
         now_ms = self._clock.wall_ms()
         batch = kraft_control_batch(
             records, timestamp_ms=now_ms, base_offset=self._log.end_offset, leader_epoch=epoch
@@ -303,10 +312,10 @@ class MetadataLog:
         return appended.last_offset
 
     def append_fetched(self, records: Buffer, epoch: int) -> list[Batch]:
-        """Append what the leader of `epoch` sent, if it follows on the log's end; the batches.
+        """Append records that the leader of `epoch` sent; returns the appended batches.
 
-        Batches of a later epoch are left out. Raises CorruptBatch, CorruptRecords, UnexpectedOffset,
-        and DiskFull or LogFailed of the log.
+        Nothing is appended unless they start at the log end. Batches of a later epoch are skipped.
+        Raises CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull, LogFailed.
         """
         view = memoryview(records)
         first = next(batches(view, allow_partial=True), None)
@@ -317,15 +326,15 @@ class MetadataLog:
         return list(takewhile(lambda each: each.last_offset <= appended.last_offset, given))
 
     def truncate(self, end_offset: int) -> None:
-        """Cut the log to this end; blocks."""
+        """Truncate the log to `end_offset`; blocks."""
         self._log.truncate_to(end_offset)
 
     def install(self, download: SnapshotDownload) -> None:
-        """A snapshot that came from the leader takes the log's place; blocks.
+        """Replace the log by a snapshot of the leader; blocks.
 
-        1. The snapshot, durably (`SnapshotStore.publish`). A crash: `open` goes on at 2.
-        2. The log is empty, at the snapshot's end.
-        3. Older snapshots go.
+        1. Publish the snapshot durably. After a crash, `open` continues with 2.
+        2. Truncate the log fully, and start it at the snapshot's end.
+        3. Remove older snapshots.
         """
         snapshot = download.snapshot
         self.snapshots.publish(snapshot, download)
@@ -334,9 +343,9 @@ class MetadataLog:
             self.snapshots.remove(older)
 
     def read(self, offset: int, max_bytes: int, *, nowait: bool = False) -> bytes:
-        """Batches from `offset` to the end, committed or not, at least one if there is any.
+        """Batches from `offset` on, uncommitted ones included: at least one, empty at the log end.
 
-        With `nowait` (on the loop) WouldBlock, if they are not in memory. Raises OffsetOutOfRange,
+        With `nowait`, raises WouldBlock if they are not in memory. Raises OffsetOutOfRange,
         CorruptRecords, LogFailed.
         """
         end = self._log.end_offset
@@ -352,7 +361,7 @@ class MetadataLog:
             read.slice.file.unpin()
 
     def flush(self) -> None:
-        """All that was appended before this call is durable when it returns; blocks."""
+        """Make all records appended before this call durable; blocks. Raises DiskFull, LogFailed."""
         self._log.flush()
         if self._clock.monotonic() >= self._checkpoint_due_s:
             self._checkpoint()
@@ -360,10 +369,10 @@ class MetadataLog:
     def committed(self, high_watermark: int) -> None:
         self._log.advance_high_watermark(high_watermark)
 
-    # Retention, in three steps; none beside a flush
+    # Retention in three steps, none during a flush
 
     def snapshots_to_remove(self, now_ms: int) -> list[SnapshotId]:
-        """The oldest snapshots, that retention does not keep; the newest always stays. Blocks."""
+        """Oldest snapshots that exceed the retention; never the newest. Blocks."""
         return snapshots_to_drop(
             [(each, self.snapshots.sizes[each], self.timestamp_ms(each)) for each in self._ids()],
             log_bytes=self._log.size_bytes,
@@ -372,15 +381,18 @@ class MetadataLog:
         )
 
     def forget(self, dropped: Sequence[SnapshotId], now_ms: int) -> None:
-        """The log's start moves past the `dropped`, before they go: at any crash what is left of the
-        log follows on a snapshot. On the loop, as appends."""
+        """Advance the log start offset to the oldest snapshot that is kept.
+
+        This precedes `remove`, so that the log continues a snapshot after any crash. Runs on the
+        event loop, like appends.
+        """
         if dropped:
             start = self.snapshots.ids[len(dropped)].end_offset
             self._log.advance_log_start(start, "snapshot")
             self._log.delete_expired(now_ms)
 
     def remove(self, dropped: Sequence[SnapshotId], now_ms: int) -> None:
-        """Unlink them, and the segments that are due. Blocks."""
+        """Delete the snapshots and the deleted segments. Blocks."""
         for snapshot in dropped:
             self.snapshots.remove(snapshot)
         self._log.remove_deleted(now_ms)
@@ -389,7 +401,7 @@ class MetadataLog:
         return list(self.snapshots.ids)
 
     def timestamp_ms(self, snapshot: SnapshotId) -> int:
-        """When the last record in a snapshot was written."""
+        """Timestamp of the last record in a snapshot, in ms."""
         return self.snapshots.timestamp_ms(snapshot)
 
     def close(self) -> None:
@@ -404,9 +416,10 @@ def snapshots_to_drop(
     now_ms: int,
     settings: MetadataLogSettings,
 ) -> list[SnapshotId]:
-    """Which of the oldest snapshots go: (id, bytes, timestamp in ms) each, oldest first.
+    """Ids of the oldest snapshots to remove, given (id, bytes, timestamp in ms) of each, oldest first.
 
-    By age first, then by the size of all together; never the newest.
+    A snapshot is removed if it is older than `retention_ms`, or if the log and the remaining snapshots
+    exceed `retention_bytes`. The newest is never removed.
     """
     dropped = []
     total = log_bytes + sum(size for _, size, _ in snapshots)
@@ -421,26 +434,26 @@ def snapshots_to_drop(
 
 
 class RecoveryPointFile:
-    """The file in the metadata log's directory, `of` which partition's log it tells."""
+    """Recovery point checkpoint of the metadata log, in Kafka's checkpoint format."""
 
     def __init__(self, files: Files, directory: Path, of: TopicPartition) -> None:
         self._files = files
         self._of = of
         self.path = directory / RECOVERY_POINT
         self.offset = 0
-        """What the file says."""
+        """Offset in the file; 0 without a file."""
 
     def load(self) -> None:
-        """One that is not there, or makes no sense, says nothing. Raises OSError."""
+        """Read the file; a missing or corrupt one yields offset 0. Raises OSError."""
         if not self._files.exists(self.path):
             return
         try:
             self.offset = parse(self._files.read(self.path)).get(self._of, 0)
         except CorruptCheckpoint as error:
-            log.warning("%s: %s; it is written anew", self.path, error)
+            log.warning("%s: %s; it is rewritten", self.path, error)
 
     def write(self, offset: int) -> None:
-        """All below `offset` is durable; that is known durably when this returns. Raises OSError."""
+        """Store durably that all records below `offset` are durable. Raises OSError."""
         if offset != self.offset:
             self._files.write_new(self.path, format({self._of: offset}))
             self.offset = offset

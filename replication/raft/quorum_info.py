@@ -1,4 +1,4 @@
-"""What DescribeQuorum tells, from what the state machine knows (KIP-595, KIP-836, KIP-853)."""
+"""Contents of a DescribeQuorum response (KIP-595, KIP-836, KIP-853)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @value_class
 class ReplicaInfo:
-    """How far a replica is, as the leader knows it (KIP-836). Times are wall ms, -1 is never."""
+    """Progress of a replica as known to the leader (KIP-836). Times are wall-clock ms; -1 is never."""
 
     key: ReplicaKey
     log_end_offset: int
@@ -25,8 +25,7 @@ class ReplicaInfo:
 
 @value_class
 class QuorumInfo:
-    """What DescribeQuorum tells of a quorum. Only the leader knows `replicas`, those of the voters,
-    and `observers`."""
+    """State of the quorum. `replicas` (voters) and `observers` are only known to the leader."""
 
     leader_id: int
     leader_epoch: int
@@ -41,7 +40,7 @@ class QuorumInfo:
 def describe_quorum(
     driver: RaftClientDriver, metadata_log: MetadataLog, *, wall_ms: int
 ) -> QuorumInfo:
-    """The leader itself has fetched and caught up now."""
+    """Describe the quorum at `wall_ms`. The leader itself counts as caught up now."""
     quorum, leadership = driver.quorum, driver.quorum.leadership
     end_offset, now_ms = metadata_log.end_offset, driver.now_ms
     replicas: tuple[ReplicaInfo, ...] = ()
@@ -49,7 +48,7 @@ def describe_quorum(
     if leadership is not None:
 
         def info(progress: ReplicaState) -> ReplicaInfo:
-            if progress.key.id == leadership.key.id:  # of a static quorum's voters no more is known
+            if progress.key.id == leadership.key.id:  # in a static quorum without directory id
                 return ReplicaInfo(progress.key, end_offset, wall_ms, wall_ms)
             return ReplicaInfo(
                 progress.key,

@@ -1,4 +1,5 @@
-"""The `quorum-state` file: what a voter must never forget, replaced at once (KIP-595, KIP-853)."""
+"""The `quorum-state` file: epoch, leader and vote, replaced atomically (Kafka's
+`FileQuorumStateStore`; KIP-595, KIP-853)."""
 
 from __future__ import annotations
 
@@ -16,20 +17,20 @@ from odradek.seams.files import Files, Path
 NAME = "quorum-state"
 NEWEST_VERSION = 1
 REMEDY: Final = (
-    "bring the file back; or, where other controllers have the log, begin anew with an empty directory, as "
-    "another voter; the only controller has voted for nobody else, and goes on without it: remove the file"
+    "restore the file, or, if other controllers have the log, start with an empty directory, as another "
+    "voter; if this is the only controller, remove the file: its vote is not needed"
 )
 
 
 class QuorumStateStore:
-    """The file in the metadata log's directory."""
+    """Reads and writes `quorum-state` in the metadata log's directory."""
 
     def __init__(self, files: Files, log_directory: Path) -> None:
         self._files = files
         self._path = log_directory / NAME
 
     def read(self) -> ElectionState | None:
-        """None if there is no file yet. Raises InvalidRecord for one that makes no sense."""
+        """Election state in the file; None if there is no file. Raises InvalidRecord if it is corrupt."""
         if not self._files.exists(self._path):
             return None
         try:
@@ -46,8 +47,10 @@ class QuorumStateStore:
     def write(
         self, election: ElectionState, *, kraft_version: int = 1, voters: tuple[int, ...] = ()
     ) -> None:
-        """Durable when this returns. While kraft.version is 0, the file has `voters` in it, and no
-        directory of who was voted for."""
+        """Replace the file; durable when this returns.
+
+        While kraft.version is 0, the file contains `voters`, and the vote has no directory id.
+        """
         state = QuorumState(
             leader_id=election.leader_id,
             leader_epoch=election.epoch,

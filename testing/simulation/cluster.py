@@ -408,5 +408,5 @@ def _format(doors: VirtualNode, config: ServerConfig, voters: tuple[Voter, ...])
         doors.seams.entropy,
         wanted,
         now_ms=doors.seams.clock.wall_ms(),
-        say=lambda _: None,
+        report=lambda _: None,
     )

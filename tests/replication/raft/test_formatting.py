@@ -60,7 +60,7 @@ def new_node() -> VirtualNode:
 
 def formatted(node: VirtualNode, wanted: NodeFormat = WANTED) -> list[str]:
     said: list[str] = []
-    format_node(node.files, node.seams.entropy, wanted, now_ms=1000, say=said.append)
+    format_node(node.files, node.seams.entropy, wanted, now_ms=1000, report=said.append)
     return said
 
 
