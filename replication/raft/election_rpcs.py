@@ -1,6 +1,6 @@
-"""Vote, BeginQuorumEpoch and EndQuorumEpoch on the wire (KIP-595, 853, 996).
+"""Codecs of Vote, BeginQuorumEpoch and EndQuorumEpoch (KIP-595, 853, 996).
 
-All three answer alike: an error of the whole request, or one of the log's with epoch and leader.
+Their responses have a top-level error, or a partition error with epoch and leader.
 """
 
 from __future__ import annotations
@@ -66,15 +66,17 @@ def _write_vote(request: VoteRequest) -> Values:
 
 
 def _read_vote(entity: Any) -> VoteRequest:
-    asked = requested_partition(entity.topics)
+    partition = requested_partition(entity.topics)
     return VoteRequest(
         cluster_id=entity.cluster_id,
-        voter=key_of(field(entity, "voter_id", -1), field(asked, "voter_directory_id")),
-        epoch=asked.replica_epoch,
-        candidate=ReplicaKey(asked.replica_id, directory(field(asked, "replica_directory_id"))),
-        last_epoch=asked.last_offset_epoch,
-        end_offset=asked.last_offset,
-        pre_vote=field(asked, "pre_vote", False),
+        voter=key_of(field(entity, "voter_id", -1), field(partition, "voter_directory_id")),
+        epoch=partition.replica_epoch,
+        candidate=ReplicaKey(
+            partition.replica_id, directory(field(partition, "replica_directory_id"))
+        ),
+        last_epoch=partition.last_offset_epoch,
+        end_offset=partition.last_offset,
+        pre_vote=field(partition, "pre_vote", False),
     )
 
 
@@ -85,8 +87,8 @@ def _write_vote_response(response: VoteResponse, request: Request, listener: str
 def _read_vote_response(entity: Any, request: VoteRequest, listener: str) -> VoteResponse:
     if entity.error_code != ErrorCode.none:
         return VoteResponse(error=entity.error_code)
-    told = response_partition(entity.topics)
-    return VoteResponse(granted=told.vote_granted, **_known(entity, told, listener))
+    responded = response_partition(entity.topics)
+    return VoteResponse(granted=responded.vote_granted, **_known(entity, responded, listener))
 
 
 # BeginQuorumEpoch
@@ -109,12 +111,12 @@ def _write_begin(request: BeginEpochRequest) -> Values:
 
 
 def _read_begin(entity: Any) -> BeginEpochRequest:
-    asked = requested_partition(entity.topics)
+    partition = requested_partition(entity.topics)
     return BeginEpochRequest(
         cluster_id=entity.cluster_id,
-        voter=key_of(field(entity, "voter_id", -1), field(asked, "voter_directory_id")),
-        leader_id=asked.leader_id,
-        epoch=asked.leader_epoch,
+        voter=key_of(field(entity, "voter_id", -1), field(partition, "voter_directory_id")),
+        leader_id=partition.leader_id,
+        epoch=partition.leader_epoch,
         leader_endpoints=endpoints_of(field(entity, "leader_endpoints", ())),
     )
 
@@ -148,16 +150,16 @@ def _write_end(request: EndEpochRequest) -> Values:
 
 
 def _read_end(entity: Any) -> EndEpochRequest:
-    asked = requested_partition(entity.topics)
+    partition = requested_partition(entity.topics)
     successors = tuple(
         ReplicaKey(each.candidate_id, directory(each.candidate_directory_id))
-        for each in field(asked, "preferred_candidates", ())
+        for each in field(partition, "preferred_candidates", ())
     )
-    old = tuple(ReplicaKey(each) for each in field(asked, "preferred_successors", ()))
+    old = tuple(ReplicaKey(each) for each in field(partition, "preferred_successors", ()))
     return EndEpochRequest(
         cluster_id=entity.cluster_id,
-        leader_id=asked.leader_id,
-        epoch=asked.leader_epoch,
+        leader_id=partition.leader_id,
+        epoch=partition.leader_epoch,
         successors=successors or old,
         leader_endpoints=endpoints_of(field(entity, "leader_endpoints", ())),
     )
@@ -169,9 +171,9 @@ def _read_end_response(entity: Any, request: Request, listener: str) -> EndEpoch
     return EndEpochResponse(**_known(entity, response_partition(entity.topics), listener))
 
 
-# What the answers have in common
+# Common parts of the responses
 
-_WHOLE_REQUEST = frozenset(
+_TOP_LEVEL_ERRORS = frozenset(
     {ErrorCode.inconsistent_cluster_id, ErrorCode.cluster_authorization_failed}
 )
 
@@ -179,7 +181,7 @@ _WHOLE_REQUEST = frozenset(
 def _write_response(
     response: Response, request: Request, listener: str, more: Values | None = None
 ) -> Values:
-    if response.error in _WHOLE_REQUEST:
+    if response.error in _TOP_LEVEL_ERRORS:
         return {"error_code": response.error, "topics": []}
     return {
         "error_code": ErrorCode.none,
@@ -195,13 +197,13 @@ def _write_response(
     }
 
 
-def _known(entity: Any, told: Any, listener: str) -> Values:
+def _known(entity: Any, responded: Any, listener: str) -> Values:
     return {
-        "error": error_code(told.error_code),
-        "epoch": told.leader_epoch,
-        "leader_id": told.leader_id,
+        "error": error_code(responded.error_code),
+        "epoch": responded.leader_epoch,
+        "leader_id": responded.leader_id,
         "leader_endpoints": leader_at(
-            told.leader_id, field(entity, "node_endpoints", ()), listener
+            responded.leader_id, field(entity, "node_endpoints", ()), listener
         ),
     }
 

@@ -1,7 +1,7 @@
-"""Fetch and FetchSnapshot of the quorum's log on the wire (KIP-595, 630, 853, 1166).
+"""Codecs of Fetch and FetchSnapshot of the metadata log (KIP-595, 630, 853, 1166).
 
-Fetch names the log by its id, so version 13 is the oldest that can ask for it. Its answer is written
-by `protocol/fetch.py`, records as they are; what is written here are that writer's arguments.
+Fetch uses the topic id, so version 13 is the oldest that can be sent. `protocol/fetch.py` encodes its
+response; the codec returns the arguments.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from odradek.replication.raft.rpc_codec import (
     PARTITION,
     RpcCodec,
     Values,
-    about,
     any_version,
     directory,
     leader_at,
     refuse_all,
+    require_partition,
     write_leader,
 )
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voters import ReplicaKey
 
 UNKNOWN_HIGH_WATERMARK: Final = (1 << 63) - 1
-"""What is read where the asker is older than KIP-1166: no high watermark is news to it."""
+"""High watermark of requests before KIP-1166: no advance of the high watermark completes the fetch."""
 
 # Fetch
 
@@ -75,19 +75,19 @@ def _read_fetch(entity: Any) -> FetchRequest:
     topics = entity.topics
     single = len(topics) == 1 and len(topics[0].partitions) == 1
     if not single or field(topics[0], "topic_id") != TOPIC_ID:
-        raise KafkaError(ErrorCode.invalid_request, f"the only log is {CLUSTER_METADATA}-0")
-    asked = topics[0].partitions[0]
-    if asked.partition != PARTITION:
-        raise KafkaError(ErrorCode.invalid_request, f"the only log is {CLUSTER_METADATA}-0")
+        raise KafkaError(ErrorCode.invalid_request, f"the only partition is {CLUSTER_METADATA}-0")
+    requested = topics[0].partitions[0]
+    if requested.partition != PARTITION:
+        raise KafkaError(ErrorCode.invalid_request, f"the only partition is {CLUSTER_METADATA}-0")
     state = field(entity, "replica_state")
     replica_id = entity.replica_id if state is None else state.replica_id
     return FetchRequest(
         cluster_id=entity.cluster_id,
-        replica=ReplicaKey(replica_id, directory(field(asked, "replica_directory_id"))),
-        epoch=asked.current_leader_epoch,
-        fetch_offset=asked.fetch_offset,
-        last_fetched_epoch=asked.last_fetched_epoch,
-        high_watermark=field(asked, "high_watermark", UNKNOWN_HIGH_WATERMARK),
+        replica=ReplicaKey(replica_id, directory(field(requested, "replica_directory_id"))),
+        epoch=requested.current_leader_epoch,
+        fetch_offset=requested.fetch_offset,
+        last_fetched_epoch=requested.last_fetched_epoch,
+        high_watermark=field(requested, "high_watermark", UNKNOWN_HIGH_WATERMARK),
         max_wait_ms=round(entity.max_wait.total_seconds() * 1000),
         max_bytes=entity.max_bytes,
     )
@@ -116,7 +116,7 @@ def _write_fetch_response(response: FetchResponse, request: FetchRequest, listen
 
 
 def _parts(records: Any) -> Sequence[Part]:
-    """Records as the driver has read them: none, one buffer, or several parts."""
+    """Records that the driver has read: None, one buffer, or several parts."""
     if not records:
         return ()
     if isinstance(records, bytes | bytearray | memoryview):
@@ -131,19 +131,23 @@ def _refuse_fetch(entity: Any, error: KafkaError) -> Values:
 def _read_fetch_response(entity: Any, request: FetchRequest, listener: str) -> FetchResponse:
     if entity.error_code != ErrorCode.none:
         return FetchResponse(error=entity.error_code)
-    told = about(_fetched_partition(entity.responses))
-    leader, diverging, snapshot = told.current_leader, told.diverging_epoch, told.snapshot_id
+    responded = require_partition(_fetched_partition(entity.responses))
+    leader, diverging, snapshot = (
+        responded.current_leader,
+        responded.diverging_epoch,
+        responded.snapshot_id,
+    )
     parted = diverging.epoch >= 0
     return FetchResponse(
-        error=error_code(told.error_code),
+        error=error_code(responded.error_code),
         epoch=leader.leader_epoch,
         leader_id=leader.leader_id,
         leader_endpoints=leader_at(leader.leader_id, field(entity, "node_endpoints", ()), listener),
-        high_watermark=told.high_watermark,
-        log_start_offset=told.log_start_offset,
+        high_watermark=responded.high_watermark,
+        log_start_offset=responded.log_start_offset,
         diverging=EpochEndOffset(diverging.epoch, diverging.end_offset) if parted else None,
         snapshot_id=None if parted else _snapshot_id(snapshot),
-        records=told.records or None,
+        records=responded.records or None,
     )
 
 
@@ -155,10 +159,10 @@ def _fetched_partition(topics: Sequence[Any]) -> Any:
     return partition if known else None
 
 
-def _snapshot_id(told: Any) -> SnapshotId | None:
-    if told.end_offset < 0 or told.epoch < 0:
+def _snapshot_id(responded: Any) -> SnapshotId | None:
+    if responded.end_offset < 0 or responded.epoch < 0:
         return None
-    return SnapshotId(told.end_offset, told.epoch)
+    return SnapshotId(responded.end_offset, responded.epoch)
 
 
 # FetchSnapshot
@@ -181,20 +185,22 @@ def _write_fetch_snapshot(request: FetchSnapshotRequest) -> Values:
 
 
 def _read_fetch_snapshot(entity: Any) -> FetchSnapshotRequest:
-    """Raises KafkaError: INVALID_REQUEST unless it asks for one log, UNKNOWN_TOPIC_OR_PARTITION if
-    that is another."""
+    """Decode a request. Raises KafkaError: INVALID_REQUEST unless it has one partition,
+    UNKNOWN_TOPIC_OR_PARTITION if that is not `__cluster_metadata-0`."""
     topics = entity.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
-        raise KafkaError(ErrorCode.invalid_request, "a snapshot is fetched of one log at a time")
-    asked = topics[0].partitions[0]
-    if topics[0].name != CLUSTER_METADATA or asked.partition != PARTITION:
+        raise KafkaError(
+            ErrorCode.invalid_request, "a FetchSnapshot request must have one partition"
+        )
+    requested = topics[0].partitions[0]
+    if topics[0].name != CLUSTER_METADATA or requested.partition != PARTITION:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     return FetchSnapshotRequest(
         cluster_id=entity.cluster_id,
-        replica=ReplicaKey(entity.replica_id, directory(field(asked, "replica_directory_id"))),
-        epoch=asked.current_leader_epoch,
-        snapshot_id=SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch),
-        position=asked.position,
+        replica=ReplicaKey(entity.replica_id, directory(field(requested, "replica_directory_id"))),
+        epoch=requested.current_leader_epoch,
+        snapshot_id=SnapshotId(requested.snapshot_id.end_offset, requested.snapshot_id.epoch),
+        position=requested.position,
         max_bytes=entity.max_bytes,
     )
 
@@ -224,7 +230,7 @@ def _write_snapshot_response(
 
 
 def _refuse_snapshot(entity: Any, error: KafkaError) -> Values:
-    """A log that there is not is told so by itself; anything else of the whole request."""
+    """UNKNOWN_TOPIC_OR_PARTITION is a partition error; other errors are top-level."""
     if error.code is not ErrorCode.unknown_topic_or_partition:
         return refuse_all(entity, error)
     topic = entity.topics[0]
@@ -240,24 +246,24 @@ def _read_snapshot_response(
     entity: Any, request: FetchSnapshotRequest, listener: str
 ) -> FetchSnapshotResponse:
     if entity.error_code == ErrorCode.unknown_server_error:
-        # Kafka 4.3 fails to write any error about a snapshot. A fetch tells what it was.
+        # Kafka 4.3 cannot encode snapshot errors. The next Fetch returns a newer snapshot.
         return FetchSnapshotResponse(error=ErrorCode.snapshot_not_found, epoch=request.epoch)
     if entity.error_code != ErrorCode.none:
         return FetchSnapshotResponse(error=entity.error_code)
-    told = about(_snapshot_partition(entity.topics))
-    leader, error = told.current_leader, error_code(told.error_code)
-    snapshot_id = _snapshot_id(told.snapshot_id) if error is ErrorCode.none else None
+    responded = require_partition(_snapshot_partition(entity.topics))
+    leader, error = responded.current_leader, error_code(responded.error_code)
+    snapshot_id = _snapshot_id(responded.snapshot_id) if error is ErrorCode.none else None
     if error is ErrorCode.none and snapshot_id is None:
-        error = ErrorCode.snapshot_not_found  # so says a leader that has dropped it meanwhile
+        error = ErrorCode.snapshot_not_found  # the leader has deleted it
     return FetchSnapshotResponse(
         error=error,
         epoch=leader.leader_epoch,
         leader_id=leader.leader_id,
         leader_endpoints=leader_at(leader.leader_id, field(entity, "node_endpoints", ()), listener),
         snapshot_id=snapshot_id,
-        size=told.size,
-        position=told.position,
-        data=bytes(told.unaligned_records or b""),
+        size=responded.size,
+        position=responded.position,
+        data=bytes(responded.unaligned_records or b""),
     )
 
 

@@ -1,11 +1,12 @@
-"""What the quorum's decisions do to the log and its snapshots, on this node's disk.
+"""Executes the log and snapshot actions of the Raft state machine on the disk.
 
-Each returns what is among the appended records about kraft.version and voters, as the state machine
-wants to be told. One of them at a time, in the order decided (`driver.py`); what a leader appends of
-its own comes in between, on the loop. Nothing is cut or installed beside a flush (`flushing`).
+Methods that append return the kraft.version and voter changes among the appended records. The driver
+runs one action at a time, in order. Truncation and snapshot installation never overlap a flush
+(`flushing`).
 
-What cannot be appended (a broken answer, a full disk) is left out, after a pause: it is fetched again.
-What has to be on the disk before anything else is done waits until there is room, and descriptors, for it.
+Fetched records that cannot be appended (corrupt, disk full) are skipped after a pause and fetched again.
+Writes that must be durable before the next action are retried until disk space and file descriptors are
+available.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ RETRY_SECONDS: Final = 0.1
 
 _NOT_APPENDABLE: Final = (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull, NoDescriptors)
 
-_NOT_APPENDED: Final = "what was fetched cannot be appended to %s: %s"
+_NOT_APPENDED: Final = "fetched records cannot be appended to %s: %s"
 
 Blocking = Callable[..., Awaitable[Any]]
-"""Run a call off the loop, in the metadata directory's lane."""
+"""Runs a function in a worker thread, in the lane of the metadata log directory."""
 
 
 class MetadataLogWriter:
-    """See the module."""
+    """Writes the metadata log and downloaded snapshots. See `RaftClientDriver`."""
 
     def __init__(self, seams: Seams, metadata_log: MetadataLog, blocking: Blocking) -> None:
         self._seams = seams
@@ -57,36 +58,39 @@ class MetadataLogWriter:
         self._blocking = blocking
         self._download: SnapshotDownload | None = None
         self._is_abandoned = False
-        """The snapshot that was begun last: there was no room for it."""
+        """Whether the last snapshot download was abandoned because the disk is full."""
         self._last_error: str | None = None
-        """What was wrong with what was fetched or written last: said once."""
+        """Last logged error, so that repetitions are not logged."""
         self.flushing = PromptLock()
         self.publishing = PromptLock()
-        """Held while a snapshot gets its name: this node's own, or one that was sent."""
+        """Held while a snapshot is renamed to its final name, generated or fetched."""
         self.retries = False
-        """The node runs, and what lacks room is waited for."""
+        """Whether `retry_until_written` retries: only while the node runs."""
         self.durable_end = metadata_log.end_offset
-        """All below is on the disk: recovery flushed what it found."""
+        """Offset below which the log is durable. Recovery has flushed the log."""
 
     async def retry_until_written(
         self, change: Callable[..., None], *args: Any, retry_if_full: bool = True
     ) -> None:
-        """What does nothing where room or descriptors are lacking: once there are some. Not while the node
-        starts or ends, when nobody could wait."""
+        """Call `change` until it succeeds; retries if file descriptors are lacking or, with
+        `retry_if_full`, if the disk is full. `change` has no effect when it raises.
+
+        There are no retries during start and shutdown.
+        """
         while True:
             try:
                 await self._blocking(change, *args)
             except (OSError, StorageError) as error:
                 if not (self.retries and _is_retriable(error, retry_if_full=retry_if_full)):
                     raise
-                await self._pause("nothing can be written to %s: %s", error)
+                await self._pause("%s cannot be written, retrying: %s", error)
             else:
                 return
 
-    # The leader's own
+    # Appends of the leader
 
     def start_epoch(self, start: StartEpoch, leader_id: int) -> list[ControlChange]:
-        """The epoch's first batch: who leads, and what it must say of the quorum."""
+        """Append the first batch of an epoch: LeaderChangeMessage, and kraft.version and voters if needed."""
         from odradek.protocol.schemas import control_records as schemas
 
         change = schemas.LeaderChangeMessage(
@@ -105,10 +109,11 @@ class MetadataLogWriter:
         return changes
 
     def append_voters(self, action: AppendVoters, kraft_version: int) -> list[ControlChange]:
+        """Append a VotersRecord, after a KRaftVersionRecord if the action raises the level."""
         level = action.kraft_version
         records = quorum_records(kraft_version if level is None else level, action.voters)
         first = self._log.end_offset
-        if level is None:  # the level stays what it is
+        if level is None:  # kraft.version is unchanged
             records = records[-1:]
         self._log.append_control(records, action.epoch)
         return _changes(first, level, action.voters)
@@ -116,8 +121,11 @@ class MetadataLogWriter:
     async def flush(
         self, epoch: Callable[[], int], up_to: int, *, retry_if_full: bool = False
     ) -> tuple[int, int] | None:
-        """Make all below `up_to` durable: where the log ended and in which `epoch` when that began;
-        None if somebody else has done it. Raises DiskFull, unless it waits `retry_if_full`, and LogFailed."""
+        """Flush the log up to `up_to`. Returns the log end offset and epoch at the start of the flush;
+        None if another flush has covered it.
+
+        Raises DiskFull unless `retry_if_full`, and LogFailed.
+        """
         async with self.flushing:
             if self.durable_end >= up_to:
                 return None
@@ -126,10 +134,13 @@ class MetadataLogWriter:
             self.durable_end = end_offset
             return end_offset, now_in
 
-    # What a leader sent
+    # Records and snapshots of the leader
 
     async def append_fetched(self, action: AppendFetched) -> list[ControlChange]:
-        """Raises what a flush does: the next fetch would tell that all of this is on the disk."""
+        """Append fetched records, and flush them if they must be durable before the next fetch.
+
+        Raises what the flush raises.
+        """
         try:
             appended = self._log.append_fetched(action.records, action.epoch)
         except _NOT_APPENDABLE as error:
@@ -143,7 +154,10 @@ class MetadataLogWriter:
     async def truncate(self, end_offset: int) -> None:
         async with self.flushing:
             log.info(
-                "%s is cut from %d to %d", self._log.directory, self._log.end_offset, end_offset
+                "truncating %s from offset %d to %d",
+                self._log.directory,
+                self._log.end_offset,
+                end_offset,
             )
             await self.retry_until_written(self._log.truncate, end_offset)
             self.durable_end = min(self.durable_end, self._log.end_offset)
@@ -155,7 +169,7 @@ class MetadataLogWriter:
         await self._seams.clock.sleep(RETRY_SECONDS)
 
     async def begin_snapshot(self, snapshot: SnapshotId) -> bool:
-        """False if there is no room for it: it is given up."""
+        """Create the file of a snapshot; returns False if the disk is full."""
         await self._abandon_download()
         self._is_abandoned = False
         return await self._write_download(self._begin, snapshot)
@@ -164,7 +178,7 @@ class MetadataLogWriter:
         self._download = self._log.snapshots.download(snapshot)
 
     async def append_snapshot(self, position: int, data: bytes) -> bool:
-        """False if there is no room for it: all of the snapshot is given up."""
+        """Append bytes; returns False and abandons the download if the disk is full."""
         return await self._write_download(self._current_download().append, position, data)
 
     async def _write_download(self, write: Callable[..., None], *args: Any) -> bool:
@@ -185,8 +199,10 @@ class MetadataLogWriter:
             await self._blocking(self._log.snapshots.discard, download)
 
     async def install_snapshot(self) -> list[ControlChange] | None:
-        """Check it, and put it in the log's place; None if it was given up. Raises InvalidMetadata if it
-        is not whole."""
+        """Validate the downloaded snapshot and replace the log by it; None if it was abandoned.
+
+        Raises InvalidMetadata if the snapshot is incomplete or corrupt.
+        """
         if self._is_abandoned:
             return None
         download = self._current_download()
@@ -196,9 +212,7 @@ class MetadataLogWriter:
             await self._blocking(self._log.install, download)
             self.durable_end = self._log.end_offset
         self._download = self._last_error = None
-        log.info(
-            "%s goes on from the snapshot %s", self._log.directory, download.snapshot.file_name
-        )
+        log.info("%s continues from snapshot %s", self._log.directory, download.snapshot.file_name)
         return [_at(each, end_offset - 1) for each in changes]
 
     def _changes_in(self, download: SnapshotDownload) -> list[ControlChange]:
@@ -206,12 +220,12 @@ class MetadataLogWriter:
 
     def _current_download(self) -> SnapshotDownload:
         if self._download is None:
-            raise WrongState("no snapshot has been begun")
+            raise WrongState("no snapshot download is in progress")
         return self._download
 
 
 def _is_retriable(error: OSError | StorageError, *, retry_if_full: bool) -> bool:
-    """Whether nothing was done, and another try may do it."""
+    """Whether the write had no effect and may succeed later."""
     if isinstance(error, StorageError):
         return isinstance(error, NoDescriptors) or (retry_if_full and isinstance(error, DiskFull))
     lacks_descriptors = isinstance(error, OutOfDescriptors)
@@ -219,7 +233,7 @@ def _is_retriable(error: OSError | StorageError, *, retry_if_full: bool) -> bool
 
 
 def _changes(first: int, level: int | None, voters: Sequence[Voter]) -> list[ControlChange]:
-    """Those of a batch that says the level, if there is one, at offset `first`; then the voters."""
+    """Changes of a batch at offset `first`: the level, unless None, then the voters."""
     if level is None:
         return [ControlChange(first, voters=tuple(voters))]
     return [

@@ -1,7 +1,7 @@
-"""What the mappings of `wire.py` share: the form of a request and its answer, topics, endpoints.
+"""Common parts of the Raft RPC codecs (Kafka's `RaftUtil`): topics, replica keys, endpoints.
 
-Kafka's messages can speak of many logs; a quorum has one, `__cluster_metadata-0`. A request about any
-other is refused, an answer about another is none.
+Kafka's messages may contain several partitions; the quorum has one, `__cluster_metadata-0`. A request or
+response with any other partition is rejected.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ PARTITION: Final = 0
 
 @value_class
 class RpcCodec:
-    """How one request and its answer are written to the wire and read from it.
+    """Maps a request of `messages.py` and its response to the values of one API and back.
 
-    Requests and answers are written as values of the newest version. `oldest` is the lowest version
-    that can say what a request says. `listener` is whose endpoints the asker understands: the
-    wire's answers name the leader's address on one listener only.
+    Values are those of the newest version. `oldest` returns the lowest version that has the request's
+    fields. `listener` is the listener of the connection: responses contain the leader's endpoint of
+    this listener only.
     """
 
     api: Api
     oldest: Callable[[Any], int]
     write_request: Callable[[Any], Values]
     decode_response: Callable[[Any, Any, str], Response]
-    """(entity, the request it answers, listener); raises RequestFailed if it is about another log."""
+    """(entity, request, listener) to response; raises RequestFailed for another partition."""
     read_request: Callable[[Any], Request] | None = None
-    """Raises KafkaError if it is about another log. None where nobody asks us that."""
+    """Entity to request; raises KafkaError for another partition. None if this node does not serve
+    the API here."""
     encode_response: Callable[[Any, Any, str], Values] | None = None
-    """(answer, request, listener)"""
+    """(response, request, listener) to values."""
     refuse: Callable[[Any, KafkaError], Values] | None = None
-    """The answer to an entity that `read_request` or the authorizer did not let pass."""
+    """Error response to an entity that `read_request` or the authorizer rejected."""
 
 
 def any_version(request: Request) -> int:
     return 0
 
 
-# The log
+# Partition
 
 
 def one_topic(partition: Mapping[str, Any], index: str = "partition_index") -> list[Values]:
@@ -56,7 +57,7 @@ def one_topic(partition: Mapping[str, Any], index: str = "partition_index") -> l
 
 
 def partition_of(topics: Sequence[Any], *, index: str = "partition_index") -> Any:
-    """The part of a message about the quorum's log; None if it is not about that, and that alone."""
+    """The partition `__cluster_metadata-0` of a message; None if it has others or more."""
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
     topic, partition = topics[0], topics[0].partitions[0]
@@ -65,43 +66,44 @@ def partition_of(topics: Sequence[Any], *, index: str = "partition_index") -> An
 
 
 def requested_partition(topics: Sequence[Any]) -> Any:
-    """Raises KafkaError (INVALID_REQUEST) for any other log."""
+    """Partition of a request. Raises KafkaError (INVALID_REQUEST) for any other partition."""
     partition = partition_of(topics)
     if partition is None:
-        raise KafkaError(ErrorCode.invalid_request, f"the only log is {CLUSTER_METADATA}-0")
+        raise KafkaError(ErrorCode.invalid_request, f"the only partition is {CLUSTER_METADATA}-0")
     return partition
 
 
 def response_partition(topics: Sequence[Any]) -> Any:
-    """Raises RequestFailed for any other log."""
-    return about(partition_of(topics))
+    """Partition of a response. Raises RequestFailed for any other partition."""
+    return require_partition(partition_of(topics))
 
 
-def about(partition: Any) -> Any:
+def require_partition(partition: Any) -> Any:
+    """The partition; raises RequestFailed if it is None."""
     if partition is None:
-        raise RequestFailed(f"the answer is not about {CLUSTER_METADATA}-0")
+        raise RequestFailed(f"the response is not for {CLUSTER_METADATA}-0")
     return partition
 
 
 def refuse_all(entity: Any, error: KafkaError) -> Values:
-    """An error of the whole request; nothing is said of any log."""
+    """Values of a response with a top-level error and no topics."""
     return {"error_code": error.code, "topics": []}
 
 
-# Who
+# Replica keys
 
 
 def directory(value: UUID | None) -> UUID:
-    """kio reads the zero UUID as None."""
+    """Directory id of a message; kio decodes the zero UUID as None."""
     return value or NO_DIRECTORY
 
 
 def key_of(replica_id: int, directory_id: UUID | None) -> ReplicaKey | None:
-    """None where a message names no replica."""
+    """Replica key; None if a message has no replica id."""
     return None if replica_id < 0 else ReplicaKey(replica_id, directory(directory_id))
 
 
-# Where
+# Endpoints
 
 
 def endpoints_of(listeners: Iterable[Any]) -> Endpoints:
@@ -113,7 +115,7 @@ def write_endpoints(endpoints: Endpoints) -> list[Values]:
 
 
 def leader_at(leader_id: int, nodes: Iterable[Any], listener: str) -> Endpoints:
-    """Where an answer says that the leader listens; nowhere in old versions."""
+    """Endpoints of the leader in a response; empty in old versions."""
     if leader_id == NO_LEADER:
         return ()
     return tuple(
@@ -126,7 +128,7 @@ def endpoint_on(endpoints: Endpoints, listener: str) -> VoterEndpoint | None:
 
 
 def write_leader(response: Response, listener: str) -> list[Values]:
-    """An answer's node endpoints: the leader's, on the listener that was asked."""
+    """`node_endpoints` of a response: the leader's endpoint of this listener, if known."""
     there = endpoint_on(response.leader_endpoints, listener)
     if there is None or response.leader_id < 0:
         return []

@@ -1,12 +1,12 @@
 """Snapshots of the metadata log: `<end offset>-<epoch>.checkpoint` (KIP-630).
 
-A snapshot holds the state up to its end offset, which is exclusive: a control batch with the
-SnapshotHeader (and, from kraft.version 1 on, the version and the voters), batches of metadata
-records, a control batch with the SnapshotFooter. Offsets count from 0 within the file.
+A snapshot contains the state up to its end offset (exclusive): a control batch with the SnapshotHeader
+and, from kraft.version 1 on, the level and the voters; batches of metadata records; a control batch with
+the SnapshotFooter. Offsets start at 0 in each file.
 
-Crash order: the file is written as `.checkpoint.part` (1), synced (2), renamed (3), the directory
-synced (4). Before 3 there is no snapshot, and what was begun is removed at the next start; from 3 on
-it is whole. Only a snapshot that is durable lets anything below it be deleted.
+Crash order: write the file as `.checkpoint.part` (1), sync it (2), rename it (3), sync the directory
+(4). A partial file is removed at the next start. Log segments and older snapshots are only deleted once
+the snapshot is durable.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SUFFIX = ".checkpoint"
 PARTIAL_SUFFIX = ".checkpoint.part"
 DELETED_SUFFIX = ".checkpoint.deleted"
 HEADER_BYTES = 64 * 1024
-"""A snapshot's first batch is smaller, however many voters it names."""
+"""Upper bound for the first batch of a snapshot, with any number of voters."""
 
 _NAME = re.compile(r"(\d{20})-(\d{10})(.*)")
 
 
 class SnapshotId(NamedTuple):
-    """`end_offset` is that of the first record not in the snapshot, `epoch` that of the one before."""
+    """`end_offset` is exclusive; `epoch` is that of the last record in the snapshot."""
 
     end_offset: int
     epoch: int
@@ -46,7 +46,7 @@ class SnapshotId(NamedTuple):
 
 
 def parse_name(name: str) -> tuple[SnapshotId, str] | None:
-    """The snapshot that a file belongs to and its suffix; None if it belongs to none."""
+    """Snapshot id and suffix of a file name; None if it is not of a snapshot."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -58,7 +58,7 @@ def parse_name(name: str) -> tuple[SnapshotId, str] | None:
 
 
 class SnapshotStore:
-    """The snapshots in the metadata log's directory, oldest first."""
+    """Snapshots in the metadata log's directory, oldest first."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
@@ -68,7 +68,7 @@ class SnapshotStore:
         self._timestamps_ms: dict[SnapshotId, int] = {}
 
     def load(self) -> None:
-        """Find them, and remove what a crash or a deletion left behind."""
+        """List the snapshots; remove partial files and those marked as deleted."""
         for name in self._files.list(self._directory):
             parsed = parse_name(name)
             if parsed is None:
@@ -80,6 +80,7 @@ class SnapshotStore:
                 self._files.remove(self._directory / name, missing_ok=True)
 
     def add(self, snapshot: SnapshotId) -> None:
+        """Register an existing snapshot file."""
         if snapshot not in self.sizes:
             self.ids = sorted([*self.ids, snapshot])
         self.sizes[snapshot] = self._files.file_size(self.path(snapshot))
@@ -92,7 +93,7 @@ class SnapshotStore:
         return self._directory / snapshot.file_name
 
     def remove(self, snapshot: SnapshotId) -> None:
-        """The caller has seen to it that a newer one is durable."""
+        """Delete a snapshot; the caller ensures that a newer one is durable."""
         self.ids.remove(snapshot)
         del self.sizes[snapshot]
         self._timestamps_ms.pop(snapshot, None)
@@ -102,7 +103,7 @@ class SnapshotStore:
         return SnapshotContents(self.path(snapshot), self._files.read(self.path(snapshot)))
 
     def timestamp_ms(self, snapshot: SnapshotId) -> int:
-        """When the last record in it was written, as its header says."""
+        """`last_contained_log_timestamp` of the header, in ms."""
         if snapshot not in self._timestamps_ms:
             with closing(self._files.open(self.path(snapshot))) as file:
                 data = memoryview(file.read_at(0, HEADER_BYTES))
@@ -114,6 +115,7 @@ class SnapshotStore:
     def writer(
         self, snapshot: SnapshotId, *, now_ms: int, timestamp_ms: int, control: ControlRecords = ()
     ) -> SnapshotWriter:
+        """Start a snapshot of this node, with the header written. `publish` completes it."""
         path = self._directory / f"{snapshot.file_name}.part"
         self._files.remove(path, missing_ok=True)
         file = self._files.open(path, create=True)
@@ -126,30 +128,30 @@ class SnapshotStore:
         return writer
 
     def download(self, snapshot: SnapshotId) -> SnapshotDownload:
-        """A new file for one that another node sends; what was begun of it before is gone."""
-        # Not the name that this node's own would have: it may be writing the same one
+        """Create the file of a snapshot that is fetched; an earlier partial file is removed."""
+        # Another name than that of a generated snapshot, which may have the same id
         name = snapshot.file_name.replace(SUFFIX, f"-fetched{PARTIAL_SUFFIX}")
         path = self._directory / name
         self._files.remove(path, missing_ok=True)
         return SnapshotDownload(snapshot, self._files.open(path, create=True))
 
     def downloaded(self, download: SnapshotDownload) -> SnapshotContents:
-        """What has come, before it is published."""
+        """Contents of a complete download, before it is published."""
         path = download.file.path
         return SnapshotContents(path, self._files.read(path))
 
     def read_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of its file. Raises FileNotFoundError if it is gone."""
+        """Up to `max_bytes` of the file from `position` on. Raises FileNotFoundError if it was deleted."""
         with closing(self._files.open(self.path(snapshot))) as file:
             return file.read_at(position, max_bytes)
 
     def discard(self, writer: SnapshotWriter | SnapshotDownload) -> None:
-        """Leave nothing of a snapshot that could not be written."""
+        """Close and remove the file of an incomplete snapshot."""
         writer.file.close()
         self._files.remove(writer.file.path, missing_ok=True)
 
     def publish(self, snapshot: SnapshotId, writer: SnapshotWriter | SnapshotDownload) -> None:
-        """Steps 2 to 4 of the crash order; blocks on the disk."""
+        """Steps 2 to 4 of the crash order. Blocks."""
         writer.file.sync()
         writer.file.close()
         self._files.rename(writer.file.path, self.path(snapshot))
@@ -158,16 +160,18 @@ class SnapshotStore:
 
 
 class SnapshotDownload:
-    """A snapshot's file that comes piece by piece."""
+    """File of a snapshot that is fetched in chunks."""
 
     def __init__(self, snapshot: SnapshotId, file: File) -> None:
         self.snapshot = snapshot
         self.file = file
 
     def append(self, position: int, data: bytes) -> None:
-        """The next piece. ValueError if it is another."""
+        """Append the chunk at `position`. Raises ValueError if that is not the end of the file."""
         if position != self.file.size:
-            raise ValueError(f"bytes from {position} on for {self.file.path}, of {self.file.size}")
+            raise ValueError(
+                f"chunk at position {position}, but {self.file.path} has {self.file.size} bytes"
+            )
         self.file.append_v([data])
 
 
@@ -175,7 +179,7 @@ ControlRecords = Sequence[tuple[ControlType, Any]]
 
 
 class SnapshotWriter:
-    """Appends a snapshot's batches to a file; what makes it durable is `SnapshotStore.publish`."""
+    """Appends batches to a snapshot file; `SnapshotStore.publish` makes it durable."""
 
     def __init__(self, file: File, epoch: int) -> None:
         self.file = file
@@ -184,12 +188,12 @@ class SnapshotWriter:
         self._next = 0
 
     def begin(self, now_ms: int, timestamp_ms: int, control: ControlRecords = ()) -> None:
-        """The header; `timestamp_ms` is that of the last record whose effect is in the snapshot."""
+        """Append the header; `timestamp_ms` is the timestamp of the last record in the snapshot."""
         self._now_ms = now_ms
         self._append_control([(ControlType.SNAPSHOT_HEADER, _header(timestamp_ms)), *control])
 
     def append(self, values: Sequence[bytes]) -> None:
-        """One batch of encoded metadata records."""
+        """Append encoded metadata records as one batch."""
         if not values:
             return
         records = [Record(-1, self._now_ms, None, value) for value in values]
@@ -198,7 +202,7 @@ class SnapshotWriter:
         self._next += len(values)
 
     def end(self) -> None:
-        """The footer."""
+        """Append the footer, the last batch."""
         self._append_control([(ControlType.SNAPSHOT_FOOTER, _footer())])
 
     def _append_control(self, records: list[tuple[ControlType, Any]]) -> None:
@@ -210,22 +214,22 @@ class SnapshotWriter:
 
 
 class SnapshotContents:
-    """A snapshot file's batches, each checked. Raises InvalidMetadata for one that is not whole."""
+    """Validated batches of a snapshot file."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._path = path
         self._data = memoryview(data)
 
     def batches(self) -> Iterator[Batch]:
-        """Every batch, the header's and the footer's included."""
+        """All batches, with header and footer. Raises InvalidMetadata if the file is incomplete or corrupt."""
         first, footer = True, False
         try:
             for batch in batches(self._data, check=True):
                 if footer:
-                    raise InvalidMetadata(f"{self._path} goes on after its footer")
+                    raise InvalidMetadata(f"{self._path} has batches after its footer")
                 kinds = _control_types(batch)
                 if first and kinds[:1] != [ControlType.SNAPSHOT_HEADER]:
-                    raise InvalidMetadata(f"{self._path} does not begin with a snapshot's header")
+                    raise InvalidMetadata(f"{self._path} does not start with a snapshot header")
                 first, footer = False, ControlType.SNAPSHOT_FOOTER in kinds
                 yield batch
         except KafkaError as error:

@@ -1,8 +1,8 @@
-"""Voter changes as a leader carries them out: refuse or append, wait until committed, answer (KIP-853).
+"""Voter changes on the leader: validates, appends, waits for the commit, and responds (KIP-853).
 
-`voter_changes.py` decides; here it is done. A record of new voters counts from the moment it is in the
-log: the majority that commits it is the new one. A leader that is no longer among the voters leads on
-until that is committed, and resigns with the next tick.
+The rules are in `voter_changes.py`. A new voter set applies as soon as it is appended, so that its own
+majority commits it. A leader that was removed leads until the removal is committed, and resigns at the
+next tick.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from odradek.replication.raft.voters import NO_DIRECTORY, Voter, VoterSet
 
 
 class VoterChangeHandler:
-    """See the module."""
+    """Handles AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter and upgrades of kraft.version."""
 
     def __init__(self, quorum: QuorumState) -> None:
         self._quorum = quorum
 
     def leader_only(self, epoch: int) -> ErrorCode | None:
-        """Why a request that only the leader of `epoch` answers is refused."""
+        """Error of a request that requires the leader of `epoch`; None if this node is the leader."""
         quorum = self._quorum
         if epoch != quorum.epoch:
             older = epoch < quorum.epoch
@@ -55,7 +55,10 @@ class VoterChangeHandler:
     # Requests
 
     def handle_add(self, request: AddVoterRequest, now_ms: int) -> None:
-        """First the new voter is asked what it supports; `handle_api_versions_response` goes on."""
+        """Validate an addition and send ApiVersions to the new voter.
+
+        `handle_api_versions_response` continues it.
+        """
         quorum, voter = self._quorum, request.voter
         refusal = self._validate_voter(voter.id, named=voter.directory_id != NO_DIRECTORY)
         if refusal is None and not self._is_reachable(voter):
@@ -69,18 +72,19 @@ class VoterChangeHandler:
             refusal = decide_addition(request, leadership, quorum.history)
             if refusal is None and not quorum.requests.is_ready(voter.id):
                 refusal = VoterChangeError(
-                    ErrorCode.request_timed_out, f"{voter.id} cannot be asked now"
+                    ErrorCode.request_timed_out, f"another request to node {voter.id} is in flight"
                 )
             if refusal is None:
                 until_ms = now_ms + quorum.settings.request_timeout_ms
-                question = ApiVersionsRequest(cluster_id=quorum.settings.cluster_id)
-                number = quorum.send_request(voter.id, question, voter.endpoints, now_ms)
+                api_versions = ApiVersionsRequest(cluster_id=quorum.settings.cluster_id)
+                number = quorum.send_request(voter.id, api_versions, voter.endpoints, now_ms)
                 leadership.pending = PendingVoterChange(request, until_ms, number)
         if refusal is not None:
             response = AddVoterResponse(error=refusal.error, message=refusal.message)
             quorum.out.append(Reply(request, response))
 
     def handle_remove(self, request: RemoveVoterRequest, now_ms: int) -> None:
+        """Validate a removal and append the new voter set."""
         quorum, key = self._quorum, request.voter
         decided: VoterChangeError | VoterSet | None = self._validate_voter(
             key.id, named=key.directory_id != NO_DIRECTORY
@@ -97,7 +101,7 @@ class VoterChangeHandler:
             quorum.out.append(Reply(request, response))
 
     def handle_update(self, request: UpdateVoterRequest, now_ms: int) -> None:
-        """Answered at once: it is the voter itself that asks, and it asks again if it must."""
+        """Update a voter's endpoints; responds at once, because the voter retries if it must."""
         quorum, voter = self._quorum, request.voter
         error = self.leader_only(request.epoch)
         lowest, highest = voter.kraft_versions
@@ -129,10 +133,10 @@ class VoterChangeHandler:
     def handle_upgrade(
         self, version: int, *, validate_only: bool = False
     ) -> VoterChangeError | None:
-        """Raise kraft.version, and write the voters of a static quorum to the log with it."""
+        """Raise kraft.version; the voters of a static quorum are appended with it."""
         quorum = self._quorum
         if error := self.leader_only(quorum.epoch):
-            return VoterChangeError(error, "only the leader changes kraft.version")
+            return VoterChangeError(error, "only the leader can change kraft.version")
         leadership = quorum.state
         assert isinstance(leadership, LeaderState)
         refusal = decide_upgrade(version, leadership, quorum.history, quorum.in_memory_voters)
@@ -143,7 +147,7 @@ class VoterChangeHandler:
 
     def _validate_voter(self, voter_id: int, *, named: bool) -> VoterChangeError | None:
         if error := self.leader_only(self._quorum.epoch):
-            return VoterChangeError(error, "only the leader changes voters")
+            return VoterChangeError(error, "only the leader can change voters")
         if voter_id < 0 or not named:
             return VoterChangeError(
                 ErrorCode.invalid_request, "the voter's id or directory is missing"
@@ -151,7 +155,7 @@ class VoterChangeHandler:
         return None
 
     def _is_reachable(self, voter: Voter) -> bool:
-        """Whether it listens where voters talk to each other."""
+        """Whether the voter has an endpoint of the controller listener."""
         listener = self._quorum.listener
         return any(listener in (None, each.listener) for each in voter.endpoints)
 
@@ -161,12 +165,12 @@ class VoterChangeHandler:
         leadership.appending_voters = True
         self._quorum.out.append(AppendVoters(leadership.epoch, tuple(voters), kraft_version))
 
-    # What comes of them
+    # Completion
 
     def handle_api_versions_response(
         self, number: int, response: ApiVersionsResponse, now_ms: int
     ) -> bool:
-        """The new voter has answered, or could not be reached. False if that was no good."""
+        """Continue or reject an addition; returns False if the ApiVersions request failed."""
         quorum, leadership = self._quorum, self._quorum.state
         if not isinstance(leadership, LeaderState) or leadership.pending is None:
             return True
@@ -183,7 +187,7 @@ class VoterChangeHandler:
         return True
 
     def appended(self, changes: Sequence[ControlChange], now_ms: int) -> None:
-        """The leader has appended what it was asked to."""
+        """The leader has appended control records: apply a new voter set."""
         leadership = self._quorum.state
         assert isinstance(leadership, LeaderState)
         leadership.appending_voters = False
@@ -198,14 +202,14 @@ class VoterChangeHandler:
             and pending.last_offset is None
         ):
             pending.last_offset = offsets[-1]
-            asked_for = pending.request
-            if isinstance(asked_for, AddVoterRequest) and not asked_for.ack_when_committed:
+            request = pending.request
+            if isinstance(request, AddVoterRequest) and not request.ack_when_committed:
                 self._quorum.complete_voter_change(pending)
         if leadership.recount():
             self.high_watermark_advanced(leadership, now_ms)
 
     def not_appended(self, error: KafkaError) -> None:
-        """The change came to nothing: whoever asked for it may do so again."""
+        """The append of a voter change failed: respond with the error."""
         leadership = self._quorum.state
         assert isinstance(leadership, LeaderState)
         leadership.appending_voters = False
@@ -215,7 +219,7 @@ class VoterChangeHandler:
             self._quorum.complete_voter_change(pending, error.code, error.message)
 
     def high_watermark_advanced(self, leadership: LeaderState, now_ms: int) -> None:
-        """More is committed: a change may be, and with it the end of this leader."""
+        """Complete a committed voter change; a removed leader resigns."""
         quorum, high_watermark = self._quorum, leadership.high_watermark
         quorum.update_high_watermark(high_watermark)
         pending = leadership.pending
@@ -228,7 +232,7 @@ class VoterChangeHandler:
             leadership.schedule_resignation(now_ms)
 
     def expire(self, leadership: LeaderState, now_ms: int) -> None:
-        """A change that takes too long is given up, though its record may yet be committed."""
+        """Respond REQUEST_TIMED_OUT to an expired voter change. Its record may still be committed."""
         pending = leadership.pending
         if pending is not None and now_ms >= pending.until_ms:
             leadership.pending = None

@@ -1,9 +1,8 @@
-"""Voters that change while the quorum goes on: add, remove, update (KIP-853), and kraft.version.
+"""Rules for voter changes: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter and kraft.version (KIP-853).
 
-One change at a time, each by one voter, so that any majority before it and any after it have a voter
-in common. That holds only if the change before is committed and the leader has committed something of
-its own epoch, which is why both are asked for first. `decide_*` say why a change is refused, or what
-the voters will be.
+A change adds, removes or updates one voter, so that every majority before it and every majority after
+it share a voter. This requires that the previous change is committed, and that the leader has committed
+a record of its own epoch. The `decide_*` functions return an error or the new voter set.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 @state_class
 class PendingVoterChange:
-    """A change that is under way. `last_offset` is that of its record, once there is one.
+    """A voter change in progress. `last_offset` is the offset of its VotersRecord, once appended.
 
-    `asked` is the request to the new voter that an addition waits for; `responded`, that whoever asked
-    for the change has its answer.
+    `api_versions_number` is the number of the ApiVersions request to the new voter that is in flight.
+    `responded`: the response to the change has been sent.
     """
 
     request: AddVoterRequest | RemoveVoterRequest
@@ -46,7 +45,7 @@ class VoterChangeError:
 
 
 class VoterChangeLeader(Protocol):
-    """What of a leader bears on voter changes."""
+    """The part of LeaderState that the rules read."""
 
     high_watermark: int
     pending: PendingVoterChange | None
@@ -55,25 +54,26 @@ class VoterChangeLeader(Protocol):
     def is_caught_up(self, key: ReplicaKey, now_ms: int) -> bool: ...
 
 
-def _refusal(leader: VoterChangeLeader, history: VoterHistory) -> VoterChangeError | None:
-    """What holds for every change."""
+def _check_leader(leader: VoterChangeLeader, history: VoterHistory) -> VoterChangeError | None:
+    """Check the conditions of every change."""
     if leader.pending is not None or leader.appending_voters:
-        return VoterChangeError(ErrorCode.request_timed_out, "another voter change is under way")
+        return VoterChangeError(ErrorCode.request_timed_out, "another voter change is in progress")
     if leader.high_watermark < 0:
         return VoterChangeError(
-            ErrorCode.request_timed_out, "the leader does not know yet what is committed"
+            ErrorCode.request_timed_out,
+            "the leader does not know the high watermark of its epoch yet",
         )
     return None
 
 
-def _dynamic_refusal(leader: VoterChangeLeader, history: VoterHistory) -> VoterChangeError | None:
-    """What holds where voters are in the log."""
-    if refusal := _refusal(leader, history):
+def _check_dynamic(leader: VoterChangeLeader, history: VoterHistory) -> VoterChangeError | None:
+    """Check the conditions of a change of voters in the log (kraft.version 1)."""
+    if refusal := _check_leader(leader, history):
         return refusal
     if history.kraft_version < 1:
         return VoterChangeError(
             ErrorCode.unsupported_version,
-            f"voters cannot change while kraft.version is {history.kraft_version}",
+            f"voter changes require kraft.version 1, but it is {history.kraft_version}",
         )
     if history.voters_offset is None or history.voters_offset >= leader.high_watermark:
         return VoterChangeError(
@@ -87,30 +87,32 @@ def _dynamic_refusal(leader: VoterChangeLeader, history: VoterHistory) -> VoterC
 def decide_addition(
     request: AddVoterRequest, leader: VoterChangeLeader, history: VoterHistory
 ) -> VoterChangeError | None:
-    """Whether to go on and ask the new voter what it supports."""
-    if refusal := _dynamic_refusal(leader, history):
+    """Check an addition before ApiVersions is sent to the new voter; None if it may continue."""
+    if refusal := _check_dynamic(leader, history):
         return refusal
     if history.voters.get(request.voter.id) is not None:
         return VoterChangeError(
-            ErrorCode.duplicate_voter, f"{request.voter.id} is one of {history.voters.ids}"
+            ErrorCode.duplicate_voter,
+            f"the voter id {request.voter.id} is already among {history.voters.ids}",
         )
     return None
 
 
 def complete_addition(
     request: AddVoterRequest,
-    told: ApiVersionsResponse,
+    response: ApiVersionsResponse,
     leader: VoterChangeLeader,
     history: VoterHistory,
     now_ms: int,
 ) -> VoterChangeError | VoterSet:
-    """The new voter has told what it supports."""
+    """Check the new voter's ApiVersions response; returns the new voter set or an error."""
     voter = request.voter
-    if told.error is not ErrorCode.none:
+    if response.error is not ErrorCode.none:
         return VoterChangeError(
-            ErrorCode.request_timed_out, f"{voter.id} answers {told.error.name}"
+            ErrorCode.request_timed_out,
+            f"ApiVersions of voter {voter.id} failed: {response.error.name}",
         )
-    lowest, highest = told.kraft_versions or (0, 0)
+    lowest, highest = response.kraft_versions or (0, 0)
     if not lowest <= history.kraft_version <= highest:
         return VoterChangeError(
             ErrorCode.invalid_request,
@@ -125,7 +127,8 @@ def complete_addition(
     )
     if added is None:
         return VoterChangeError(
-            ErrorCode.duplicate_voter, f"{voter.id} is one of {history.voters.ids}"
+            ErrorCode.duplicate_voter,
+            f"the voter id {voter.id} is already among {history.voters.ids}",
         )
     return added
 
@@ -133,13 +136,14 @@ def complete_addition(
 def decide_removal(
     request: RemoveVoterRequest, leader: VoterChangeLeader, history: VoterHistory
 ) -> VoterChangeError | VoterSet:
-    if refusal := _dynamic_refusal(leader, history):
+    """Voter set after the removal, or the error."""
+    if refusal := _check_dynamic(leader, history):
         return refusal
     removed = history.voters.removed(request.voter)
     if removed is None:
         return VoterChangeError(
             ErrorCode.voter_not_found,
-            f"{request.voter} is none of {[voter.key for voter in history.voters]}, or the last",
+            f"{request.voter} is not among {[voter.key for voter in history.voters]}, or is the only voter",
         )
     return removed
 
@@ -150,10 +154,13 @@ def decide_update(
     history: VoterHistory,
     in_memory: VoterSet,
 ) -> VoterChangeError | VoterSet:
-    """New endpoints and supported versions. `in_memory` are the voters of a static quorum with what
-    they told so far; an update of these goes there, not to the log (KIP-853, KAFKA-16533)."""
+    """Voter set after an update of endpoints and supported versions, or the error.
+
+    `in_memory` are the voters of a static quorum with their reported endpoints and versions. They are
+    updated in memory, not in the log (KIP-853, KAFKA-16533).
+    """
     dynamic = history.kraft_version > 0
-    if refusal := (_dynamic_refusal if dynamic else _refusal)(leader, history):
+    if refusal := (_check_dynamic if dynamic else _check_leader)(leader, history):
         return refusal
     lowest, highest = request.voter.kraft_versions
     if not lowest <= history.kraft_version <= highest or not request.voter.endpoints:
@@ -164,7 +171,7 @@ def decide_update(
     updated = voters.updated(request.voter, any_directory=not dynamic)
     if updated is None:
         return VoterChangeError(
-            ErrorCode.voter_not_found, f"{request.voter.key} is none of {voters.ids}"
+            ErrorCode.voter_not_found, f"{request.voter.key} is not among the voters {voters.ids}"
         )
     return updated
 
@@ -172,15 +179,16 @@ def decide_update(
 def decide_upgrade(
     version: int, leader: VoterChangeLeader, history: VoterHistory, in_memory: VoterSet
 ) -> VoterChangeError | None:
-    """Whether kraft.version may be raised: the voters' directories and versions are known then."""
+    """Check an upgrade of kraft.version: all voters must have reported a directory id and support it."""
     if version < history.kraft_version or leader.appending_voters:
         return VoterChangeError(
             ErrorCode.invalid_update_version,
-            f"kraft.version is {history.kraft_version}, or is just being changed",
+            f"kraft.version is {history.kraft_version}, or a change of it is in progress",
         )
     if leader.high_watermark < 0:
         return VoterChangeError(
-            ErrorCode.request_timed_out, "the leader does not know yet what is committed"
+            ErrorCode.request_timed_out,
+            "the leader does not know the high watermark of its epoch yet",
         )
     lacking = [
         voter.id
@@ -191,6 +199,6 @@ def decide_upgrade(
     if lacking:
         return VoterChangeError(
             ErrorCode.invalid_update_version,
-            f"the voters {lacking} do not support kraft.version {version}, or have not told so",
+            f"the voters {lacking} do not support kraft.version {version}, or have not reported it",
         )
     return None

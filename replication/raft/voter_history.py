@@ -1,7 +1,7 @@
-"""Voters and kraft.version as the log tells them, up to its very end, committed or not (KIP-853).
+"""Voter sets and kraft.version levels in the log, uncommitted ones included (Kafka's `VoterSetHistory`;
+KIP-853).
 
-A voter acts by the newest voter set in its log at once. If the log is truncated, what came after is
-forgotten and the set before it holds again.
+A voter applies the newest voter set in its log at once. Truncation of the log restores the previous set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BEFORE_THE_LOG = -1
 
 @value_class
 class ControlChange:
-    """A KRaftVersionRecord or VotersRecord at this offset; of a snapshot: its end offset less one."""
+    """A KRaftVersionRecord or VotersRecord. Those of a snapshot have its end offset minus 1."""
 
     offset: int
     voters: tuple[Voter, ...] | None = None
@@ -24,7 +24,7 @@ class ControlChange:
 
 
 class VoterHistory:
-    """See the module. `static_voters` hold as long as the log names none (kraft.version 0)."""
+    """History of control records; `static_voters` apply while there is no VotersRecord."""
 
     def __init__(
         self, static_voters: Sequence[Voter] = (), changes: Iterable[ControlChange] = ()
@@ -34,22 +34,22 @@ class VoterHistory:
         self.append(changes)
 
     def append(self, changes: Iterable[ControlChange]) -> None:
-        """The log has grown by these, in the order of the log."""
+        """Add control records that were appended to the log, in log order."""
         self._changes += changes
         self._refresh()
 
     def truncate(self, end_offset: int) -> None:
-        """The log ends here now."""
+        """Drop the changes from `end_offset` on."""
         self._changes = [each for each in self._changes if each.offset < end_offset]
         self._refresh()
 
     def reset(self, changes: Iterable[ControlChange]) -> None:
-        """A snapshot has taken the log's place."""
+        """Replace all changes by those of an installed snapshot."""
         self._changes = []
         self.append(changes)
 
     def compact(self, start_offset: int) -> None:
-        """The log starts here now: what held at its start is kept, what it replaced is not."""
+        """Drop the changes before `start_offset` that later ones before it replaced."""
         past = [each for each in self._changes if each.offset < start_offset]
         voters = [each for each in past if each.voters is not None][-1:]
         versions = [each for each in past if each.kraft_version is not None][-1:]
@@ -58,7 +58,7 @@ class VoterHistory:
 
     def _refresh(self) -> None:
         self.voters = self._static
-        self.voters_offset: int | None = None  # None while the log names none
+        self.voters_offset: int | None = None  # None while there is no VotersRecord
         self.kraft_version = 0
         for change in self._changes:
             if change.voters is not None:
@@ -67,7 +67,7 @@ class VoterHistory:
                 self.kraft_version = change.kraft_version
 
     def at(self, end_offset: int) -> tuple[int, VoterSet]:
-        """kraft.version and the voters as of the records below `end_offset`."""
+        """Level of kraft.version and voter set at `end_offset` (exclusive)."""
         past = VoterHistory(
             tuple(self._static), [each for each in self._changes if each.offset < end_offset]
         )

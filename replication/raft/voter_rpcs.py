@@ -1,4 +1,4 @@
-"""AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter and the question of ApiVersions on the wire (KIP-853)."""
+"""Codecs of AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter and ApiVersions (KIP-853)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from odradek.replication.raft.rpc_codec import (
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
 
 ACK_VERSION: Final = 1
-"""From here on AddRaftVoter may be answered before the change is committed."""
+"""First version of AddRaftVoter with `ack_when_committed`."""
 LEVEL_ZERO_VERSION: Final = 4
-"""Before it, ApiVersions keeps features quiet whose lowest level is 0 (KAFKA-17492)."""
+"""First version of ApiVersions that contains features with minimum level 0 (KAFKA-17492)."""
 
 # AddRaftVoter
 
@@ -138,9 +138,9 @@ def _read_update(entity: Any) -> UpdateVoterRequest:
 
 def _write_updated(response: UpdateVoterResponse, request: Request, listener: str) -> Values:
     leader: Values = {"leader_id": response.leader_id, "leader_epoch": response.epoch}
-    there = endpoint_on(response.leader_endpoints, listener)
-    if there is not None:
-        leader |= {"host": there.host, "port": there.port}
+    endpoint = endpoint_on(response.leader_endpoints, listener)
+    if endpoint is not None:
+        leader |= {"host": endpoint.host, "port": endpoint.port}
     return {"error_code": response.error, "current_leader": leader}
 
 
@@ -150,12 +150,12 @@ def _refuse_update(entity: Any, error: KafkaError) -> Values:
 
 def _read_updated(entity: Any, request: Request, listener: str) -> UpdateVoterResponse:
     leader = entity.current_leader
-    there = (VoterEndpoint(listener, leader.host, leader.port),) if leader.host else ()
+    endpoint = (VoterEndpoint(listener, leader.host, leader.port),) if leader.host else ()
     return UpdateVoterResponse(
         error=entity.error_code,
         epoch=max(leader.leader_epoch, 0),
         leader_id=leader.leader_id,
-        leader_endpoints=there,
+        leader_endpoints=endpoint,
     )
 
 

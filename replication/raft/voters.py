@@ -1,4 +1,4 @@
-"""Who votes in the metadata quorum (KIP-853): ids, directories, endpoints; how the quorum stands."""
+"""Voters of the metadata quorum: ids, directory ids and endpoints (Kafka's `VoterSet`; KIP-853)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from odradek.protocol.schemas.control_records import VotersRecord
 
 KRAFT_VERSIONS = (0, 1)
-"""The levels of kraft.version that this node supports; 1 has voters in the log."""
+"""Supported range of kraft.version; with 1, the voters are in the log."""
 
 NO_LEADER: Final = -1
 NO_DIRECTORY: Final = UUID(int=0)
 
 
 class ReplicaKey(NamedTuple):
-    """A replica as it names itself: a node with an empty disk is another replica."""
+    """Node id and directory id of a replica. A node with a new metadata directory is a new replica."""
 
     id: int
     directory_id: UUID = NO_DIRECTORY
@@ -35,8 +35,7 @@ class VoterEndpoint:
 
 @value_class
 class Voter:
-    """One voter. Its directory tells it from one with the same id and an empty disk; where voters
-    are static (kraft.version 0) it is not known, and the id alone counts."""
+    """One voter. The directory id of a static voter (kraft.version 0) is unknown (NO_DIRECTORY)."""
 
     id: int
     directory_id: UUID = NO_DIRECTORY
@@ -48,16 +47,17 @@ class Voter:
         return ReplicaKey(self.id, self.directory_id)
 
     def describes_same_voter(self, other: Voter) -> bool:
-        """Whether a record of the one tells all of the other: the order of endpoints is a leader's own."""
+        """Whether both are equal except for the order of the endpoints, which each leader chooses."""
         unordered = replace(other, endpoints=self.endpoints)
         return self == unordered and {*self.endpoints} == {*other.endpoints}
 
     def is_replica(self, key: ReplicaKey) -> bool:
+        """Whether the key is this voter's; an unknown directory id of the voter matches any."""
         return self.id == key.id and self.directory_id in (NO_DIRECTORY, key.directory_id)
 
 
 class VoterSet:
-    """The voters at some point of the log, by id. What changes one returns another."""
+    """Immutable set of voters, sorted by id."""
 
     def __init__(self, voters: Iterable[Voter] = ()) -> None:
         self._by_id = {voter.id: voter for voter in sorted(voters, key=lambda each: each.id)}
@@ -97,18 +97,18 @@ class VoterSet:
         return () if voter is None else voter.endpoints
 
     def added(self, voter: Voter) -> VoterSet | None:
-        """None if there is a voter with this id, whatever its directory."""
+        """Voter set with `voter`; None if there is a voter with its id, with any directory."""
         return None if voter.id in self._by_id else VoterSet((*self, voter))
 
     def removed(self, key: ReplicaKey) -> VoterSet | None:
-        """None if there is no such voter, or it is the last one."""
+        """Voter set without the voter; None if it is no voter or the only one."""
         voter = self._by_id.get(key.id)
         if voter is None or voter.key != key or len(self) == 1:
             return None
         return VoterSet([each for each in self if each.id != key.id])
 
     def updated(self, voter: Voter, *, any_directory: bool = False) -> VoterSet | None:
-        """None if there is no such voter."""
+        """Voter set with new data of `voter`; None if it is no voter."""
         old = self._by_id.get(voter.id)
         if old is None or not (any_directory or old.is_replica(voter.key)):
             return None

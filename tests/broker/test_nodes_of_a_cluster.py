@@ -68,7 +68,7 @@ class Nodes:
                 levels=initial_levels(None, {}, is_dynamic=False),
             ),
             now_ms=doors.seams.clock.wall_ms(),
-            say=lambda _: None,
+            report=lambda _: None,
         )
 
     async def start(self, *numbers: int) -> None:

@@ -51,7 +51,7 @@ def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 def one_change_beside_another(patch: pytest.MonkeyPatch) -> None:
     """Voters change while the change before is not committed."""
-    patch.setattr(voter_changes, "_dynamic_refusal", lambda leader, history: None)
+    patch.setattr(voter_changes, "_check_dynamic", lambda leader, history: None)
 
 
 FOUND_OFTEN = [

@@ -61,7 +61,9 @@ async def test_nothing_is_cut_where_nobody_else_has_it() -> None:
         for damaged in (bytes(flipped), whole[:start] + bytes(len(whole) - start), whole[:start]):
             node.files.write_new(FIRST_SEGMENT, damaged)
             for _ in range(2):
-                with pytest.raises(InvalidMetadata, match=r"are lost: bring .*, or remove /data/"):
+                with pytest.raises(
+                    InvalidMetadata, match=r"are lost: restore .*, or remove /data/"
+                ):
                     await started(again(node))
                 assert node.files.read(FIRST_SEGMENT) == damaged
     node.files.write_new(FIRST_SEGMENT, whole)
@@ -76,7 +78,7 @@ async def test_the_one_voter_has_the_only_copy_whomever_its_configs_name() -> No
     node, whole = await ended_node()
     for damaged in (whole[:-1] + b"?", b"?" * len(whole), b""):
         node.files.write_new(FIRST_SEGMENT, damaged)
-        with pytest.raises(InvalidMetadata, match=r"are lost: bring .*, or remove /data/"):
+        with pytest.raises(InvalidMetadata, match=r"are lost: restore .*, or remove /data/"):
             await started(again(node), bootstrap_servers=OTHERS)
         assert node.files.read(FIRST_SEGMENT) == damaged
     node.files.remove(RECOVERY_POINT)
@@ -106,7 +108,9 @@ async def test_where_a_snapshot_is_damaged_too_it_is_said_what_to_do() -> None:
     damaged[path] = node.files.read(path)[:-1] + b"?"
     for each, data in damaged.items():
         node.files.write_new(each, data)
-    with pytest.raises(InvalidMetadata, match=r"are lost; and .*\.checkpoint: .*: bring the files"):
+    with pytest.raises(
+        InvalidMetadata, match=r"are lost; and .*\.checkpoint: .*: restore the files"
+    ):
         await started(again(node), bootstrap_servers=OTHERS)
     assert {each: node.files.read(each) for each in damaged} == damaged
 

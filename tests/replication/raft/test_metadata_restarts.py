@@ -115,7 +115,7 @@ async def test_a_damaged_quorum_state_file_is_named_and_the_only_controller_need
     node = again(node)
     path = LOG_DIRECTORY / "quorum-state"
     node.files.write_new(path, b"{{{")
-    with pytest.raises(InvalidRecord, match=f"{path}: .*bring the file back; .*: remove the file"):
+    with pytest.raises(InvalidRecord, match=f"{path}: .*restore the file, .*, remove the file"):
         await started(node)
     node.files.remove(path)
     metadata = await started(again(node))
@@ -248,7 +248,7 @@ async def test_a_log_without_its_beginning_needs_a_snapshot() -> None:
     await metadata.close()
     _blank_log_below(node, snapshot)
     node.files.remove(LOG_DIRECTORY / snapshot.file_name)
-    with pytest.raises(InvalidMetadata, match="no snapshot holds what was before"):
+    with pytest.raises(InvalidMetadata, match="no snapshot contains the records before it"):
         await started(again(node))
 
 
@@ -345,7 +345,7 @@ async def test_bootstrap_records_are_wanted_once() -> None:
     node = new_node()
     raw_log(node.disk, formatted=False).close()
     node.files.write_new(path, b"")
-    with pytest.raises(InvalidMetadata, match=f"{path}.*: put another controller's in its place"):
+    with pytest.raises(InvalidMetadata, match=f"{path}.*: copy the file of another controller"):
         await started(again(node))
 
 

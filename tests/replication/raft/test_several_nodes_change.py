@@ -181,7 +181,7 @@ def test_a_leaders_full_disk_refuses_a_change_and_takes_it_when_there_is_room(st
         mount = leader.node.disk.mount_of(ROOT)
         room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
         if static:
-            with pytest.raises(QuorumRefused, match="no room"):
+            with pytest.raises(QuorumRefused, match="disk of the metadata log is full"):
                 await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
         else:
             response = await asked(quorum, RemoveVoterRequest(voter=voter_of(other).key))
