@@ -67,9 +67,9 @@ class FetchHandler:
                 with trio.move_on_at(until):
                     while not self._has_advanced(request, response):
                         await self._driver.wait_for_progress()
-            told = await self._driver.handle_request(request, again=True)
-            assert isinstance(told, FetchResponse)
-            response = told
+            retried = await self._driver.handle_request(request, again=True)
+            assert isinstance(retried, FetchResponse)
+            response = retried
         return response
 
     def _has_advanced(self, request: FetchRequest, response: FetchResponse) -> bool:
@@ -100,7 +100,7 @@ class FetchHandler:
             data = await self._blocking(
                 self._log.snapshots.read_chunk, request.snapshot_id, request.position, max_bytes
             )
-        except FileNotFoundError:  # pruned meanwhile; there is a newer one
+        except FileNotFoundError:  # deleted; there is a newer snapshot
             return replace(
                 response, error=ErrorCode.snapshot_not_found, snapshot_id=None, size=0, position=0
             )

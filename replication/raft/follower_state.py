@@ -33,7 +33,7 @@ class SnapshotDownloadState:
 
 @state_class
 class FollowerState:
-    """`fetch_until_ms`: end of the fetch timeout. `has_leader_responded`: the leader has responded in
+    """State while following `leader_id`. `fetch_until_ms`: end of the fetch timeout. `has_leader_responded`: the leader has responded in
     this epoch, so pre-votes are rejected (KIP-996). `endpoint_confirmed`: it responded at `endpoints`,
     not only as a bootstrap server. `leader_stopped`: its host has refused a connection since."""
 
@@ -46,7 +46,7 @@ class FollowerState:
     leader_stopped: bool = False
     has_sent_voter_update: bool = False
     changing_log: bool = False
-    leader_high_watermark: int = -1  # as the answer said whose records are being appended
+    leader_high_watermark: int = -1  # of the response whose records are being appended
     download: SnapshotDownloadState | None = field(default=None)
 
     def reset_fetch_timeout(self, now_ms: int, fetch_timeout_ms: int) -> None:

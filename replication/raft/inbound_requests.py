@@ -112,9 +112,9 @@ class InboundRequests:
             leader_endpoints=quorum.leader_endpoints,
         )
 
-    def _apply_leader(self, told: BeginEpochRequest | EndEpochRequest, now_ms: int) -> None:
+    def _apply_leader(self, request: BeginEpochRequest | EndEpochRequest, now_ms: int) -> None:
         self._quorum.maybe_transition(
-            told.epoch, told.leader_id, told.leader_endpoints, now_ms, by_leader=True
+            request.epoch, request.leader_id, request.leader_endpoints, now_ms, by_leader=True
         )
 
     def _backoff_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
@@ -173,7 +173,7 @@ class InboundRequests:
         leadership.update_check_quorum(request.replica, now_ms)
         return self._fetch_snapshot_response(request, size=size)
 
-    # Who may ask
+    # Validation
 
     def _voter_only(self, sender_id: int, epoch: int) -> ErrorCode | None:
         if epoch < self._quorum.epoch:
@@ -190,7 +190,7 @@ class InboundRequests:
             key.id == me.id and key.directory_id in (NO_DIRECTORY, me.directory_id)
         )
 
-    # What to tell
+    # Responses
 
     def _vote_response(
         self, error: ErrorCode = ErrorCode.none, *, granted: bool = False

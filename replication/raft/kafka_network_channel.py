@@ -78,10 +78,10 @@ def unsupported_response(request: Request) -> Response:
 
     For UpdateRaftVoter it has the epoch, so that the request is not repeated in this epoch.
     """
-    told: dict[str, Any] = {"error": ErrorCode.unsupported_version}
+    values: dict[str, Any] = {"error": ErrorCode.unsupported_version}
     if isinstance(request, UpdateVoterRequest):
-        told["epoch"] = request.epoch
-    return _RESPONSES[type(request)](**told)
+        values["epoch"] = request.epoch
+    return _RESPONSES[type(request)](**values)
 
 
 class KafkaNetworkChannel:
@@ -135,7 +135,7 @@ class KafkaNetworkChannel:
             entity = await self._exchange(address, form, request)
         except TimedOut:
             raise RequestFailed(
-                f"{address} did not answer {form.api.title} in {self._timeout_s:g} s"
+                f"{form.api.title} request to {address} timed out after {self._timeout_s:g} s"
             ) from None
         except Refused as refused:
             raise NodeNotRunning(str(refused)) from refused
@@ -147,16 +147,16 @@ class KafkaNetworkChannel:
 
     def _bootstrap_server(self) -> Address:
         if not self._bootstrap:
-            raise RequestFailed("there are no bootstrap servers to ask")
+            raise RequestFailed("there are no bootstrap servers")
         address = self._bootstrap[self._next_bootstrap]
         self._next_bootstrap = (self._next_bootstrap + 1) % len(self._bootstrap)
         return address
 
     def _address(self, to: int, endpoints: Endpoints) -> Address:
-        there = endpoint_on(endpoints, self._listener)
-        if there is None:
-            raise RequestFailed(f"nobody knows where node {to} listens for {self._listener}")
-        return Address(there.host, there.port)
+        endpoint = endpoint_on(endpoints, self._listener)
+        if endpoint is None:
+            raise RequestFailed(f"node {to} has no known endpoint of listener {self._listener}")
+        return Address(endpoint.host, endpoint.port)
 
     async def _exchange(self, address: Address, form: RpcCodec, request: Request) -> Any:
         """The response entity; None if the node does not support the API."""
@@ -166,7 +166,7 @@ class KafkaNetworkChannel:
             connection = await self._connect(address)
         try:
             entity = None
-            if _speaks(connection, form, request):
+            if _is_supported(connection, form, request):
                 values = form.write_request(request)
                 left_s = max(0.0, until - trio.current_time())
                 entity = await connection.request(form.api, values, timeout_s=left_s)
@@ -178,7 +178,7 @@ class KafkaNetworkChannel:
 
     async def _connect(self, address: Address) -> BrokerConnection:
         if self._nursery is None:
-            raise RequestFailed("this node has no connections (any more)")
+            raise RequestFailed("the network channel is not running")
         return await open_connection(
             self._network,
             address,
@@ -194,7 +194,7 @@ class KafkaNetworkChannel:
             self._idle[address] = connection
 
 
-def _speaks(connection: BrokerConnection, form: RpcCodec, request: Request) -> bool:
+def _is_supported(connection: BrokerConnection, form: RpcCodec, request: Request) -> bool:
     try:
         return connection.version_of(form.api) >= form.oldest(request)
     except Unsupported:

@@ -64,7 +64,7 @@ class LeaderState:
         self.granted = tuple(sorted(granted))
         self.high_watermark = -1  # unknown until this epoch has committed something
         self.pending: PendingVoterChange | None = None
-        self.appending_voters = False  # asked for, but not in the log yet
+        self.appending_voters = False  # action issued, not completed
         self.begin_epoch_at_ms = now_ms
         self._leave_at_ms: int | None = None
         self._begin_interval_ms = fetch_timeout_ms // 2
@@ -76,7 +76,7 @@ class LeaderState:
         self._voters = VoterSet()
         self.change_voters(voters)
 
-    # Who is who
+    # Replicas
 
     def change_voters(self, voters: VoterSet) -> None:
         """Apply a new voter set; replicas keep their progress."""
@@ -88,7 +88,7 @@ class LeaderState:
                 del old[voter.id]
             else:
                 known = self._observers.pop(voter.key, None) or ReplicaState(voter.key)
-            known.key = voter.key  # an upgrade of kraft.version tells the directory
+            known.key = voter.key  # an upgrade of kraft.version adds the directory id
             self._members[voter.id] = known
         for progress in old.values():
             self._observers.setdefault(progress.key, progress)
@@ -117,7 +117,7 @@ class LeaderState:
         others = [each for each in self._members.values() if each.key.id != self.key.id]
         return tuple(each.key for each in sorted(others, key=lambda each: -each.end_offset))
 
-    # What is committed
+    # High watermark
 
     def flushed(self, end_offset: int) -> bool:
         """The leader's log is durable up to `end_offset`. Returns whether the high watermark
@@ -151,7 +151,7 @@ class LeaderState:
             and observer.last_fetch_ms > now_ms - CAUGHT_UP_WITHIN_MS
         )
 
-    # Who still follows
+    # Check quorum and BeginQuorumEpoch
 
     def update_check_quorum(self, key: ReplicaKey, now_ms: int) -> None:
         """Record a Fetch or FetchSnapshot of a voter for the check-quorum timer."""
@@ -195,11 +195,11 @@ class LeaderState:
         dues = (
             self.resign_at_ms,
             pending,
-            self.begin_epoch_at_ms if len(self._members) > 1 or self._stranger else None,
+            self.begin_epoch_at_ms if len(self._members) > 1 or self._is_removed else None,
         )
         return min((each for each in dues if each is not None), default=None)
 
     @property
-    def _stranger(self) -> bool:
+    def _is_removed(self) -> bool:
         """Whether the leader is no longer a voter."""
         return self.key.id not in self._members

@@ -113,7 +113,7 @@ class EpochEndOffset:
 
 @value_class
 class FetchResponse(Response):
-    """At most one of `diverging`, `snapshot_id` and `records` is set. The driver adds the
+    """Response of a Fetch. At most one of `diverging`, `snapshot_id` and `records` is set. The driver adds the
     records."""
 
     _: KW_ONLY

@@ -42,7 +42,7 @@ async def catch_up(
             else:
                 await _apply(state, metadata_log, offset, high_watermark, blocking)
         except OffsetOutOfRange:
-            await trio.lowlevel.checkpoint()  # a snapshot has taken the log's place meanwhile
+            await trio.lowlevel.checkpoint()  # a snapshot has replaced the log since
         except (NoDescriptors, OutOfDescriptors) as error:
             log.warning("committed records cannot be read, retrying: %s", error)
             await trio.sleep(RETRY_SECONDS)
@@ -61,7 +61,9 @@ async def _apply(
         )
         for batch in some:
             await run_in_chunks(replay.batch_in_steps(batch))
-        state.transactions = replay.transactions  # with the image, which a snapshot may be taken of
+        state.transactions = (
+            replay.transactions
+        )  # changes together with the image, which may be snapshotted
         state.publish(replay.finish(), sum(batch.size for batch in some))
         await trio.lowlevel.checkpoint()
 
@@ -92,13 +94,13 @@ def _group_batches(found: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 async def _load_newest(state: MetadataState, metadata_log: MetadataLog, blocking: Blocking) -> None:
     newest = metadata_log.snapshots.newest
-    assert newest is not None, "a log does not begin later than its newest snapshot"
+    assert newest is not None, "the newest snapshot ends at or after the log start"
     try:
         replay = await read_snapshot(metadata_log, newest, blocking)
     except FileNotFoundError:
         if newest == metadata_log.snapshots.newest:
             raise
-        return  # the leader has sent another meanwhile
+        return  # a newer one has been installed
     state.transactions = MetadataTransaction()
     state.publish(image_delta(state.image, replay.finish().image), 0)
 

@@ -40,9 +40,9 @@ class MetadataState:
         """Why the metadata log is offline; None while it is online."""
         self.newest = self.image
         self.transactions = MetadataTransaction()
-        """Of the log up to `image`."""
+        """Open metadata transaction at the offset of `image`."""
         self.applied_bytes = 0
-        """Of the log, since the node started."""
+        """Bytes of log applied since the node started."""
         self._uncommitted: deque[tuple[MetadataDelta | None, MetadataImage, int]] = deque()
         self._commits: deque[PendingCommit] = deque()
         self._listeners: dict[int, MetadataListener] = {}
@@ -60,7 +60,7 @@ class MetadataState:
     # On the active controller
 
     def take_over(self, end_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Start appending at `end_offset`; only control records lie between `image` and there."""
+        """Start appending at `end_offset`; only control records are between `image` and it."""
         self._uncommitted.clear()
         self.newest = self.image
         self.control_appended(end_offset - 1, epoch, timestamp_ms)
@@ -105,7 +105,7 @@ class MetadataState:
             commit.error = error
             commit.over.set()
 
-    # Everywhere
+    # On every node
 
     def publish(self, delta: MetadataDelta, size_bytes: int) -> None:
         """Publish a committed step to the listeners."""
@@ -153,4 +153,4 @@ _TABLES = [
     for each in fields(MetadataImage)
     if each.name not in ("offset", "epoch", "timestamp_ms", "next_producer_id")
 ]
-"""Steps share what they do not change."""
+"""Images share unchanged tables, so comparing identities is enough."""

@@ -1,6 +1,6 @@
 """Requests that a node sends in its role, and the handling of their responses.
 
-`send_due_requests` sends the requests that are due. At most one request per node is in flight. A response
+At most one request per node is in flight. A response
 first updates the epoch and the leader, then completes its request.
 """
 
@@ -60,7 +60,7 @@ ERRORS_WITHOUT_LEADER: Final = frozenset(
         ErrorCode.broker_not_available,
     }
 )
-"""Errors that carry no epoch or leader: retry after a backoff."""
+"""Errors without epoch and leader: retry after a backoff."""
 
 ELECTION_STAGGER_MS: Final = 50
 """Stagger between the elections of the voters after the leader has stopped, in ms. The first
@@ -83,7 +83,7 @@ class OutboundRequests:
         self._quorum = quorum
         self._voter_change_handler = voter_change_handler
 
-    # OutboundRequests
+    # Requests
 
     def send_due_requests(self, now_ms: int) -> None:
         """Send the requests of this role that are due."""
@@ -125,7 +125,7 @@ class OutboundRequests:
         if now_ms >= following.update_voter_at_ms:
             voter_request = self._own_voter_request(following)
             if voter_request is not None and not quorum.requests.is_ready(leader_id):
-                return  # as soon as the fetch is answered
+                return  # sent after the Fetch response
             following.update_voter_at_ms = now_ms + quorum.settings.fetch_timeout_ms
             if voter_request is not None:
                 quorum.send_request(leader_id, voter_request, following.endpoints, now_ms)
@@ -146,14 +146,14 @@ class OutboundRequests:
         known = quorum.voters.get(quorum.me.id)
         dynamic = quorum.history.kraft_version > 0
         if quorum.is_voter:
-            told = known is not None and known.describes_same_voter(quorum.me)
-            outdated = not (told if dynamic else following.has_sent_voter_update)
+            up_to_date = known is not None and known.describes_same_voter(quorum.me)
+            outdated = not (up_to_date if dynamic else following.has_sent_voter_update)
             if outdated and quorum.me.endpoints:
                 return UpdateVoterRequest(
                     cluster_id=cluster_id, voter=quorum.me, epoch=quorum.epoch
                 )
         elif dynamic and quorum.settings.auto_join and quorum.settings.can_become_voter:
-            if known is not None:  # the same node, with the directory that it had before
+            if known is not None:  # this node with its previous directory id
                 return RemoveVoterRequest(cluster_id=cluster_id, voter=known.key)
             return AddVoterRequest(
                 cluster_id=cluster_id,
@@ -224,7 +224,7 @@ class OutboundRequests:
             )
             quorum.send_request(voter_id, request, quorum.voters.endpoints(voter_id), now_ms)
 
-    # Answers
+    # Responses
 
     def handle_response(self, sent: PendingRequest, response: Response, now_ms: int) -> bool:
         """Handle a response; returns False if the node should be retried after a backoff."""
@@ -322,11 +322,11 @@ class OutboundRequests:
 
     def _handle_update_voter_response(self, response: UpdateVoterResponse, now_ms: int) -> bool:
         state = self._quorum.state
-        heard = response.error in (ErrorCode.none, ErrorCode.unsupported_version)
-        if heard and isinstance(state, FollowerState):
+        accepted = response.error in (ErrorCode.none, ErrorCode.unsupported_version)
+        if accepted and isinstance(state, FollowerState):
             state.has_sent_voter_update = True
             state.reset_fetch_timeout(now_ms, self._quorum.settings.fetch_timeout_ms)
-        return heard
+        return accepted
 
     def _handle_fetch_response(self, response: FetchResponse, now_ms: int) -> bool:
         """Handle a Fetch response: truncate, fetch a snapshot, or append."""
@@ -372,7 +372,7 @@ class OutboundRequests:
         following.reset_fetch_timeout(now_ms, quorum.settings.fetch_timeout_ms)
         download = following.download
         if not download.accepts(piece):
-            following.download = None  # the next fetch tells what to do
+            following.download = None  # the next Fetch response has the snapshot id to fetch
             return
         quorum.out.append(AppendSnapshot(piece.position, piece.data))
         if download.arrived(piece):

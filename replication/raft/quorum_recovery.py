@@ -44,8 +44,8 @@ from odradek.seams.values import value_class
 log = logging.getLogger("odradek.metadata")
 
 SNAPSHOT_REMEDY: Final = (
-    "the log lacks what was in it: restore it, or, if other controllers have it, start with an "
-    "empty directory, as another voter"
+    "the log does not contain its records: restore it, or, if other controllers have the metadata, "
+    "start with an empty directory, as another voter"
 )
 
 
@@ -130,10 +130,10 @@ class RecoveredQuorum:
         member, voters = self.member, self.history.voters
         if voters.ids == (member.node_id,):
             (voter,) = voters
-            ours, theirs = uuid_to_text(member.directory_id), uuid_to_text(voter.directory_id)
+            local, theirs = uuid_to_text(member.directory_id), uuid_to_text(voter.directory_id)
             return InvalidQuorum(
-                f"the voter in {self.directory} is directory {theirs}, but meta.properties beside "
-                f"says that this is {ours}: if it was damaged or lost its directory.id, put "
+                f"the voter in {self.directory} has directory id {theirs}, but meta.properties of that "
+                f"directory has {local}: if the file was damaged or lost its directory.id, set "
                 f"directory.id={theirs} in it"
             )
         return _belongs_to_others(self.directory, member, voters.ids)
@@ -200,7 +200,7 @@ async def _read_newest(
         except InvalidMetadata as error:
             if not await _is_in_the_log(metadata_log, newest):
                 raise InvalidMetadata(f"{error}: {SNAPSHOT_REMEDY}") from None
-            log.warning("%s: it is removed, the log has what was in it", error)
+            log.warning("%s: it is removed, because the log contains its records", error)
         await blocking(snapshots.remove, newest)
     return MetadataBatchLoader(), 0
 
@@ -261,6 +261,6 @@ def _refuse_with_partitions(
     home = find_partitions()
     if home is not None:
         raise InvalidQuorum(
-            f"{metadata_log.directory} has no record, though {home} has partitions, which would all "
-            f"be set aside: restore it, or move them away to start a new cluster"
+            f"{metadata_log.directory} has no records, but {home} has partitions, which would become "
+            f"stray: restore it, or move them away to start a new cluster"
         )

@@ -44,12 +44,12 @@ KIB: Final = 1024
 
 
 class Role(enum.Enum):
-    UNATTACHED = "unattached"  # knows an epoch, but no leader of it that it could follow
-    PROSPECTIVE = "prospective"  # asks whether it would be elected
+    UNATTACHED = "unattached"  # no known leader of the epoch
+    PROSPECTIVE = "prospective"  # sends pre-votes
     CANDIDATE = "candidate"
     FOLLOWER = "follower"
     LEADER = "leader"
-    RESIGNED = "resigned"  # led, and gave up until there is another epoch
+    RESIGNED = "resigned"  # was the leader of this epoch
 
 
 @value_class
@@ -153,7 +153,7 @@ class QuorumState:
             VoterSet()
         )  # static voters, with the endpoints and versions they reported
 
-    # What it is
+    # State
 
     @property
     def epoch(self) -> int:
@@ -218,7 +218,7 @@ class QuorumState:
     def random_election_backoff_ms(self) -> int:
         return 1 + self._jitter(max(self.settings.election_backoff_max_ms, 1))
 
-    # Becoming something else
+    # Transitions
 
     def initialize(self, now_ms: int) -> None:
         """Enter the role that the persisted election state implies. A node never starts as
@@ -392,7 +392,7 @@ class QuorumState:
 
         Raises InconsistentQuorum if an epoch has two leaders.
         """
-        if leader_id == self.me.id:  # it was this node, before it forgot
+        if leader_id == self.me.id:  # a former leadership of this node
             leader_id, endpoints = (NO_LEADER if epoch > self.epoch else leader_id), ()
             if epoch <= self.epoch:
                 return False
@@ -409,14 +409,14 @@ class QuorumState:
             return False
         if self.leader_id not in (NO_LEADER, leader_id):
             raise InconsistentQuorum(
-                f"epoch {epoch} is led by {leader_id}, but {self.leader_id} leads it, too"
+                f"epoch {epoch} has two leaders, {self.leader_id} and {leader_id}"
             )
         if self.leader_id == NO_LEADER or moved or len(endpoints) > len(known):
             self.transition_to_follower(epoch, leader_id, endpoints, now_ms)
             return True
         return False
 
-    # What it has
+    # High watermark and requests
 
     def update_high_watermark(self, high_watermark: int) -> None:
         """Advance the high watermark."""
@@ -430,7 +430,7 @@ class QuorumState:
         self.out.append(Send(number, to, endpoints, request))
         return number
 
-    # Voter changes under way
+    # Pending voter changes
 
     def complete_voter_change(
         self,

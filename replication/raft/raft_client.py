@@ -96,7 +96,7 @@ class RaftClient:
         self._inbound_requests = InboundRequests(self._quorum, self._voter_change_handler)
         self._outbound_requests = OutboundRequests(self._quorum, self._voter_change_handler)
 
-    # What it is
+    # State
 
     @property
     def role(self) -> Role:
@@ -191,8 +191,8 @@ class RaftClient:
                 due = following.fetch_until_ms if quorum.can_start_election else None
                 if following.changing_log or not quorum.requests.is_ready(following.leader_id):
                     return due
-                told = following.update_voter_at_ms
-                return told if due is None else min(due, told)
+                update_ms = following.update_voter_at_ms
+                return update_ms if due is None else min(due, update_ms)
 
     def tick(self, now_ms: int) -> Sequence[Action]:
         """Handle every timeout that has expired."""
@@ -227,7 +227,7 @@ class RaftClient:
             case UnattachedState(until_ms) if quorum.can_start_election and now_ms >= until_ms:
                 quorum.transition_to_prospective(now_ms)
 
-    # What others say
+    # Requests and responses
 
     def handle_request(
         self, request: Request, now_ms: int, *, again: bool = False
@@ -290,7 +290,7 @@ class RaftClient:
         self._quorum.requests.back_off(sent.to, now_ms)
         return self._actions(now_ms)
 
-    # What became of the log
+    # Completed actions
 
     def appended(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
         """`StartEpoch`, `AppendVoters` or `AppendFetched` is done; `changes` are its control
@@ -349,7 +349,7 @@ class RaftClient:
             self._voter_change_handler.high_watermark_advanced(leads, now_ms)
         return self._actions(now_ms)
 
-    # What the node wants
+    # Requests of this node
 
     def upgrade(
         self, kraft_version: int, now_ms: int, *, validate_only: bool = False
@@ -386,9 +386,9 @@ class RaftClient:
 
 
 def _of_another_cluster(request: Request, known: str) -> Response:
-    told: dict[str, Any] = {"error": ErrorCode.inconsistent_cluster_id}
+    values: dict[str, Any] = {"error": ErrorCode.inconsistent_cluster_id}
     if isinstance(request, AddVoterRequest | RemoveVoterRequest):
-        told["message"] = (
+        values["message"] = (
             f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{known}"'
         )
-    return RESPONSES[type(request)](**told)
+    return RESPONSES[type(request)](**values)

@@ -6,7 +6,7 @@ machine and executes the actions before the next event. A started event is never
 vote is durable before it is sent. If the disk fails, the node stops (`fail`).
 
 Requests (`Send`) go to the `NetworkChannel`, one at a time per node; a newer request cancels the
-older. Responses to inbound requests (`Reply`) may follow long after the request, as for voter
+previous one. Responses to inbound requests (`Reply`) may follow long after the request, as for voter
 changes.
 
 The `RaftListener` holds the cluster's state and is notified of each step on the event loop.
@@ -57,7 +57,7 @@ from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 log = logging.getLogger("odradek.metadata")
 
 Events = Sequence[Action]
-_AT_ONCE = (Send, Reply, Committed, StartEpoch, AppendVoters)
+_NON_BLOCKING = (Send, Reply, Committed, StartEpoch, AppendVoters)
 
 
 class RaftListener(Protocol):
@@ -87,7 +87,7 @@ class _PendingResponse:
     request: Request
     response: Response | None = None
     responded: trio.Event | None = None
-    """If it waits for the answer still."""
+    """Set if the caller waits for a later response."""
 
 
 @state_class
@@ -97,9 +97,9 @@ class _NodeQueue:
     next: Send | None = None
     wake_up: ParkingLot = field(default_factory=ParkingLot)
     sending: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """From the question to the turn of what happened: an event that has begun is shielded."""
+    """Cancels the request in flight, up to the start of the event of its response."""
     is_other_cluster: bool = False
-    """It has said that it belongs to another cluster, and that was complained of."""
+    """Whether the node responded INCONSISTENT_CLUSTER_ID, which has been logged."""
 
 
 class RaftClientDriver:
@@ -119,7 +119,7 @@ class RaftClientDriver:
         self.quorum = quorum
         self.failure: Exception | None = None
         self.high_watermark = 0
-        """All below is committed, as far as this node knows."""
+        """Offset below which all records are committed, as far as this node knows."""
         self._seams = seams
         self._log = metadata_log
         self._changes = changes
@@ -127,16 +127,16 @@ class RaftClientDriver:
         self._channel = channel
         self._listener = listener
         self._event_lock = PromptLock()
-        self._flush_lock = PromptLock()  # from a flush to the event that it is
+        self._flush_lock = PromptLock()  # from a flush to its event
         self._flushes = 0
-        """Asked for, and not over."""
-        self._news = ParkingLot()
-        self._moved = ParkingLot()
+        """Number of calls of `flush` in progress."""
+        self._event_waiters = ParkingLot()
+        self._progress_waiters = ParkingLot()
         self._unflushed = ParkingLot()
         self._progress: tuple[int, int, int, int, bool] | None = None
         self._timer = trio.CancelScope()
         self._timer_ms = math.inf
-        """When it rings: no later than the state machine wants to hear of the time."""
+        """Time of the next tick in ms, not later than the deadline of the state machine."""
         self._waiting: dict[int, _PendingResponse] = {}
         self._unsent: list[Send] = []
         self._queues: dict[int, _NodeQueue] = {}
@@ -148,7 +148,7 @@ class RaftClientDriver:
 
     @property
     def now_ms(self) -> int:
-        """What the state machine is told."""
+        """Current time of the state machine: ms of the monotonic clock."""
         return int(self._seams.clock.monotonic() * 1000)
 
     # Events
@@ -157,16 +157,16 @@ class RaftClientDriver:
         """Handle the first event; a single voter leads when this returns."""
         await self._event(self.quorum.start)
 
-    async def _event(self, happen: Callable[[int], Events]) -> None:
+    async def _event(self, event: Callable[[int], Events]) -> None:
         """Run one event and its actions. Raises LogFailed if the node has failed."""
         async with self._event_lock:
             if self.failure is not None:
                 raise LogFailed(f"the metadata log is offline: {self.failure}")
             try:
-                actions = deque(happen(self.now_ms))
+                actions = deque(event(self.now_ms))
                 while actions:
                     action = actions.popleft()
-                    if isinstance(action, _AT_ONCE):
+                    if isinstance(action, _NON_BLOCKING):
                         caused = self._do(action)
                     else:
                         with trio.CancelScope(shield=True):
@@ -187,15 +187,15 @@ class RaftClientDriver:
 
     def wake_waiters(self) -> None:
         """Wake up tasks that wait for progress of the log or the quorum."""
-        if self._news:
-            self._news.unpark_all()
+        if self._event_waiters:
+            self._event_waiters.unpark_all()
         leadership = self.quorum.leadership
         known = -1 if leadership is None else leadership.high_watermark
         end_offset, epoch = self._log.end_offset, self.quorum.epoch
         progress = (end_offset, known, self.high_watermark, epoch, self.leads)
         if progress != self._progress:
             self._progress = progress
-            self._moved.unpark_all()
+            self._progress_waiters.unpark_all()
         if self._unflushed and self._has_unflushed:
             self._unflushed.unpark_all()
         due_ms = self._due_ms
@@ -204,11 +204,11 @@ class RaftClientDriver:
 
     async def wait_for_event(self) -> None:
         """Wait for the next event."""
-        await self._news.park()
+        await self._event_waiters.park()
 
     async def wait_for_progress(self) -> None:
         """Wait until log end, high watermark, epoch or leadership changes."""
-        await self._moved.park()
+        await self._progress_waiters.park()
 
     def _do(self, action: Action) -> Events:
         """Execute an action that does not block on the disk; returns the follow-up actions."""
@@ -267,8 +267,8 @@ class RaftClientDriver:
     def _append_voters(self, action: AppendVoters) -> Events:
         try:
             changes = self._changes.append_voters(action, self.quorum.kraft_version)
-        except (DiskFull, NoDescriptors) as error:  # refused, as any commit is: the log goes on
-            log.error("the voters cannot be changed: %s", error)
+        except (DiskFull, NoDescriptors) as error:  # the log stays usable
+            log.error("cannot append the voter change: %s", error)
             return self.quorum.not_appended(error, self.now_ms)
         return self._leader_appended(changes)
 
@@ -276,7 +276,7 @@ class RaftClientDriver:
         self._listener.control_appended()
         return self.quorum.appended(changes, self.now_ms)
 
-    # The log's end, while this node leads
+    # Flushes of the leader
 
     async def flush(self, up_to: int) -> None:
         """Flush up to `up_to` and count it for the high watermark. Raises DiskFull, and
@@ -285,8 +285,8 @@ class RaftClientDriver:
             raise LogFailed(f"the metadata log is offline: {self.failure}")
         self._flushes += 1
         try:
-            self.wake_waiters()  # others may have it on their disks sooner
-            with trio.CancelScope(shield=True):  # others rely on it once it has begun
+            self.wake_waiters()  # followers fetch unflushed records, and may flush first
+            with trio.CancelScope(shield=True):  # concurrent commits share this flush
                 async with self._flush_lock:
                     await self._flush(up_to)
         finally:
@@ -298,7 +298,7 @@ class RaftClientDriver:
         try:
             flushed = await self._changes.flush(lambda: self.quorum.epoch, up_to)
         except DiskFull:
-            raise  # nothing is lost: the next flush does it all
+            raise  # the records stay in the log for the next flush
         except Exception as error:
             self.fail(error)
             raise
@@ -308,7 +308,7 @@ class RaftClientDriver:
     def _flushed(self, end_offset: int, epoch: int, now_ms: int) -> Events:
         return self.quorum.flushed(end_offset, epoch, now_ms)
 
-    # What the node wants
+    # Requests of this node
 
     async def resign(self) -> None:
         """Give up the leadership of this epoch."""
@@ -322,7 +322,7 @@ class RaftClientDriver:
         """Resign because this leader cannot write. Returns False if there is no other voter."""
         if self._nursery is None or self.quorum.is_alone:
             return False
-        log.error("this node leads, and can write nothing: %s", error)
+        log.error("resigning, because the leader cannot write the metadata log: %s", error)
         self._nursery.start_soon(self.resign_in_background)
         return True
 
@@ -341,7 +341,7 @@ class RaftClientDriver:
         is_done = validate_only or self.quorum.kraft_version == kraft_version
         if refusals[0] is None and not is_done:
             return VoterChangeError(
-                ErrorCode.kafka_storage_error, "the metadata log has no room for it"
+                ErrorCode.kafka_storage_error, "the disk of the metadata log is full"
             )
         return refusals[0]
 
@@ -353,7 +353,7 @@ class RaftClientDriver:
         while not (self.quorum.may_stop or self.failure is not None):
             await self.wait_for_event()
 
-    # What others ask
+    # Inbound requests
 
     async def handle_request(self, request: Request, *, again: bool = False) -> Response:
         """Handle an inbound request; see `RaftClient.receive`."""
@@ -374,15 +374,15 @@ class RaftClientDriver:
 
     def _reply(self, request: Request, response: Response) -> None:
         waiting = self._waiting.get(id(request))
-        if waiting is not None:  # else whoever asked has gone
+        if waiting is not None:  # otherwise the caller was cancelled
             waiting.response = response
             if waiting.responded is not None:
                 waiting.responded.set()
 
-    # What others are asked
+    # Outbound requests
 
     def _send(self, send: Send) -> Events:
-        if self._channel is None:  # there is nobody
+        if self._channel is None:  # no other node is configured
             return self.quorum.handle_request_failure(send.number, self.now_ms)
         if self._nursery is None:
             self._unsent.append(send)
@@ -413,13 +413,13 @@ class RaftClientDriver:
         try:
             response = await channel.send_request(send.to, send.endpoints, send.request)
         except RequestFailed as error:
-            log.debug("node %d did not answer: %s", send.to, error)
+            log.debug("request to node %d failed: %s", send.to, error)
             refused = isinstance(error, NodeNotRunning)
             return partial(self.quorum.handle_request_failure, send.number, refused=refused)
         _log_cluster_mismatch(send, queue, response)
         return partial(self.quorum.handle_response, send.number, response)
 
-    # In the background
+    # Background tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send requests, run timers and flush until cancelled."""
@@ -438,10 +438,10 @@ class RaftClientDriver:
                 self._queues.clear()
                 self._changes.retries = False
 
-    async def _background_event(self, happen: Callable[[int], Events]) -> None:
+    async def _background_event(self, event: Callable[[int], Events]) -> None:
         """Run an event that has no caller; a failure is reported by `fail`."""
         try:
-            await self._event(happen)
+            await self._event(event)
         except Exception:
             if self.failure is None:
                 raise
@@ -451,7 +451,7 @@ class RaftClientDriver:
             with trio.CancelScope() as self._timer:
                 self._set_timer(self._due_ms)
                 await trio.sleep_forever()
-            if self._due_ms <= self.now_ms:  # it mostly is later by now than when the alarm was set
+            if self._due_ms <= self.now_ms:  # the deadline may have moved since the timer was set
                 await self._background_event(self._tick)
 
     @property
@@ -496,8 +496,8 @@ def _log_cluster_mismatch(send: Send, queue: _NodeQueue, response: Response) -> 
     if mismatch and not queue.is_other_cluster:
         node = "a controller" if send.to == BOOTSTRAP_SERVER else f"controller {send.to}"
         log.error(
-            "%s belongs to another cluster than %s: this node was formatted for that one, or its"
-            " controller.quorum.* configs name the wrong controllers",
+            "%s does not belong to cluster %s: this node was formatted with another cluster id, or its"
+            " controller.quorum.* configs are wrong",
             node,
             send.request.cluster_id,
         )

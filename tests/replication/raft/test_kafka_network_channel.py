@@ -123,9 +123,11 @@ async def test_who_cannot_be_asked() -> None:
     async with channel() as way:
         with pytest.raises(RequestFailed, match="no bootstrap servers"):
             await way.send_request(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
-        with pytest.raises(RequestFailed, match="where node 2 listens for CONTROLLER"):
+        with pytest.raises(
+            RequestFailed, match="node 2 has no known endpoint of listener CONTROLLER"
+        ):
             await way.send_request(2, (VoterEndpoint("OTHER", "localhost", 1),), VOTE_REQUEST)
-    with pytest.raises(RequestFailed, match="no connections"):
+    with pytest.raises(RequestFailed, match="channel is not running"):
         await way.send_request(2, (VoterEndpoint(LISTENER, "localhost", 1),), VOTE_REQUEST)
 
 
@@ -135,7 +137,7 @@ async def test_who_cannot_be_asked() -> None:
         (lambda asked: HANG_UP if asked.api is VOTE else None, "lost the connection"),
         (
             lambda asked: SILENCE if asked.api is VOTE else None,
-            r"did not answer Vote in 0\.2 s",
+            r"Vote request to .* timed out after 0\.2 s",
         ),
         (lambda asked: SILENCE, r"in 0\.2 s"),
         (lambda asked: {"error_code": 42, "api_keys": []}, "ApiVersions of .* failed"),

@@ -82,7 +82,7 @@ async def test_the_one_voter_has_the_only_copy_whomever_its_configs_name() -> No
             await started(again(node), bootstrap_servers=OTHERS)
         assert node.files.read(FIRST_SEGMENT) == damaged
     node.files.remove(RECOVERY_POINT)
-    with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
+    with pytest.raises(InvalidQuorum, match=r"no records, but /data has partitions"):
         await started(again(node), bootstrap_servers=OTHERS, find_partitions=lambda: ROOT)
 
 

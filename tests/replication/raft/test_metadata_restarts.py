@@ -151,7 +151,7 @@ async def test_a_log_without_a_record_is_not_begun_anew_beside_partitions(loss: 
     else:
         node.files.write_new(FIRST_SEGMENT, b"")
     for _ in range(2):
-        with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
+        with pytest.raises(InvalidQuorum, match=r"no records, but /data has partitions"):
             await started(again(node), find_partitions=lambda: ROOT)
     node = again(node)
     node.files.write_new(FIRST_SEGMENT, whole)
@@ -163,7 +163,7 @@ async def test_nor_is_anything_written_where_all_of_it_is_gone() -> None:
     node = new_node()
     await (await started(node)).close()
     node.files.remove_tree(LOG_DIRECTORY)
-    with pytest.raises(InvalidQuorum, match=r"no record, though /data has partitions"):
+    with pytest.raises(InvalidQuorum, match=r"no records, but /data has partitions"):
         await started(again(node), find_partitions=lambda: ROOT)
     assert not node.files.exists(LOG_DIRECTORY)
 
@@ -284,7 +284,7 @@ async def test_a_damaged_snapshot_is_not_believed() -> None:
         node.files.write_new(path, damaged)
         with pytest.raises(
             InvalidMetadata,
-            match=f"{snapshot.file_name}.*: the log lacks what was in it: restore it",
+            match=f"{snapshot.file_name}.*: the log does not contain its records: restore it",
         ):
             await started(again(node))
     node.files.write_new(path, whole)
@@ -329,7 +329,7 @@ async def test_a_damaged_first_snapshot_goes_once_the_log_names_voters() -> None
     node.files.write_new(path, b"")
     with pytest.raises(
         InvalidMetadata,
-        match=f"{FIRST_SNAPSHOT.file_name}.*: the log lacks what was in it: restore it",
+        match=f"{FIRST_SNAPSHOT.file_name}.*: the log does not contain its records: restore it",
     ):
         await started(again(node))
 
