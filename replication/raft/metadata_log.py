@@ -3,7 +3,7 @@
 
 It is a partition log with three differences: this node appends as the leader of an epoch, segments are
 only deleted below a snapshot, and each epoch starts with a LeaderChangeMessage. Methods block unless
-they say `nowait`; the callers decide when to run them.
+called with `nowait`; the callers decide when to run them.
 
 - `open` flushes the log after recovery, before its end offset is reported in votes and fetches: the
   previous process may have left records in the page cache only.

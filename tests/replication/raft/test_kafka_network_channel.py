@@ -139,9 +139,9 @@ async def test_who_cannot_be_asked() -> None:
             lambda asked: SILENCE if asked.api is VOTE else None,
             r"Vote request to .* timed out after 0\.2 s",
         ),
-        (lambda asked: SILENCE, r"in 0\.2 s"),
+        (lambda asked: SILENCE, r"after 0\.2 s"),
         (lambda asked: {"error_code": 42, "api_keys": []}, "ApiVersions of .* failed"),
-        (lambda asked: {"topics": []} if asked.api is VOTE else None, "not about"),
+        (lambda asked: {"topics": []} if asked.api is VOTE else None, "not for"),
     ],
 )
 async def test_what_is_no_answer(script: Any, why: str) -> None:

@@ -158,7 +158,7 @@ async def test_it_is_cut_and_told_where_others_have_the_rest(
     for _ in range(2):
         assert opened(node, is_only_copy=False).end_offset == end - 1
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    lost = f"offsets {end - 1} to {end - 1} were there, and are lost; they are fetched again"
+    lost = f"offsets {end - 1} to {end - 1} were there, and are lost; they are fetched from the leader again"
     assert told.endswith(lost)
 
 

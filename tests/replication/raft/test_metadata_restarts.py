@@ -432,7 +432,7 @@ async def test_the_directory_of_another_node_is_refused() -> None:
 async def test_a_directory_with_another_id_is_refused() -> None:
     node = new_node()
     await (await started(node)).close()
-    its_own = re.escape(f"put directory.id={uuid_to_text(DIRECTORY_ID)} in it")
+    its_own = re.escape(f"set directory.id={uuid_to_text(DIRECTORY_ID)} in it")
     with pytest.raises(InvalidQuorum, match=rf"meta\.properties.*{its_own}"):
         await started(again(node), directory_id=UUID(int=(1 << 127) + 99))
 

@@ -535,6 +535,6 @@ def test_a_node_of_another_cluster_is_told_so_and_says_it_once(
         assert values([stranger]) == [set()]
 
     play(story)
-    complaints = [each for each in caplog.messages if "belongs to another cluster" in each]
+    complaints = [each for each in caplog.messages if "does not belong to cluster" in each]
     assert len(complaints) == 1
-    assert "than another" in complaints[0]
+    assert "cluster another" in complaints[0]
