@@ -169,14 +169,14 @@ class PendingRemoteRead(LogReadResult):
     ) -> None:
         """`size_bytes` is the size of the partitions that were read before."""
         log = partition.log
-        respond = FetchedPartition(
+        response = FetchedPartition(
             index=wanted.index,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if limits.isolation_level == READ_COMMITTED else None,
         )
-        super().__init__(wanted, respond, partition, limits)
+        super().__init__(wanted, response, partition, limits)
         left_bytes = min(limits.max_bytes - size_bytes, REMOTE_BYTES_MAX - limits.remote_bytes)
         self.at_least_one = not size_bytes
         self.reserved_bytes = max(int(self.at_least_one), min(wanted.max_bytes, left_bytes))
@@ -188,22 +188,22 @@ class PendingRemoteRead(LogReadResult):
     def size(self) -> int:
         return self.reserved_bytes or super().size
 
-    def put_local(self, respond: FetchedPartition) -> None:
+    def put_local(self, response: FetchedPartition) -> None:
         self.reserved_bytes = 0
         self.failure = None
-        self.respond = respond
+        self.response = response
 
     def put(self, found: RemoteRead) -> None:
-        self.put_local(self.respond)
-        self.respond.records = tuple(found.records)
-        if self.respond.aborted_transactions is not None:
-            self.respond.aborted_transactions = [
+        self.put_local(self.response)
+        self.response.records = tuple(found.records)
+        if self.response.aborted_transactions is not None:
+            self.response.aborted_transactions = [
                 (each.producer_id, each.first_offset) for each in found.aborted
             ]
 
     def fail(self, error: KafkaError) -> None:
         self.reserved_bytes = 0
-        self.respond = FetchedPartition(
+        self.response = FetchedPartition(
             index=self.wanted.index, error_code=error.code, aborted_transactions=()
         )
 
@@ -354,7 +354,7 @@ def _defer_remote_read(
     pending = PendingRemoteRead(wanted, partition, limits, size_bytes)
     if not pending.reserved_bytes or reads.is_left_out():
         pending.reserved_bytes = 0
-        return LogReadResult(wanted, pending.respond, partition, limits)
+        return LogReadResult(wanted, pending.response, partition, limits)
     limits.remote_bytes += pending.reserved_bytes
     return pending
 
