@@ -1,8 +1,8 @@
-"""The doors to the machine: clock, entropy, network, files, objects, offload, workers.
+"""Interfaces to the operating system: clock, entropy, network, files, objects, offload, workers.
 
-Everything nondeterministic or slow enters through them, handed in at construction and never reached
-for (a lint keeps `os`, `time`, `random`, `socket`, … out of every other floor). The real ones live
-here; the virtual ones, which can be slow, torn, full, partitioned or crashed, in `odradek.testing`.
+Everything nondeterministic or slow is used through a seam that is passed to constructors. A lint rule refuses
+`os`, `time`, `random`, `socket`, … in all other layers. The real implementations are in this package. The
+virtual ones, which can be slow, torn, full, partitioned or crashed, are in `odradek.testing`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from odradek.seams.workers import Workers
 
 @value_class
 class Seams:
-    """What a node is given of the world."""
+    """All seams of a node."""
 
     clock: Clock
     entropy: Entropy

@@ -1,7 +1,7 @@
-"""Time, as the rest of the house may know it.
+"""Clock seam.
 
-Durations are measured on `monotonic`, stamped on records by `wall_ms`. Waiting goes through trio
-(`trio.move_on_after`, `Clock.sleep`), whose own clock a simulation replaces together with this one.
+Durations are measured with `monotonic`, and records get timestamps from `wall_ms`. Waiting uses trio
+(`trio.move_on_after`, `Clock.sleep`). A simulation replaces trio's clock together with this one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ class RealClock:
         return time.time_ns() // 1_000_000
 
     async def sleep(self, seconds: float) -> None:
-        import trio  # who asks for the time alone, as Spark's workers do, need not wait for it
+        import trio  # callers that only read the time, such as Spark's workers, do not import trio
 
         await trio.sleep(seconds)

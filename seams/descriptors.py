@@ -1,21 +1,19 @@
-"""A bounded pool of file descriptors and maps, lent to any number of logical handles.
+"""A bounded pool of file descriptors and maps that any number of logical handles share.
 
-A `Descriptor` is a path that is opened when first used and closed when others need its place. Two
-lists in order of last use, one of open descriptors and one of maps (CPython's `mmap` keeps a
-duplicate of the descriptor, so a map costs one too), have a bound each; over it the oldest idle one
-goes. Invariants, all under the pool's one lock, which is never held across a system call that can
-wait:
+A `Descriptor` is a path that is opened when it is first used and closed when the pool needs the descriptor.
+Open descriptors and maps are in two LRU lists with a bound each. (CPython's `mmap` duplicates the descriptor, so
+a map needs one too.) Above the bound, the least recently used idle one is closed. The following invariants hold
+under the pool's lock, which is never held during a system call that can block:
 
-- a descriptor in use by any thread (`borrow` … `give_back`) is never closed: its number could be
-  another file's by the time the kernel sees it;
-- what is anchored (its name is gone, and somebody has pinned it) keeps its descriptor, as nothing
-  could open it again;
-- a map that somebody holds a view of is never dropped;
-- what the kernel says when a descriptor is closed (a network's file system writes back then) is for the
-  next `sync` of that file, and not for whoever needed the place, or was the last to hold a pin.
+- A descriptor that a thread uses (`borrow` … `give_back`) is not closed, because its number could be
+  reused for another file.
+- An anchored descriptor (pinned, and its name was removed) is not closed, because it could not be opened again.
+- A map with a view is not dropped.
+- An error of closing a descriptor (network file systems write back then) is raised by the next `sync` of that
+  file, not by the caller whose request closed it.
 
-So the bounds can be passed, by as many as are busy or anchored at once; then the kernel's limit
-decides, and EMFILE is `OutOfDescriptors`.
+The bounds can therefore be exceeded by the descriptors that are in use or anchored. Then the kernel's limit
+applies, and EMFILE is raised as `OutOfDescriptors`.
 """
 
 from __future__ import annotations
@@ -45,14 +43,14 @@ _OPEN_MAX_WHERE_UNLIMITED = 10_240
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have, after raising the soft limit to the hard one."""
+    """Raise the soft limit of descriptors to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (ValueError, OSError):
-            pass  # macOS says "unlimited" and then refuses; the soft limit stands
+            pass  # macOS reports "unlimited" and refuses it; keep the soft limit
     return _OPEN_MAX_WHERE_UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
@@ -62,14 +60,16 @@ class PoolStatistics:
     maps: int
     pinned_files: int
     evicted_files: int
-    """Descriptors closed to make room, since the start."""
+    """Descriptors that were closed because of the bounds, since the start."""
     evicted_maps: int
 
 
 class DescriptorPool:
     def __init__(self, max_open: int | None = None) -> None:
-        """`max_open`: descriptors of files and maps together; by default half the process's limit,
-        the other half being for sockets."""
+        """Create a pool for `max_open` descriptors of files and maps together.
+
+        The default is half of the process's limit; the other half is for sockets.
+        """
         budget = descriptor_limit() // 2 if max_open is None else max_open
         if budget < 2:
             raise ValueError("a pool needs a descriptor for a file and one for a map")
@@ -93,12 +93,14 @@ class DescriptorPool:
             )
 
     def open_path(self, name: str, flags: int, mode: int = 0o644) -> int:
-        """A descriptor of the caller's own. OutOfDescriptors when even eviction makes no room."""
+        """Open a descriptor that the caller owns. Raises OutOfDescriptors if none can be evicted."""
         return self.call(partial(os.open, name, flags, mode), name)
 
     def call(self, use: Callable[[], T], name: str) -> T:
-        """What `use`, which takes descriptors for `name`, comes to; it is called twice where there are too
-        few. OutOfDescriptors when even eviction makes no room."""
+        """Call `use`, which opens descriptors for `name`; evict descriptors and call it again if there are too few.
+
+        Raises OutOfDescriptors if none can be evicted.
+        """
         try:
             return use()
         except OSError as error:
@@ -113,14 +115,14 @@ class DescriptorPool:
             raise OutOfDescriptors(error.errno, error.strerror, name) from None
 
     def relieve(self) -> None:
-        """Give back the longest unused quarter of everything idle."""
+        """Close the least recently used quarter of the idle descriptors."""
         with self.lock:
             doomed = self._shed_files(len(self.files) - len(self.files) // 4 - 1)
             self._shed_maps(len(self.maps) - len(self.maps) // 4 - 1)
         _close_all(doomed)
 
     def install(self, holder: Descriptor, fd: int, *, borrowed: bool) -> int:
-        """Give `holder` its descriptor, unless a quicker thread has; the one to use."""
+        """Install a descriptor unless another thread has; return the one to use."""
         doomed: list[_Doomed] = []
         with self.lock:
             if holder.fd >= 0:
@@ -133,7 +135,7 @@ class DescriptorPool:
                 self.files[holder] = None
             if holder.fd >= 0:
                 self.files.move_to_end(holder)
-                holder.busy += 1  # so that it is not the one to go
+                holder.busy += 1  # so that it is not evicted
                 doomed += self._shed_files(self.files_max)
                 if not borrowed:
                     holder.busy -= 1
@@ -144,8 +146,8 @@ class DescriptorPool:
         return installed
 
     def install_map(self, holder: Descriptor, new: mmap.mmap) -> None:
-        """Caller holds the lock."""
-        if holder.view is not None:  # too small a one; a view still held keeps it alive
+        """Install a new map. The caller holds the lock."""
+        if holder.view is not None:  # the old map is too small; existing views keep it alive
             holder.view.release()
         holder.map = new
         holder.view = memoryview(new)
@@ -154,7 +156,7 @@ class DescriptorPool:
         self._shed_maps(self.maps_max, keep=holder)
 
     def _shed_files(self, bound: int) -> list[_Doomed]:
-        """Descriptors to close, taken from the oldest idle holders over `bound`. Under the lock."""
+        """Take descriptors to close from the least recently used idle holders above `bound`. Holds the lock."""
         excess = len(self.files) - max(0, bound)
         if excess <= 0:
             return []
@@ -184,12 +186,12 @@ class DescriptorPool:
                     return
 
     def __del__(self) -> None:
-        # Files dropped without close, together with the pool: descriptors are plain numbers.
+        # Files that were not closed are dropped with the pool: descriptors are plain numbers.
         _close_all([(holder, holder.fd) for holder in getattr(self, "files", ())])
 
 
 class Descriptor:
-    """A path with a descriptor now and then. Its fields belong to the pool's lock."""
+    """A path that has a descriptor while it is needed. The pool's lock protects its fields."""
 
     __slots__ = (
         "anchored",
@@ -217,15 +219,15 @@ class Descriptor:
         self.anchored = False
         self.closed = False
         self.close_error: OSError | None = None
-        """Of a descriptor that it had; what was written through that may be lost."""
+        """Error of closing an earlier descriptor; data written through it may be lost."""
         self.map: mmap.mmap | None = None
         self.view: memoryview | None = None
 
     def borrow(self) -> int:
-        """The descriptor, the caller's until `give_back`; opened if it is not.
+        """Return the descriptor for use until `give_back`; open it if necessary.
 
-        For the seams alone: this is how the TCP seam gets at a file to `sendfile` from. Raises
-        OSError of the opening, OutOfDescriptors, or ValueError once closed.
+        Only seams call this, for example the TCP seam for `sendfile`. Raises OSError if opening fails,
+        OutOfDescriptors, or ValueError after `close`.
         """
         pool = self.pool
         while True:
@@ -242,7 +244,7 @@ class Descriptor:
             except FileNotFoundError:
                 if self._is_still_at(name):
                     raise
-                continue  # renamed meanwhile: it is open, or has another name
+                continue  # it was renamed, so it is open or has another name
             return pool.install(self, opened, borrowed=True)
 
     def _is_still_at(self, name: str) -> bool:
@@ -294,8 +296,10 @@ class Descriptor:
             self.name = str(path)
 
     def anchor(self) -> None:
-        """Hold the descriptor until unpinned: the name is about to go. Nothing is to be held where the last
-        pin of a closed handle goes meanwhile. Raises OSError of the opening."""
+        """Keep the descriptor open until it is unpinned, because the name will be removed.
+
+        Does nothing if the last pin of a closed handle is released in the meantime. Raises OSError if opening fails.
+        """
         try:
             self.borrow()
         except ValueError:
@@ -305,7 +309,7 @@ class Descriptor:
         self.give_back()
 
     def drop_map(self) -> bool:
-        """Whether there is no map (any more): not while a view of it is held. Under the lock."""
+        """Drop the map unless a view of it exists; return whether there is no map. The caller holds the lock."""
         if self.map is None or self.view is None:
             return True
         self.view.release()
@@ -319,7 +323,7 @@ class Descriptor:
         return True
 
     def _take_if_done(self) -> list[_Doomed]:
-        """What to close once closed, unpinned and idle. Under the lock."""
+        """Take the descriptor to close if the handle is closed, unpinned and idle. The caller holds the lock."""
         if not self.closed or self.pin_count or self.busy:
             return []
         self.drop_map()
@@ -337,6 +341,6 @@ def _close_all(doomed: list[_Doomed]) -> None:
     for holder, fd in doomed:
         try:
             os.close(fd)
-        except OSError as error:  # Linux has closed it all the same
+        except OSError as error:  # Linux closes the descriptor despite the error
             log.error("%s could not be closed: %s", holder.name, error)
             holder.close_error = error

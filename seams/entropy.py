@@ -1,4 +1,4 @@
-"""Randomness: a seed in a simulation, the system's otherwise."""
+"""Entropy seam: the operating system's random numbers, or those of a simulation's seed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from uuid import UUID
 
 class Entropy(Protocol):
     def uuid(self) -> UUID:
-        """A version 4 UUID whose base64 form does not begin with '-' (Kafka's Uuid.randomUuid)."""
+        """Return a version 4 UUID whose base64 form does not start with '-' (Kafka's Uuid.randomUuid)."""
         ...
 
     def below(self, bound: int) -> int:
-        """A whole number from 0 up to, not including, `bound`."""
+        """Return an integer in range(bound)."""
         ...
 
     def uniform(self, low: float, high: float) -> float: ...
@@ -22,7 +22,7 @@ class Entropy(Protocol):
 
 
 class SeededEntropy:
-    """Everything drawn follows from the source handed in."""
+    """Entropy from a seeded random source."""
 
     def __init__(self, source: random.Random) -> None:
         self._source = source
@@ -30,7 +30,9 @@ class SeededEntropy:
     def uuid(self) -> UUID:
         while True:
             drawn = UUID(int=self._source.getrandbits(128), version=4)
-            if drawn.bytes[0] >> 2 != 62:  # 62 is '-' in base64url: a command line's option
+            if (
+                drawn.bytes[0] >> 2 != 62
+            ):  # 62 is '-' in base64url, which starts an option on command lines
                 return drawn
 
     def below(self, bound: int) -> int:

@@ -1,7 +1,6 @@
-"""A lock that costs no turn of the loop while nobody else has it.
+"""A lock without a checkpoint when it is free.
 
-trio's own passes through the scheduler even when it is free: who takes it for each request would pay for
-that each time.
+trio's lock passes through the scheduler even when it is free, which is expensive for each request.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ import trio
 
 
 class PromptLock:
-    """`async with` as with `trio.Lock`, in turn; but finding it free is no checkpoint.
+    """Fair lock like `trio.Lock`; acquiring it while it is free is not a checkpoint.
 
-    So many as `holders` may have it at once. A task that takes it again while it has it waits for ever, and
-    silently: trio's raises RuntimeError.
+    Up to `holders` tasks hold it at the same time. A task that acquires it again while it holds it waits
+    forever; trio's lock raises RuntimeError.
     """
 
     __slots__ = ("_free", "_waiting")
@@ -28,10 +27,10 @@ class PromptLock:
             return
         if self._waiting is None:
             self._waiting = trio.lowlevel.ParkingLot()
-        await self._waiting.park()  # and be handed it
+        await self._waiting.park()  # the releasing task passes it on
 
     async def __aexit__(self, *_: object) -> None:
         if self._waiting:
-            self._waiting.unpark()  # its place stays taken
+            self._waiting.unpark()  # ownership was passed on
         else:
             self._free += 1

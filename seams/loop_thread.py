@@ -1,8 +1,8 @@
-"""A trio loop in a thread of its own, for callers who have none: plain tests, Spark's workers.
+"""A trio event loop in its own thread, for callers without one: plain tests, Spark's workers.
 
-What the loop holds open is an async context manager. A call goes to the loop and returns when it is
-done there; how the thread ended, `close` tells. The caller may have a loop of its own, which stands still
-meanwhile: trio's own ways into a loop refuse such callers, for whom that would be the same loop.
+The loop keeps an async context manager open. A call runs in the loop and returns its result. `close` raises
+the error that ended the loop. The caller may have its own event loop, which is blocked during a call; trio's
+functions for calls from threads refuse such callers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ Ts = TypeVarTuple("Ts")
 
 
 class LoopThread(Generic[T]):
-    """See the module. Made by its first thread, used from any."""
+    """An event loop in a thread. Any thread may call its methods."""
 
     def __init__(
         self, opened: Callable[[], AbstractAsyncContextManager[T]], *, name: str, start_s: float
     ) -> None:
-        """Enter `opened()` on a loop in a new thread. Raises what that raises, and TimeoutError where it
-        takes longer than `start_s`: then, as after Ctrl-C, it is left again, for which it has as long."""
+        """Enter the context manager `opened()` in the loop of a new thread.
+
+        Raises its errors, and TimeoutError after `start_s` seconds. After a timeout or Ctrl-C, the context
+        manager is exited, with the same time limit.
+        """
         self._opened = opened
         self._token: trio.lowlevel.TrioToken | None = None
         self._begun = threading.Event()
@@ -39,7 +42,7 @@ class LoopThread(Generic[T]):
         try:
             self._thread.start()
             self.value = self._entered.result(start_s)
-            """What the context manager gave."""
+            """Value of the context manager."""
         except BaseException as error:
             is_late = not self._entered.done()
             self._give_up(start_s)
@@ -48,7 +51,7 @@ class LoopThread(Generic[T]):
             raise
 
     def call(self, function: Callable[[*Ts], Awaitable[R]], *args: *Ts) -> R:
-        """`await function(*args)` there. Raises trio.RunFinishedError if the loop has ended, or ends first."""
+        """Run an async function in the loop. Raises trio.RunFinishedError if the loop ends first."""
         done: Future[R] = Future()
 
         async def run() -> None:
@@ -60,14 +63,14 @@ class LoopThread(Generic[T]):
         def spawn() -> None:
             try:
                 trio.lowlevel.spawn_system_task(run)
-            except RuntimeError:  # it is ending, and takes no more tasks
+            except RuntimeError:  # the nursery is closing
                 done.set_exception(trio.RunFinishedError())
 
         self._run_soon(spawn)
         return done.result()
 
     def call_sync(self, function: Callable[[*Ts], R], *args: *Ts) -> R:
-        """`function(*args)` there."""
+        """Run a synchronous function in the loop."""
         done: Future[R] = Future()
 
         def run() -> None:
@@ -80,10 +83,9 @@ class LoopThread(Generic[T]):
         return done.result()
 
     def close(self) -> None:
-        """Leave the context manager, and return when the thread has ended; idempotent. Raises what ended
-        the loop before, or went wrong in leaving."""
+        """Exit the context manager and join the thread; idempotent. Raises the error that ended the loop."""
         if not self._ended.done():
-            with suppress(trio.RunFinishedError):  # by itself, a moment ago
+            with suppress(trio.RunFinishedError):  # it has just ended by itself
                 self._run_soon(self._end.set)
         self._thread.join()
         self._ended.result(0)
@@ -95,7 +97,7 @@ class LoopThread(Generic[T]):
             self._thread.join(wait_s)
 
     def _run_soon(self, function: Callable[[], object]) -> None:
-        """On the loop, if it has not ended: all that it has taken is run."""
+        """Run a function in the loop unless it has ended. Accepted functions always run."""
         if self._token is None:
             raise trio.RunFinishedError
         self._token.run_sync_soon(function)

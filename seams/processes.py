@@ -1,8 +1,8 @@
-"""Workers as processes: `python -m odradek.seams.worker_process`, spoken to over its stdin and stdout.
+"""Worker processes: `python -m odradek.seams.worker_process` with pipes for stdin and stdout.
 
-When the broker ends, in whatever way, its end of the pipe closes, and the worker ends after the step
-it is in. It runs at a lower priority than the broker, and keeps away from its signals. What a worker is
-spoken to with (worker_conversation.py) is loaded with the first one: a broker that starts needs none.
+When the broker ends for any reason, its end of the pipe closes, and the worker ends after its current step. A worker
+has a lower priority than the broker and does not receive its signals. `worker_conversation.py` is imported with the
+first worker, because the start of a broker needs none.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from odradek.seams.worker_conversation import ProcessWorker
 
 LINGER_SECONDS = 5.0
-"""How long a worker that is let go of may take to tidy up, before it is killed."""
+"""How long a released worker may take to end before it is killed, in seconds."""
 
 
 class ProcessWorkers:
-    """Nothing is started before a worker is opened."""
+    """Workers as child processes, started on demand."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ProcessWorker]:
         from odradek.seams.worker_conversation import ProcessWorker
 
         command = [sys.executable, "-P", "-m", "odradek.seams.worker_process"]
-        # It finds what this process finds, however that was set up (as multiprocessing does).
+        # The child gets this process's import path, as in multiprocessing.
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         try:
             process = await trio.lowlevel.open_process(

@@ -1,4 +1,4 @@
-"""The real ones, together."""
+"""The real implementations of all seams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.seams.threads import ThreadOffload
 
 
 def real_seams(max_open: int | None = None) -> Seams:
-    """The machine itself; `max_open` bounds the descriptors held for files (`RealFiles`)."""
+    """Create the real seams; `max_open` limits the descriptors for files (`RealFiles`)."""
     return Seams(
         clock=RealClock(),
         entropy=RealEntropy(),
@@ -33,7 +33,7 @@ def open_real_objects(
     patience: Patience = USUAL_PATIENCE,
     memory: str | None = None,
 ) -> Objects:
-    """`object_store.open_objects`, which is loaded by the first node that has a store."""
+    """Call `object_store.open_objects`, importing it when it is first used."""
     from odradek.seams.object_store import open_objects
 
     return open_objects(url, options, patience, memory)

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def human_bytes(count: int) -> str:
-    """1536 -> '1.5 KiB'."""
+    """Format a number of bytes: 1536 is '1.5 KiB'."""
     value = float(count)
     for unit in UNITS:
         if value < 1024 or unit == UNITS[-1]:

@@ -1,4 +1,4 @@
-"""Lists of buffers on their way into one system call, and what is left of them after a short one."""
+"""Lists of buffers for one system call, and the remainder after a short write."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from odradek.seams.files import Buffer
 
 IOV_MAX = max(16, os.sysconf("SC_IOV_MAX"))
-"""Buffers that one writev or sendmsg takes."""
+"""Maximum number of buffers of one writev or sendmsg."""
 
 
 def rest_after(parts: Sequence[Buffer], taken: int) -> list[Buffer]:
-    """The bytes of `parts` that follow the first `taken`, as buffers, empty ones left out."""
+    """Return the buffers of `parts` after the first `taken` bytes, without empty ones."""
     rest: list[Buffer] = []
     for part in parts:
         size = len(part)

@@ -1,8 +1,7 @@
-"""Ends the process when its loop stands still: a write that hangs can't be cancelled or waited out.
+"""Watchdog that ends the process when its event loop is blocked, because a hanging write cannot be cancelled.
 
-A thread counts its own ticks in which the loop did not move; a machine that was suspended stops the
-thread too, and so does not trip it. The process ends without the mark of a clean shutdown, and the
-next start recovers.
+A thread counts its ticks without progress of the loop. Suspending the machine stops the thread too and does not
+trigger the watchdog. The process exits without a clean shutdown file, and the next start recovers its logs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ EXIT_STATUS = 70
 
 
 async def watch(stalled_seconds_max: float) -> None:
-    """Run beside the loop until cancelled; ends the process after a stall of that many seconds."""
+    """Watch the event loop until cancelled; end the process after a stall of `stalled_seconds_max`."""
     moves = [0]
     done = threading.Event()
     thread = threading.Thread(
@@ -46,11 +45,11 @@ def _count(moves: list[int], done: threading.Event, stalled_seconds_max: float) 
         still = still + TICK_SECONDS if moves[0] == last else 0.0
         last = moves[0]
         if still > stalled_seconds_max:
-            give_up(f"the loop stands still for {still:.0f} s (a write that hangs?)")
+            give_up(f"the event loop has been blocked for {still:.0f} s (a hanging write?)")
 
 
 def give_up(reason: str) -> NoReturn:
-    """End the process at once, without the mark of a clean shutdown."""
+    """End the process at once without a clean shutdown."""
     log.critical("%s: ending without a clean shutdown", reason)
     faulthandler.dump_traceback(sys.stderr)
     os._exit(EXIT_STATUS)

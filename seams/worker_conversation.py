@@ -1,7 +1,7 @@
-"""A worker process as the broker has it, and what the two say to each other over its stdin and stdout.
+"""Protocol between the broker and a worker process over the worker's stdin and stdout.
 
-A message is a pickle behind its length. The broker asks (`Begin`, `Next`, `End`), the worker answers
-each `Next` and `End` (worker_process.py). A worker that does not keep to that is taken for dead.
+A message is a pickle after its length. The broker sends `Begin`, `Next` and `End`; the worker responds to each `Next`
+and `End` (worker_process.py). A worker that violates the protocol is treated as dead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 LENGTH = Struct(">I")
 RESPONSE_SECONDS_MAX = 5.0
-"""How long a worker may take to give up a work, before whoever owns it kills it."""
+"""How long a worker may take to cancel its work before its owner kills it, in seconds."""
 
 
 @value_class
@@ -33,12 +33,12 @@ class Begin:
 
 @value_class
 class Next:
-    """Answered by a Step, Done or Raised."""
+    """Request the next step; the response is Step, Done or Raised."""
 
 
 @value_class
 class End:
-    """Answered by Done."""
+    """Cancel the work; the response is Done."""
 
 
 @value_class
@@ -57,7 +57,7 @@ class Raised:
 
 
 def packed(message: object) -> bytes:
-    """A message as it is sent."""
+    """Serialize a message with its length."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(data)) + data
 
@@ -74,7 +74,7 @@ class ProcessWorker:
         self, work: Callable[[Files, A], Iterator[T]], argument: A
     ) -> AsyncGenerator[T, None]:
         await self._send(Begin(work, argument))
-        is_idle = True  # whether it waits for us: one that was left in a step is ended, not asked
+        is_idle = True  # whether the worker is idle; one that is in a step is terminated
         try:
             while True:
                 is_idle = False
@@ -88,7 +88,7 @@ class ProcessWorker:
                     return
         finally:
             if is_idle:
-                # One that does not answer is killed by whoever owns it.
+                # Its owner kills a worker that does not respond.
                 with trio.move_on_after(RESPONSE_SECONDS_MAX, shield=True):
                     await self._ask(End())
 

@@ -1,5 +1,4 @@
-"""The process at the other end of `worker_conversation.py`: does one work at a time, step by step, until its
-stdin ends."""
+"""Main program of a worker process: runs one work at a time, step by step, until the end of stdin."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ NICENESS = 5
 
 
 def main() -> None:
-    # What anything prints goes to stderr; stdout is for answers alone.
+    # Output of the work goes to stderr; stdout has the responses only.
     responses = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    # A Ctrl-C in the broker's terminal reaches all of its group: the broker then lets go of us.
+    # Ctrl-C in the broker's terminal reaches the process group; the broker stops its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     keep_freed_memory(kept_bytes=64 << 20, largest_bytes=32 << 20)
@@ -30,7 +29,7 @@ def main() -> None:
 
 
 def serve(questions: BinaryIO, responses: BinaryIO) -> None:
-    """Until `questions` ends, or nobody reads the answers; the work at hand is closed then."""
+    """Serve requests until their stream ends or the responses are not read; then close the current work."""
     files = RealFiles()
     steps: Iterator[Any] = iter(())
     try:
@@ -69,7 +68,7 @@ def _next(steps: Iterator[Any]) -> bytes:
         try:
             respond = packed(Raised(error))
             pickle.loads(respond[LENGTH.size :])
-        except Exception:  # some exceptions cannot travel
+        except Exception:  # some exceptions cannot be pickled
             return packed(Raised(WorkerDied(f"{type(error).__name__}: {error}")))
         return respond
 

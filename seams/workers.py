@@ -1,11 +1,9 @@
-"""Python that computes for long, outside of the serving process: interface. The real one is
-`processes.py`.
+"""Workers seam: long Python computations outside the serving process. `processes.py` implements it.
 
-A worker is a process of its own, with an interpreter lock of its own: a thread of pure Python beside
-the loop takes a round trip from microseconds to milliseconds. Work is a generator, and its steps
-(short ones, a tenth of a second or so) are asked for one by one: between two of them it can be given
-up, throttled, or answered by what the loop does. What goes in and comes out is pickled, so work is a
-function of a module, and its values are plain data.
+A worker is a separate process with its own interpreter lock. A thread of pure Python would increase a round trip of
+the event loop from microseconds to milliseconds. Work is a generator whose short steps (about 100 ms) are requested
+one by one, so that it can be cancelled or throttled between two steps. Arguments and steps are pickled, so work is a
+module-level function with plain data.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ T = TypeVar("T")
 
 
 class WorkerDied(Exception):
-    """The process ended, or could not be started: the work is lost, and must not have mattered."""
+    """The worker process ended or could not be started; its work is lost and must be repeatable."""
 
 
 class Worker(Protocol):
     def run(self, work: Callable[[Files, A], Iterator[T]], argument: A) -> AsyncGenerator[T, None]:
-        """The steps of `work(files, argument)`, whose `files` are a door of the worker's own.
+        """Yield the steps of `work(files, argument)`; `files` is the worker's own files seam.
 
-        One work at a time. Whoever leaves before the end closes the generator (`aclosing`), which
-        closes work's own. Raises what the work raises, and WorkerDied.
+        A worker runs one work at a time. A caller that stops early closes the generator (`aclosing`), which closes
+        the work's generator. Raises the errors of the work, and WorkerDied.
         """
         ...
 
 
 class Workers(Protocol):
     def open(self) -> AbstractAsyncContextManager[Worker]:
-        """A worker, until the block is left: a few hundred ms to start, gone without a trace."""
+        """Start a worker for the duration of the block. The start takes several hundred ms."""
         ...

@@ -1,8 +1,7 @@
-"""Bytes from one file to another that never enter this process, where the kernel can do that.
+"""Copying bytes between files inside the kernel where possible.
 
-The ways are tried in this order: `copy_file_range` (a reflink where the file system has them),
-`sendfile`, and last a read and a write. What a way cannot do (EXDEV, EINVAL, ENOSYS, …) is left to
-the next; every other error is the disk's and is raised.
+The methods are tried in this order: `copy_file_range` (a reflink if the file system supports it), `sendfile`, and
+read and write. If a method is not supported (EXDEV, EINVAL, ENOSYS, …), the next one is used. Other errors are raised.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Way = Callable[[int, int, int, int, int], int]
 
 
 def copy(source: int, position: int, target: int, target_position: int, size: int) -> int:
-    """Copy `size` bytes between descriptors; how many were, fewer only where the source ends.
+    """Copy up to `size` bytes between descriptors; return how many, fewer only at the end of the source.
 
-    Raises OSError: any part of the bytes may have been written then.
+    Raises OSError; some of the bytes may have been written.
     """
     done = 0
     ways = list(_WAYS)
@@ -39,18 +38,17 @@ def copy(source: int, position: int, target: int, target_position: int, size: in
         if not copied:
             if len(ways) == 1:
                 break
-            ways.pop(0)  # some file systems answer 0 where they cannot
+            ways.pop(0)  # some file systems return 0 instead of an error
             continue
         done += copied
     return done
 
 
 def write_out(descriptor: int, position: int, size: int, *, wait: bool) -> None:
-    """Have the kernel write these bytes' dirty pages, and wait for them or not; nothing is promised
-    durable.
+    """Start writeback of these bytes, and optionally wait for it. This does not make them durable.
 
-    Unlike fsync it has no journal committed, so nobody else who writes to the disk waits for it. Where
-    the platform has no such call, nothing happens. Raises OSError of the disk.
+    Unlike fsync, it does not commit a journal, so other writers are not delayed. On platforms without the system call,
+    it does nothing. Raises OSError.
     """
     code = _sync_file_range()(descriptor, position, size, _AND_WAIT if wait else _BEGIN)
     if code and code not in _CANNOT | {errno.ESPIPE}:
@@ -63,8 +61,8 @@ _AND_WAIT = 7  # _WAIT_BEFORE, _WRITE and _WAIT_AFTER
 
 @cache
 def _sync_file_range() -> Callable[[int, int, int, int], int]:
-    """Linux's call; it answers 0 or the error's number."""
-    import ctypes  # slow to import, and not needed before a replica moves
+    """Return a function for Linux's sync_file_range; it returns 0 or an errno."""
+    import ctypes  # slow to import, and used by moves of replicas only
 
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "sync_file_range"):
@@ -84,7 +82,7 @@ def _by_reading(source: int, position: int, target: int, target_position: int, s
 
 
 def _by_sendfile(source: int, position: int, target: int, target_position: int, size: int) -> int:
-    # Writes at the descriptor's own offset, which nobody else uses: all other writes are positional.
+    # sendfile writes at the descriptor's own offset; all other writes are positional.
     os.lseek(target, target_position, os.SEEK_SET)
     return os.sendfile(target, source, position, size)
 
@@ -94,7 +92,7 @@ def _in_the_kernel(source: int, position: int, target: int, target_position: int
 
 
 _WAYS: list[Way] = [_by_reading]
-if sys.platform == "linux":  # elsewhere sendfile wants a socket
+if sys.platform == "linux":  # other platforms need a socket
     _WAYS.insert(0, _by_sendfile)
 if hasattr(os, "copy_file_range"):
     _WAYS.insert(0, _in_the_kernel)
