@@ -69,7 +69,7 @@ class FollowerLog(Protocol):
     def end_offset(self) -> int: ...
 
     @property
-    def counted_end(self) -> int:
+    def reported_end_offset(self) -> int:
         """Log end offset, or the recovery point while flush.messages requires a flush first."""
         ...
 
@@ -310,7 +310,7 @@ class FollowerState:
 
     def _flush(self) -> FlushTo | None:
         end = self._log.end_offset
-        is_due = self.state is ReplicaFetchState.FETCHING and self._log.counted_end < end
+        is_due = self.state is ReplicaFetchState.FETCHING and self._log.reported_end_offset < end
         return FlushTo(end) if is_due else None
 
     def _leader_query(self) -> LeaderQuery | None:

@@ -62,8 +62,8 @@ class LeaderLogView:
         return self._log.tip.end_offset
 
     @property
-    def counted_end(self) -> int:
-        return self._log.counted_end
+    def reported_end_offset(self) -> int:
+        return self._log.reported_end_offset
 
     @property
     def high_watermark(self) -> int:

@@ -112,7 +112,7 @@ class LeaderLog(Protocol):
     def end_offset(self) -> int: ...
 
     @property
-    def counted_end(self) -> int:
+    def reported_end_offset(self) -> int:
         """Log end offset, or the recovery point while flush.messages requires a flush first."""
         ...
 
@@ -374,7 +374,7 @@ class LeaderState:
         current = self._log.high_watermark
         if self.is_under_min_isr:
             return current
-        end, counted = self._log.end_offset, self._log.counted_end
+        end, counted = self._log.end_offset, self._log.reported_end_offset
         ends = {
             each: progress.end_offset
             for each, progress in self._followers.items()

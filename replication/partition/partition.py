@@ -6,7 +6,7 @@ append completes a wait without a timer. The role decides where the high waterma
 
 | this node | the high watermark | by |
 |---|---|---|
-| has the only replica | is the log end offset, or the recovery point while a flush is due | `PartitionLog.counted_end` |
+| has the only replica | is the log end offset, or the recovery point while a flush is due | `PartitionLog.reported_end_offset` |
 | leads other replicas | is computed from their fetches | `leader_role.py`, `leader_state.py` |
 | follows | comes from the leader | `replicated`, which the fetcher calls |
 
@@ -455,7 +455,7 @@ class Partition:
 
     def _advance(self) -> None:
         """Advance the high watermark to the counted end if there are no other replicas."""
-        if self._is_alone and self.log.advance_high_watermark(self.log.counted_end):
+        if self._is_alone and self.log.advance_high_watermark(self.log.reported_end_offset):
             size_bytes, self._unannounced_bytes = self._unannounced_bytes, 0
             if self._watchers:
                 self._announce(size_bytes)

@@ -40,7 +40,12 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.file_names import LOG, METADATA
-from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
+from odradek.storage.log.partition_log import (
+    AppendOrigin,
+    LogEnvironment,
+    PartitionLog,
+    RecoveryOptions,
+)
 from odradek.storage.log.partition_metadata import CorruptMetadata
 
 log = logging.getLogger("odradek.metadata")
@@ -161,21 +166,19 @@ class MetadataLog:
     def _recover(self, required_end_offset: int) -> PartitionLog:
         """Open the log; raise DamagedLog without truncation if it is damaged below `whole_to`."""
         try:
-            return PartitionLog.open(
-                self._files,
+            log = PartitionLog.open(
+                LogEnvironment(self._files, self._clock),
                 self.directory,
-                topic=TOPIC,
-                partition=0,
+                TopicPartition(TOPIC, 0),
+                self._settings.log_config(),
                 topic_id=TOPIC_ID,
-                config=self._settings.log_config(),
-                clock=self._clock,
-                clean=False,
-                on_full=lambda _, error: self._on_full(error),
-                on_checkpoint_due=lambda log: self._recovery_point.write(log.recovery_point),
-                required_end_offset=required_end_offset,
+                recovery=RecoveryOptions(clean=False, required_end_offset=required_end_offset),
             )
         except (CorruptMetadata, InconsistentTopicId) as error:
             raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
+        log.on_full = lambda error: self._on_full(error)
+        log.on_checkpoint_due = lambda: self._recovery_point.write(log.recovery_point)
+        return log
 
     def _intact_batches(self, end_offset: int) -> Iterator[Batch]:
         """Batches of the newest snapshot, then those of the log up to the damage at `end_offset`.

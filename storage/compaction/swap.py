@@ -35,7 +35,7 @@ from odradek.storage.log.file_names import (
     file_name,
 )
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.state import LogState
+from odradek.storage.log.state import LogState, offline_on_failure
 
 
 def cleaned_segment(log: LogState, old: Sequence[Segment], made: Replacement) -> Segment:
@@ -65,7 +65,7 @@ def announce(log: LogState, fresh: Segment) -> None:
 def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
     """Step 2. Raises LogFailed."""
     due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
-    with log.offline_on_failure():
+    with offline_on_failure(log):
         with log.replacing():
             for segment in old:
                 # The producers' snapshot at the new segment's start stays; those in between go.
@@ -92,7 +92,7 @@ def withdraw(log: LogState, fresh: Segment) -> None:
     new one.
     """
     fresh.close()
-    with log.offline_on_failure():
+    with offline_on_failure(log):
         is_announced = any(
             log.files.exists(log.directory / (file_name(fresh.base_offset, kind) + SWAP))
             for kind in SEGMENT_FILES

@@ -4,7 +4,7 @@ The decision: **any I/O error does, at the first one, for good** (until the proc
 with three exceptions that say nothing about the disk:
 
 - `OutOfDescriptors` (EMFILE, ENFILE): the process is at its limit; back-pressure, tried again. (A log
-  that it leaves with something done by half is offline by itself: `LogState.offline_on_failure`.)
+  that it leaves with something done by half is offline by itself: `state.offline_on_failure`.)
 - A full disk (ENOSPC, EDQUOT) where whoever hit it *undid* what it had begun: nothing is lost, the
   request is refused with KAFKA_STORAGE_ERROR, what is there can still be read, and retention or a
   deleted topic may make room. Kafka takes the directory offline here, and itself down with its last

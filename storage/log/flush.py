@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.state import LogState
+from odradek.storage.log.state import LogState, offline_on_failure
 
 
 def flush(log: LogState, up_to: int | None = None) -> None:
@@ -32,7 +32,7 @@ def flush_gap(log: LogState) -> None:
     point, and that durable, it is not taken for the end of a segment that was lost. On the loop, but
     once in 2^31 offsets at most. Raises LogFailed."""
     end = log.tip.end_offset
-    with log.offline_on_failure():
+    with offline_on_failure(log):
         while log.recovery_point < end:  # unless a swap came in between
             flush(log)
         if log.on_checkpoint_due is not None:

@@ -14,7 +14,6 @@ from odradek.protocol.errors import KafkaError
 from odradek.seams.files import Files, Path
 from odradek.seams.values import state_class, value_class
 from odradek.storage.errors import DamagedLog
-from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import CorruptEpochs, LeaderEpochCache
 from odradek.storage.log.file_names import (
     CLEANED,
@@ -33,6 +32,7 @@ from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.producers import ProducerStates
 from odradek.storage.log.recovery import Recovery
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.state import LogState
 
 _log = logging.getLogger(__name__)
 
@@ -129,30 +129,43 @@ class LoadedLog:
 
 
 @value_class
-class Loader:
-    """`end_offset` is the log's, once it is open; `new_segment` creates an empty one."""
+class RecoveryOptions:
+    """What the checkpoints of the log directory say about a log, and how it was closed."""
 
-    files: Files
-    directory: Path
-    config: LogConfig
-    now_ms: int
-    new_producers: Callable[[], ProducerStates]
-    new_segment: Callable[[int], Segment]
-    end_offset: Callable[[], int]
+    clean: bool
+    """Whether the directory was shut down cleanly: then nothing is scanned."""
+    recovery_point: int = 0
+    """Log recovery scans everything from this offset on."""
+    log_start_offset: int = 0
     accepted_gaps_end: int = 0
-    """See Recovery."""
+    """Below this offset, or below the recovery point, gaps between segments are not treated as losses."""
     required_end_offset: int = 0
-    """See Recovery."""
-    is_tiered: bool = False
-    """Whether the log may begin below its first segment: only the checkpoint knows where."""
+    """Below this offset log recovery truncates nothing: it raises DamagedLog."""
 
-    def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
-        """Raises OSError, DamagedLog."""
+
+class Loader:
+    """Loads the segments, the epochs and the producer state of one log directory entry."""
+
+    def __init__(
+        self, log: LogState, new_segment: Callable[[int], Segment], options: RecoveryOptions
+    ) -> None:
+        self.files = log.files
+        self.directory = log.directory
+        self.config = log.config
+        self.now_ms = log.clock.wall_ms()
+        self.options = options
+        self._log = log
+        self._new_segment = new_segment
+
+    def load(self) -> LoadedLog:
+        """Load a cleanly closed log, or recover one. Raises OSError, DamagedLog."""
+        options = self.options
+        clean, recovery_point = options.clean, options.recovery_point
+        log_start_offset = options.log_start_offset
         names = clear_leftovers(self.files, self.directory)
         segments = self._find_segments(names)
-        accepted_gaps_end = max(
-            self.accepted_gaps_end, recovery_point
-        )  # as it was, whatever is scanned below
+        # The recovery point of the checkpoint, also if the scan below starts at 0.
+        accepted_gaps_end = max(options.accepted_gaps_end, recovery_point)
         last_accepted_gap_end = 0
         snapshots = ProducerSnapshots(
             self.files,
@@ -163,14 +176,14 @@ class Loader:
         producers: ProducerStates | None = None
         end: int | None = log_start_offset
         if segments:
-            if not self.is_tiered:
+            if not self._log.is_tiered:
                 log_start_offset = max(log_start_offset, segments[0].base_offset)
             elif not epochs.entries:  # what left the disk is read by them: all that can be found is
                 clean, recovery_point = False, 0
             end = self._clean_end(segments[-1]) if clean else None
             if end is None:
                 segments = self._find_segments(names)
-                producers = self.new_producers()
+                producers = self._log.new_producers()
                 recovery = Recovery(
                     self.files,
                     segments,
@@ -178,7 +191,7 @@ class Loader:
                     log_start_offset,
                     self.now_ms,
                     accepted_gaps_end,
-                    self.required_end_offset,
+                    options.required_end_offset,
                     epochs,
                     producers,
                     snapshots,
@@ -189,14 +202,14 @@ class Loader:
                 recovery_point = end
                 snapshots.keep_only(segment.base_offset for segment in segments)
         assert end is not None
-        if end < self.required_end_offset:
-            raise DamagedLog(end, self.required_end_offset, f"{self.directory} ends too soon")
+        if end < options.required_end_offset:
+            raise DamagedLog(end, options.required_end_offset, f"{self.directory} ends too soon")
         if segments and end < log_start_offset:
             self._drop_all(segments, snapshots)
             producers = None
             end = log_start_offset
         if not segments:
-            segments.append(self.new_segment(end))
+            segments.append(self._new_segment(end))
         epochs.truncate_from_end(end)
         epochs.truncate_from_start(log_start_offset)
         recovery_point = min(recovery_point, end)
@@ -235,13 +248,16 @@ class Loader:
             if _is_of_offset(name, LOG) and (offset := offset_of(name)) is not None
         ]
 
+    def _end_offset(self) -> int:
+        return self._log.tip.end_offset
+
     def _load_epochs(self) -> LeaderEpochCache:
         try:
-            return LeaderEpochCache.load(self.files, self.directory, self.end_offset)
+            return LeaderEpochCache.load(self.files, self.directory, self._end_offset)
         except CorruptEpochs as error:
             # Not ours: ours is replaced at once. What is past the recovery point is found again.
             _log.warning("%s: %s; its epochs are forgotten", self.directory, error)
-            return LeaderEpochCache(self.files, self.directory, self.end_offset)
+            return LeaderEpochCache(self.files, self.directory, self._end_offset)
 
     def _drop_all(self, segments: list[Segment], snapshots: ProducerSnapshots) -> None:
         """The log ends before it starts: its files were taken away. Nothing of it counts."""

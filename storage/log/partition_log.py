@@ -1,47 +1,63 @@
-"""One partition's log: the door to everything in this room.
+"""Log of one partition (Kafka's UnifiedLog): append, read, truncation, retention, flush.
 
-Offsets are what the log counts in; `end_offset` is the next to be assigned. The invariants:
+Invariants:
 
-- `log_start_offset <= high_watermark <= end_offset`, `recovery_point <= end_offset`, and all below
-  the recovery point is durable: data, indexes, epochs, the directory's names.
-- The segments are a prefix of what was appended, from the log start on; only the last is written to.
-  In a tiered log (KIP-405) they begin at `local_log_start_offset`, and what lies below that is
-  elsewhere: reading it raises InRemoteTier. Epochs are known from the log's start on all the same.
-- What can be refused is refused before the first byte is written. An append that fails for space or
-  descriptors leaves the log as it was (DiskFull, NoDescriptors); any other failure of the disk ends
-  it: every later call raises LogFailed.
+- `log_start_offset <= high_watermark <= end_offset` and `recovery_point <= end_offset`. Everything below
+  the recovery point is durable: data, indexes, leader epochs, file names.
+- Only the active segment is written to. The segments of a tiered log (KIP-405) begin at
+  `local_log_start_offset`: reading below it raises InRemoteTier. The epoch cache begins at
+  `log_start_offset`.
+- An append is validated before its first byte is written. If the disk is full or no file descriptor is
+  free, the log is unchanged (DiskFull, NoDescriptors). After any other I/O error the log is offline: every
+  later call raises LogFailed.
 
-Calls are synchronous. One owner, the event loop, makes all that change something, except that
-`flush`, `truncate_to`, `truncate_fully`, `delete_expired`, `remove_deleted`, `close`,
-`rename_directory` and `delete` may run through offload, one of them at a time per log, with no
-append meanwhile except beside `flush`. `read`, `find_timestamp`, `max_timestamp` and
-`aborted_transactions` may run there at any time.
+Threads: calls are synchronous, and the event loop makes all calls that change the log. `flush`,
+`truncate_to`, `truncate_fully`, `delete_expired`, `remove_deleted`, `close`, `rename_directory` and
+`delete` may run in a worker thread, one at a time for each log, and only `flush` concurrently with
+appends. `read`, `find_timestamp`, `max_timestamp` and `aborted_transactions` may run in a worker thread at
+any time: they use a snapshot of `tip` and of the segment list, which are replaced and never modified.
+
+Operations that remove files (truncation, deletion, renaming) run within `replacing`, which makes
+`generation` odd. Readers wait until it is even, and repeat a read during which it changed. So a reader pins
+a slice either before the first file is touched or after the last.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import Batch
-from odradek.seams.clock import Clock
-from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, OutOfDescriptors, Path, WouldBlock
-from odradek.storage.errors import InRemoteTier, LogFailed, OffsetOutOfRange
-from odradek.storage.log import flush, relocation, retention, timestamp_lookup, truncation
+from odradek.seams.files import OutOfDescriptors, Path, WouldBlock
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import (
+    InRemoteTier,
+    LogFailed,
+    OffsetOutOfRange,
+    StorageError,
+)
+from odradek.storage.log import flush, relocation, retention, state, timestamp_lookup, truncation
+from odradek.storage.log.append import Appended, AppendOrigin, update_epochs_and_producers
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.epochs import EpochEnd
-from odradek.storage.log.loader import Loader
+from odradek.storage.log.epochs import EpochEnd, LeaderEpochCache
+from odradek.storage.log.loader import LoadedLog, Loader, RecoveryOptions
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.partition_metadata import ensure_topic_id
-from odradek.storage.log.producers import TRANSACTION_VERSION_2, BatchMetadata
-from odradek.storage.log.read import LogRead, Tip, read_segments
-from odradek.storage.log.roll import RollLimits, roll, roll_limits, should_roll
+from odradek.storage.log.producer_replay import load_producers
+from odradek.storage.log.producer_snapshots import ProducerSnapshots
+from odradek.storage.log.producers import TRANSACTION_VERSION_2, BatchMetadata, ProducerStates
+from odradek.storage.log.read import LogRead, Tip, read_segments, read_upper_bound
+from odradek.storage.log.roll import RollLimits, new_segment, roll, roll_if_full
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.state import LogState
+from odradek.storage.log.segment_deletion import PendingDeletions
+from odradek.storage.log.segments import Segments
+from odradek.storage.log.state import LogEnvironment
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.log.transaction_verification import VerificationGuard
@@ -50,136 +66,140 @@ from odradek.storage.log.validation import check_produced, check_raft, check_rep
 
 __all__ = [
     "AbortedTransaction",
+    "AppendOrigin",
     "Appended",
     "EpochEnd",
+    "LogEnvironment",
     "LogRead",
-    "AppendOrigin",
     "PartitionLog",
+    "RecoveryOptions",
     "TimestampAndOffset",
 ]
 
 T = TypeVar("T")
-
-PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
-"""producer.id.expiration.ms"""
+_log = logging.getLogger(__name__)
 
 
-class AppendOrigin(enum.Enum):
-    """Who appends; decides what is validated."""
+class PartitionLog:
+    """Log of one partition; `open` creates it."""
 
-    CLIENT = "client"
-    COORDINATOR = "coordinator"
-    """Group and transaction coordinators: control batches allowed, sequences not asked for."""
-    RAFT = "raft"
-    """The metadata log's leader: offsets and epochs are in the batches already."""
-
-
-class Appended(NamedTuple):
-    """The answer to an append. Offsets are inclusive; `log_append_time_ms` is -1 for CreateTime.
-    `size_bytes` is what the log has grown by. `data` is a leader's batch as written, a view to be copied."""
-
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int
+    roll_limits = RollLimits()
+    """Limits up to which an append needs no check whether the active segment is full."""
+    epochs: LeaderEpochCache
+    snapshots: ProducerSnapshots
+    tip: Tip
     log_start_offset: int
-    duplicate: bool
-    size_bytes: int
-    data: memoryview | None = None
+    """First offset of the log, local or remote; `set_log_start` changes it."""
+    local_log_start_offset: int
+    """First offset on the local disk; greater than `log_start_offset` only in a tiered log."""
+    high_watermark: int
+    recovery_point: int
+    """Everything below this offset is durable: data, indexes, epochs, file names."""
+    last_accepted_gap_end: int
+    """End of the last gap between two segments that log recovery accepted past the recovery point."""
 
-
-class PartitionLog(LogState):
-    """See the module. Made by `open`."""
-
-    _roll_limits = RollLimits()
+    def __init__(
+        self,
+        environment: LogEnvironment,
+        directory: Path,
+        partition: TopicPartition,
+        config: LogConfig,
+    ) -> None:
+        """Incomplete until `open` has loaded the files."""
+        self.directory = directory
+        self.topic, self.partition = partition
+        self.config = config
+        self.clock = environment.clock
+        self.files = environment.files
+        self.topic_id: UUID | None = None
+        self.highest_copied_offset = -1
+        """Last offset (inclusive) of the finished copies in the remote tier; -1: none, or not known
+        yet. Retention deletes no local segment past it (T-30)."""
+        self.failure: BaseException | None = None
+        """Reason why the log is offline; None while it is online."""
+        self.segment_list = Segments()
+        self.deletions = PendingDeletions(environment.files)
+        self.generation = 0
+        """Odd while files are replaced."""
+        self._replacing = threading.Lock()
+        self.flushing = threading.Lock()
+        """Held during a flush, a truncation and a clean close."""
+        self.directory_needs_sync = False
+        """Whether the directory must be synced before the recovery point advances. Set after a file is
+        created, and cleared before the sync: a file created during the sync sets it again."""
+        self.needs_clean_close = False
+        """Whether closing has anything to write."""
+        self.is_checkpointed = False
+        """Whether the checkpoint file of the directory has contained this log's recovery point."""
+        self.cleaned_to: int | None = None
+        """Everything below this offset is compacted (cleaner-offset-checkpoint); None: the log cleaner has
+        never started on this log."""
+        # The callbacks are documented in LogState.
+        self.on_failure: Callable[[OSError], None] | None = None
+        self.on_full: Callable[[OSError], None] | None = None
+        self.on_log_failed: Callable[[], None] | None = None
+        self.on_checkpoint_due: Callable[[], None] | None = None
+        self.on_flush_due: Callable[[int], None] | None = None
+        self.on_flushed: Callable[[], None] | None = None
+        self.on_appended: Callable[[memoryview], None] | None = None
+        self.on_truncated: Callable[[Segment, Segment, Tip], None] | None = None
+        self.entropy = environment.entropy
+        self._producer_id_expiration_ms = environment.producer_id_expiration_ms
+        self._producers: ProducerStates | None = None
+        self._loading_producers = threading.Lock()
 
     @classmethod
     def open(
         cls,
-        files: Files,
+        environment: LogEnvironment,
         directory: Path,
-        *,
-        topic: str,
-        partition: int,
-        topic_id: UUID | None,
+        partition: TopicPartition,
         config: LogConfig,
-        clock: Clock,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        clean: bool,
-        entropy: Entropy | None = None,
-        on_failure: Callable[[PartitionLog, OSError], None] | None = None,
-        on_full: Callable[[PartitionLog, OSError], None] | None = None,
-        on_log_failed: Callable[[PartitionLog], None] | None = None,
-        on_checkpoint_due: Callable[[PartitionLog], None] | None = None,
-        on_flush_due: Callable[[PartitionLog, int], None] | None = None,
-        producer_id_expiration_ms: Callable[[], int] = lambda: PRODUCER_ID_EXPIRATION_MS,
-        accepted_gaps_end: int = 0,
-        required_end_offset: int = 0,
+        *,
+        topic_id: UUID | None,
+        recovery: RecoveryOptions,
     ) -> PartitionLog:
         """Create the directory if there is none, load a cleanly closed log, or recover one.
 
-        `clean` says that the directory was shut down cleanly: nothing is scanned. Otherwise all
-        past `recovery_point` is read and checked; gaps between segments are no loss up to there, or up to
-        `accepted_gaps_end`. Below `required_end_offset` nothing is cut off. One that `config` puts into the remote tier, too, may begin below its first segment.
-
-        `on_failure` is called once, when an operation fails and the log goes offline, on whatever
-        thread that was, `on_log_failed` where it does so for an error that says nothing of the disk;
-        `on_full` each time that one is refused because the disk is full.
-        `on_checkpoint_due` is called where `recovery_point` must be durable (the log directory's
-        checkpoint) when it returns: by a truncation that has lowered it, before a byte is cut, by
-        an append past a gap that no segment spans, and before the first roll of a compacted log. `on_flush_due` is called with the log and an offset after a
-        roll, and by an append that makes `is_flush_due` true: `flush` up to there is to be run
-        through offload, and `flushed` called on the loop after that.
-
         Raises OSError, InconsistentTopicId, CorruptMetadata, DamagedLog.
         """
-        log = cls(
-            files,
-            directory,
-            topic=topic,
-            partition=partition,
-            config=config,
-            clock=clock,
-            entropy=entropy,
-            producer_id_expiration_ms=producer_id_expiration_ms,
-        )
-        if on_failure is not None:
-            log.on_failure = lambda error: on_failure(log, error)
-        if on_full is not None:
-            log.on_full = lambda error: on_full(log, error)
-        if on_log_failed is not None:
-            log.on_log_failed = lambda: on_log_failed(log)
-        if on_checkpoint_due is not None:
-            log.on_checkpoint_due = lambda: on_checkpoint_due(log)
-        if on_flush_due is not None:
-            log.on_flush_due = lambda offset: on_flush_due(log, offset)
+        log = cls(environment, directory, partition, config)
+        files = environment.files
         if not files.is_directory(directory):
             files.make_directory(directory)
             files.sync_directory(directory.parent)
         log.topic_id = ensure_topic_id(files, directory, topic_id)
-        loader = Loader(
-            files,
-            directory,
-            config,
-            clock.wall_ms(),
-            log.new_producers,
-            log.new_segment,
-            lambda: log.end_offset,
-            accepted_gaps_end,
-            required_end_offset,
-            log.is_tiered,
-        )
-        log.use(loader.load(recovery_point, log_start_offset, clean=clean))
+        loader = Loader(log, partial(new_segment, log), recovery)
+        log._use(loader.load())
         return log
+
+    def _use(self, loaded: LoadedLog) -> None:
+        """Take over the loaded segments, epochs and producer state."""
+        self.segment_list = Segments(loaded.segments)
+        self.epochs = loaded.epochs
+        self.snapshots = loaded.snapshots
+        self._producers = loaded.producers
+        if loaded.producers is not None:
+            # After log recovery: the previous process may have left data unsynced.
+            self.directory_needs_sync = True
+            self.needs_clean_close = True
+        active = self.segment_list.active
+        self.tip = Tip(loaded.end_offset, active, active.size)
+        self.set_log_start(loaded.log_start_offset)
+        self.high_watermark = self.local_log_start_offset  # copied records were replicated
+        self.recovery_point = loaded.recovery_point
+        self.last_accepted_gap_end = loaded.last_accepted_gap_end
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.directory}, {self.log_start_offset} to {self.end_offset})"
 
-    # What it is now
+    @property
+    def end_offset(self) -> int:
+        return self.tip.end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """All below it is decided: no transaction open, none whose end is not replicated."""
+        """Offset below which every transaction is completed and its marker replicated (KIP-98)."""
         first_unstable = self.producers.first_unstable
         if first_unstable is None:
             return self.high_watermark
@@ -191,25 +211,27 @@ class PartitionLog(LogState):
 
     @property
     def is_flush_due(self) -> bool:
-        """flush.messages or more are not durable yet."""
+        """Whether at least flush.messages offsets are not durable yet."""
         return self.tip.end_offset - self.recovery_point >= self.config.flush_messages
 
     @property
-    def counted_end(self) -> int:
-        """Up to where others may be told that this log has it: to its end, or no further than what is
-        durable, while flush.messages has more of it wait for the disk."""
+    def reported_end_offset(self) -> int:
+        """End offset that this replica reports for replication: the log end offset, or the recovery point
+        while a flush that flush.messages requires is pending."""
         return self.recovery_point if self.is_flush_due else self.tip.end_offset
 
     def ask_for_flush(self) -> None:
-        """If flush.messages wants one by now. An append asks by itself."""
+        """Request a flush if flush.messages requires one. Appends do this themselves."""
         if self.is_flush_due and self.failure is None and self.on_flush_due is not None:
             self.on_flush_due(self.end_offset)
 
     def update_config(self, config: LogConfig) -> None:
-        """Take it over. A log that is not tiered any more starts where the disk does, for what lies
-        before is deleted (remote.log.delete.on.disable); this replica's disk may start later than its
-        leader's. One that is tiered again has no copies until they are found: those of the time before
-        may be deleted, and retention would take what is on the disk for theirs."""
+        """Apply a new config.
+
+        If remote storage is disabled, the log start moves to the local log start, because the remote
+        segments are deleted (remote.log.delete.on.disable). If it is enabled again, the highest copied offset is reset:
+        the earlier copies may be deleted, and retention must not rely on them.
+        """
         was_tiered = self.is_tiered
         if config.remote_storage_enable and not was_tiered:
             self.reset_highest_copied_offset()
@@ -217,13 +239,116 @@ class PartitionLog(LogState):
         self.ask_for_flush()
         if was_tiered and not self.is_tiered and self.failure is None:
             start = min(self.local_log_start_offset, self.high_watermark)
-            retention.advance_log_start(self, start, "it is not tiered any more")
+            retention.advance_log_start(self, start, "remote storage was disabled")
 
-    # Reading
+    # Remote tier
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether remote storage is enabled for the log (KIP-405)."""
+        return self.config.remote_storage_enable
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether segments are copied to the remote tier before the local disk may delete them."""
+        return self.is_tiered and not self.config.remote_log_copy_disable
+
+    def set_log_start(self, log_start_offset: int) -> None:
+        """Set the log start offset and derive the local one; called after the first segment changed, too."""
+        self.log_start_offset = log_start_offset
+        self.local_log_start_offset = max(log_start_offset, self.segment_list.first.base_offset)
+
+    def advance_highest_copied_offset(self, offset: int) -> None:
+        """Everything up to `offset` (inclusive) is in the remote tier; a smaller offset is ignored."""
+        self.highest_copied_offset = max(self.highest_copied_offset, offset)
+
+    @property
+    def local_only_bytes(self) -> int:
+        """Bytes of the segments that are not in the remote tier."""
+        copied = self.highest_copied_offset
+        found = self.segment_list.past(copied)
+        return sum(segment.size for segment in found if segment.base_offset > copied)
+
+    def reset_highest_copied_offset(self) -> None:
+        """Forget the highest copied offset: a new leader determines it again."""
+        self.highest_copied_offset = -1
+
+    def flushed(self) -> None:
+        """Notify `on_flushed`, on the loop: a flush has completed, or is no longer needed."""
+        if self.on_flushed is not None:
+            self.on_flushed()
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Rename, truncate or close files in the block; `tip` must already exclude what is removed."""
+        with self._replacing:
+            self.generation += 1
+            try:
+                yield
+            finally:
+                self.generation += 1
+
+    def settled(self) -> int:
+        """Wait until no files are being replaced; the (even) generation."""
+        generation = self.generation
+        while generation & 1:
+            with self._replacing:
+                generation = self.generation
+        return generation
+
+    @property
+    def producers(self) -> ProducerStates:
+        """Producer state; after a clean shutdown it is loaded at first use. Raises LogFailed,
+        NoDescriptors."""
+        producers = self._producers
+        return self._load_producers() if producers is None else producers
+
+    @property
+    def producers_if_loaded(self) -> ProducerStates | None:
+        return self._producers
+
+    def new_producers(self) -> ProducerStates:
+        return ProducerStates(
+            f"{self.topic}-{self.partition}", expiration_ms=self._producer_id_expiration_ms
+        )
+
+    def _load_producers(self) -> ProducerStates:
+        with self._loading_producers:
+            if self._producers is None:
+                try:
+                    self._producers = load_producers(self)
+                except OSError as error:
+                    raise self.handle_io_error(error) from error
+            return self._producers
+
+    def fail(self, error: BaseException) -> None:
+        """Take the log offline without a notification: every later call raises LogFailed."""
+        if self.failure is None:
+            self.failure = error
+
+    def take_offline_alone(self, error: BaseException) -> None:
+        """Take only this log offline, while its directory stays online, and notify `on_log_failed`."""
+        if self.failure is None:
+            self.failure = error
+            if self.on_log_failed is not None:
+                self.on_log_failed()
+
+    def check_online(self) -> None:
+        if self.failure is not None:
+            raise self.offline()
+
+    def offline(self) -> LogFailed:
+        return LogFailed(f"{self.topic}-{self.partition} is offline: {self.failure}")
+
+    def handle_io_error(self, error: OSError, *, undone: bool = False) -> StorageError:
+        """Exception to raise for `error`; see `state.handle_io_error`."""
+        return state.handle_io_error(self, error, undone=undone)
+
+    # Reads
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """From the oldest to the active one, as of now."""
+        """Snapshot of the segments, the oldest first; the last one is active."""
         return self.segment_list.all
 
     def read(
@@ -235,11 +360,11 @@ class PartitionLog(LogState):
         at_least_one: bool = True,
         nowait: bool = False,
     ) -> LogRead:
-        """Batches from the one with `offset` on, none at or past offset `limit`; see read.py.
+        """Slice of batches: the first contains `offset`, none is at or past offset `limit` (read.py).
 
-        The slice is pinned: the caller unpins `slice.file`. With `nowait` (on the loop) WouldBlock
-        is raised if a header is not in memory: call again without it, through offload. Raises
-        OffsetOutOfRange (InRemoteTier, where the log has it, but not here), CorruptRecords,
+        The slice is pinned: the caller unpins `slice.file`. `nowait`, for calls on the loop, raises
+        WouldBlock if a batch header is not in memory: the caller repeats the read in a worker thread.
+        Raises OffsetOutOfRange (InRemoteTier if only the remote tier has the offset), CorruptRecords,
         NoDescriptors, LogFailed.
         """
         while True:
@@ -252,7 +377,7 @@ class PartitionLog(LogState):
                 generation = self.settled()
             try:
                 if offset < self.local_log_start_offset:
-                    raise self._not_here(offset)
+                    raise self._below_local_log(offset)
                 found = read_segments(
                     self.segment_list,
                     self.tip,
@@ -265,7 +390,7 @@ class PartitionLog(LogState):
             except WouldBlock:
                 raise
             except (OSError, ValueError, KafkaError) as error:
-                self._check_overtaken(generation, error)
+                self._raise_unless_replaced(generation, error)
                 continue
             if generation == self.generation:
                 return found
@@ -280,8 +405,8 @@ class PartitionLog(LogState):
         at_least_one: bool = True,
         nowait: bool = False,
     ) -> tuple[LogRead, Sequence[AbortedTransaction]]:
-        """As `read`, and of the same moment `aborted_in` what was read: once compaction has taken aborted
-        records away it forgets whose they were, and a slice of before has them still."""
+        """`read` and `aborted_in` of the same generation of files: after compaction the transaction index
+        no longer lists what an older slice contains."""
         while True:
             generation = self.generation
             read = self.read(
@@ -296,96 +421,74 @@ class PartitionLog(LogState):
                 return read, aborted
             _unpin(read)
 
-    def _not_here(self, offset: int) -> OffsetOutOfRange:
-        """For an `offset` below what is on the disk."""
+    def _below_local_log(self, offset: int) -> OffsetOutOfRange:
+        """Error for an `offset` below the local log."""
         start = self.log_start_offset
         if start <= offset and self.is_tiered:
             return InRemoteTier(f"offset {offset} is in the remote tier")
-        return OffsetOutOfRange(f"offset {offset} is below the log's start, {start}")
+        return OffsetOutOfRange(f"offset {offset} is below the log start offset {start}")
 
     def retry_if_files_replaced(self, work: Callable[[], T]) -> T:
-        """`work`, once more if a truncation or a deletion came in between, once that is done: off the loop,
-        unless the caller knows that there is none. Raises what `work` does, LogFailed, NoDescriptors."""
+        """Call `work`, again after a failure during which files were replaced; in a worker thread, or on the
+        loop if no truncation or deletion can be running. Raises what `work` raises, LogFailed."""
         while True:
             self.check_online()
             generation = self.settled()
             try:
                 return work()
             except (OSError, ValueError, KafkaError) as error:
-                self._check_overtaken(generation, error)
+                self._raise_unless_replaced(generation, error)
 
-    def _check_overtaken(self, generation: int, error: Exception) -> None:
-        """Raise what a read failed with, unless files were replaced meanwhile; of a log that went offline,
-        or was deleted, whose files are no more where they were, that alone."""
+    def _raise_unless_replaced(self, generation: int, error: Exception) -> None:
+        """Raise a read's error unless files were replaced meanwhile; LogFailed if the log is offline."""
         if generation == self.generation:
             if self.failure is not None:
                 raise self.offline() from error
             raise (self.handle_io_error(error) if isinstance(error, OSError) else error) from error
 
     def measure(self) -> int:
-        """Bytes of all data files. Off the loop; `size_bytes` is for who has it to itself, or can do without."""
+        """Bytes of all data files, consistent with concurrent replacements; in a worker thread."""
         return self.retry_if_files_replaced(lambda: self.segment_list.size_bytes)
 
     def aborted_in(self, read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
-        """Those that a read_committed reader must know of, in what was read (KIP-98), unless files were
-        replaced since.
-
-        Raises what `read` would now, where that has left the disk since, and its list with it.
-        """
+        """Aborted transactions that overlap what was read (KIP-98). Raises what `read` raises."""
 
         def collect() -> Sequence[AbortedTransaction]:
-            if not self.may_have_aborted(read.offset):
-                return ()  # and no offset index need be searched
-            return self.aborted_transactions(read.offset, self.upper_bound(read, nowait=nowait))
+            if not self.segment_list.may_have_aborted(read.offset):
+                return ()  # without searching the offset index
+            return self.aborted_transactions(
+                read.offset,
+                read_upper_bound(self.segment_list, read, self.end_offset, nowait=nowait),
+            )
 
         found = self.retry_if_files_replaced(collect)
         if read.offset < self.local_log_start_offset:
-            raise self._not_here(read.offset)
+            raise self._below_local_log(read.offset)
         return found
 
     def may_have_aborted(self, offset: int) -> bool:
-        """Whether any segment on the disk from `offset` on has an index of aborted transactions."""
-        segments = self.segment_list.from_offset(offset)
-        return any(segment.transaction_index.exists for segment in segments)
-
-    def upper_bound(self, read: LogRead, *, nowait: bool = False) -> int:
-        """An offset that what was read ends below, without reading it."""
-        part, end = read.slice, self.end_offset
-        if part is None:
-            return read.offset
-        here, *after = self.segment_list.from_offset(read.base_offset)
-        found = here.offset_index.upper_bound(part.position + part.size, mapped=nowait)
-        if found is not None:
-            return found
-        return after[0].base_offset if after else end
+        """Whether any local segment from `offset` on has a transaction index."""
+        return self.segment_list.may_have_aborted(offset)
 
     def aborted_transactions(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Those that overlap [start, end)."""
-
-        def collect() -> list[AbortedTransaction]:
-            found: list[AbortedTransaction] = []
-            for segment in self.segment_list.from_offset(start):
-                more, is_complete = segment.transaction_index.collect(start, end)
-                found += more
-                if is_complete:
-                    break
-            return found
-
-        return self.retry_if_files_replaced(collect)
+        """Aborted transactions that overlap offsets [start, end)."""
+        return self.retry_if_files_replaced(
+            lambda: self.segment_list.aborted_transactions(start, end)
+        )
 
     def find_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record whose timestamp is at or after `timestamp` (KIP-79)."""
+        """First record with a timestamp of at least `timestamp` ms (KIP-79); None: there is none."""
         return self.retry_if_files_replaced(
             lambda: timestamp_lookup.find_timestamp(self.segments, timestamp, self.log_start_offset)
         )
 
     def max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp (KIP-734)."""
+        """First record with the largest timestamp (KIP-734); None: the log has no timestamps."""
         return self.retry_if_files_replaced(
             lambda: timestamp_lookup.find_max_timestamp(self.segments)
         )
 
-    # Appending
+    # Appends
 
     def append_as_leader(
         self,
@@ -399,13 +502,14 @@ class PartitionLog(LogState):
         checked: Batch | None = None,
         at_once: bool = False,
     ) -> Appended:
-        """Validate, assign offsets in place (`records` must be writable), write, index.
+        """Validate a batch, assign its offsets in place (`records` must be writable), write and index it.
 
-        One batch, except from Raft. `transaction_version` (KIP-890) is that of a marker's
-        coordinator, `guard` what `ProducerStates.begin_verification` gave for the first batch of a
-        transaction. `at_once` raises ValidationTooSlow where validating takes a thread, with nothing done; and
-        what was `checked` there (`check_produced`) is appended as it is. Raises what validation.py and
-        `ProducerStates.check` do, DiskFull, NoDescriptors and LogFailed.
+        Only the Raft leader appends several batches. `transaction_version` (KIP-890) is that of a marker's
+        coordinator; `guard` is the result of `ProducerStates.begin_verification` for the first batch of a
+        transaction. With `at_once`, a batch whose validation belongs in a worker thread raises
+        ValidationTooSlow before anything changes; the caller validates it there (`check_produced`) and
+        passes the result as `checked`. Raises the errors of validation.py and of `ProducerStates.check`,
+        DiskFull, NoDescriptors, LogFailed.
         """
         if self.failure is not None:
             raise self.offline()
@@ -427,7 +531,7 @@ class PartitionLog(LogState):
                 guard=guard,
             )
             if kept is not None:
-                return self._as_before(kept)
+                return self._duplicate(kept)
         first_offset = self.tip.end_offset
         batch.stamp(first_offset, leader_epoch)
         self._append((batch,), batch.view, now_ms)
@@ -444,8 +548,8 @@ class PartitionLog(LogState):
         )
 
     def find_committed_duplicate(self, records: memoryview) -> Appended | None:
-        """What a client's batch got when it came before, where all of that is below the high watermark;
-        None where it did not, as far as its producer's last batches tell. Raises LogFailed."""
+        """Result of an earlier append of the same batch, if that is below the high watermark; None if it is
+        not among the producer's last batches. Raises LogFailed."""
         try:
             batch = Batch(records)
         except CorruptBatch:
@@ -454,9 +558,9 @@ class PartitionLog(LogState):
         kept = None if entry is None or batch.is_control else entry.duplicate_of(batch)
         if kept is None or kept.last_offset >= self.high_watermark:
             return None
-        return self._as_before(kept)
+        return self._duplicate(kept)
 
-    def _as_before(self, kept: BatchMetadata) -> Appended:
+    def _duplicate(self, kept: BatchMetadata) -> Appended:
         return Appended(
             kept.first_offset, kept.last_offset, kept.timestamp, self.log_start_offset, True, 0
         )
@@ -464,9 +568,9 @@ class PartitionLog(LogState):
     def append_as_follower(
         self, records: memoryview, *, leader_epoch: int | None = None
     ) -> Appended:
-        """Append what a leader's Fetch answer holds, as it is; a batch cut off at the end is left.
+        """Append the records of a leader's Fetch response unchanged, without an incomplete last batch.
 
-        Batches of an epoch later than `leader_epoch` are left too (KAFKA-18723). Raises CorruptBatch,
+        Batches with an epoch greater than `leader_epoch` are skipped (KAFKA-18723). Raises CorruptBatch,
         CorruptRecords, UnexpectedOffset, DiskFull, NoDescriptors, LogFailed.
         """
         self.check_online()
@@ -474,8 +578,7 @@ class PartitionLog(LogState):
         return self._append_given(found, records, self.clock.wall_ms())
 
     def _append_given(self, found: list[Batch], records: memoryview, now_ms: int) -> Appended:
-        """Batches with offsets: at once if a segment that begins at the end can take them, else one by
-        one."""
+        """Append batches that have offsets: in one write if one segment can contain them."""
         start, end = self.log_start_offset, self.end_offset
         if not found:
             return Appended(end, end - 1, -1, start, False, 0)
@@ -492,14 +595,14 @@ class PartitionLog(LogState):
         return Appended(first.base_offset, last.last_offset, -1, start, False, size)
 
     def _append(self, batches: Sequence[Batch], data: memoryview, now_ms: int) -> None:
-        """Write `data`, which is exactly `batches`; then all that follows from them, the end last."""
+        """Write `data`, the bytes of `batches`; then update indexes, epochs, producers, and the end last."""
         last = batches[-1]
         size_bytes = len(data)
         segment = self.tip.segment
         max_timestamp = last.max_timestamp
         if len(batches) > 1:
             max_timestamp = max(batch.max_timestamp for batch in batches)
-        limits = self._roll_limits
+        limits = self.roll_limits
         if not (
             limits.active is segment
             and limits.config is self.config
@@ -507,9 +610,9 @@ class PartitionLog(LogState):
             and max_timestamp <= limits.max_timestamp
             and last.last_offset <= limits.last_offset
         ):
-            segment = self._roll_if_full(batches, size_bytes, max_timestamp, now_ms)
+            segment = roll_if_full(self, batches, size_bytes, max_timestamp, now_ms)
         if self._producers is None:
-            self._load_producers()  # what that may raise is not to come between the write and the end
+            self._load_producers()  # it may raise: not between the write and the new end
         try:
             position = segment.write(data, len(batches))
         except OSError as error:
@@ -517,15 +620,17 @@ class PartitionLog(LogState):
         self.needs_clean_close = True
         try:
             segment.added(batches, position)
-            _update_epochs_and_producers(self, segment, batches)
-        except OutOfDescriptors as error:  # it is written: nothing may be appended behind it now
+            update_epochs_and_producers(self, segment, batches)
+        except OutOfDescriptors as error:  # the data is written: no further append is safe
             self.take_offline_alone(
-                LogFailed(f"{self.directory} lacks what belongs to its end: {error}")
+                LogFailed(
+                    f"{self.directory}: indexes or state of the last append are missing: {error}"
+                )
             )
             raise self.offline() from error
         except OSError as error:
             raise self.handle_io_error(error) from error
-        except Exception as error:  # ours: as above
+        except Exception as error:  # an error of this code: as above
             self.take_offline_alone(error)
             raise
         end_offset = last.last_offset + 1
@@ -537,48 +642,25 @@ class PartitionLog(LogState):
         if due and self.on_flush_due is not None:
             self.on_flush_due(end_offset)
 
-    def _roll_if_full(
-        self, batches: Sequence[Batch], size_bytes: int, max_timestamp: int, now_ms: int
-    ) -> Segment:
-        """The segment that `batches` go to, which are `size_bytes`.
-
-        A new one begins where the log ends, also where they begin behind a gap that compaction has left
-        in the leader's log: so a gap between segments is a loss, to recovery. Only one that is too wide
-        for the offsets of a segment lies between two.
-        """
-        segment = self.tip.segment
-        last_offset = batches[-1].last_offset
-        try:
-            if not should_roll(
-                segment, self.config, size_bytes, last_offset, max_timestamp, now_ms
-            ):
-                self._roll_limits = roll_limits(segment, self.config)
-                return segment
-        except OSError as error:  # the first batch's timestamp may have to be read
-            raise self.handle_io_error(error) from error
-        end_offset = self.tip.end_offset
-        spans = last_offset - end_offset <= RELATIVE_MAX
-        return roll(self, end_offset if spans else batches[0].base_offset)
-
     def roll(self) -> None:
-        """Seal the active segment and begin a new one at the end; nothing if it is empty."""
+        """Seal the active segment and create the next at the log end offset; no effect on an empty one."""
         self.check_online()
         roll(self, self.end_offset)
 
     def flush(self, up_to: int | None = None) -> None:
-        """Make all below `up_to` (default: the end as of now) durable, then move the recovery point.
+        """Make everything below `up_to` (default: the log end offset) durable, then advance the recovery point.
 
-        Through offload, beside appends (flush.py). Raises LogFailed; DiskFull if only the epochs'
-        file found no room.
+        In a worker thread, concurrently with appends (flush.py). Raises LogFailed; DiskFull if only the
+        epoch checkpoint has no space.
         """
         self.check_online()
         flush.flush(self, up_to)
 
     def assign_topic_id(self, topic_id: UUID) -> None:
-        """Be of that topic, durably: for a log that does not say of which it is (`topic_id` is None). A crash
-        has left it as it was made, or it is older than topic ids (KIP-516).
+        """Write the topic id of a log that has none (KIP-516), durably.
 
-        Off the loop. Raises LogFailed, DiskFull; InconsistentTopicId if it is another topic's by now.
+        A log has no topic id if a crash interrupted its creation, or if it is older than topic ids. In a
+        worker thread. Raises LogFailed, DiskFull; InconsistentTopicId if it has another topic id.
         """
         self.check_online()
         try:
@@ -586,10 +668,10 @@ class PartitionLog(LogState):
         except OSError as error:
             raise self.handle_io_error(error, undone=True) from error
 
-    # The high watermark, the start, the epoch
+    # High watermark, log start offset, leader epoch
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Never down; capped at the end. True if it moved."""
+        """Raise the high watermark to `offset`, at most to the log end offset; True if it changed."""
         if offset > self.tip.end_offset:
             offset = self.tip.end_offset
         if offset <= self.high_watermark:
@@ -601,24 +683,19 @@ class PartitionLog(LogState):
         return True
 
     def advance_log_start(self, offset: int, reason: str) -> bool:
-        """Forget what is below `offset` (DeleteRecords, a leader's start); True if it moved.
-
-        The segments go with the next `delete_expired`. Raises OffsetOutOfRange past the high
-        watermark, LogFailed.
-        """
+        """Raise the log start offset; True if it changed. The next `delete_expired` deletes the segments.
+        Raises OffsetOutOfRange past the high watermark, LogFailed."""
         self.check_online()
         return retention.advance_log_start(self, offset, reason)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Somebody leads in `epoch` from `start_offset` on (KIP-101)."""
+        """Record that leader epoch `epoch` begins at `start_offset` (KIP-101)."""
         self.check_online()
         self.needs_clean_close = True
         self.epochs.assign(epoch, start_offset)
 
-    # Retention
-
     def delete_expired(self, now_ms: int) -> int:
-        """Retention: how many segments were renamed to `.deleted`; `remove_deleted` unlinks them.
+        """Apply retention: rename segments to `.deleted`, and return their number.
 
         Raises NoDescriptors, LogFailed.
         """
@@ -629,7 +706,7 @@ class PartitionLog(LogState):
             raise self.handle_io_error(error) from error
 
     def remove_deleted(self, now_ms: int) -> int:
-        """Unlink what was renamed more than file.delete.delay.ms ago; how many segments."""
+        """Unlink segments renamed more than file.delete.delay.ms ago; their number."""
         self.check_online()
         try:
             return self.deletions.remove_due(now_ms)
@@ -637,24 +714,22 @@ class PartitionLog(LogState):
             raise self.handle_io_error(error) from error
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget producers idle for producer.id.expiration.ms; how many."""
+        """Remove producers idle for producer.id.expiration.ms; their number."""
         producers = self.producers_if_loaded
         return 0 if producers is None else producers.expire(now_ms)
 
-    # Truncation
-
     def truncate_to(self, offset: int) -> bool:
-        """Cut off all at or past `offset`; True if there was something (truncation.py).
+        """Truncate the log to `offset`; True if that removed anything (truncation.py).
 
-        A batch goes whole: the log ends at or below `offset`. Slices handed out before stay what
-        they were. Through offload. Raises DiskFull and NoDescriptors (nothing was cut), LogFailed.
+        Whole batches are removed, so the log ends at or below `offset`. Slices pinned before keep their
+        content. In a worker thread. Raises DiskFull and NoDescriptors with nothing changed, LogFailed.
         """
         self.check_online()
         if offset >= self.end_offset:
             self.epochs.truncate_from_end(self.end_offset)
             return False
         if offset < self.segment_list.first.base_offset:
-            self.truncate_fully(self._cut_in_other_tier(offset))
+            self.truncate_fully(truncation.start_below_local_log(self, offset))
             return True
         with self.flushing:
             try:
@@ -663,20 +738,14 @@ class PartitionLog(LogState):
                 raise self.handle_io_error(error, undone=True) from error
         return True
 
-    def _cut_in_other_tier(self, offset: int) -> EmptyLogStart:
-        """For a cut below the disk: what is known of the time before it stays known."""
-        if not self.log_start_offset <= offset or not self.is_tiered:
-            return EmptyLogStart.at(offset)
-        return EmptyLogStart(offset, self.log_start_offset, self.epochs.entries_in(0, offset))
-
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete everything; the log is empty at `offset` and starts there. As `truncate_fully`."""
+        """Delete all records; the empty log starts at `offset`. Raises what `truncate_fully` raises."""
         self.truncate_fully(EmptyLogStart.at(offset))
 
     def truncate_fully(self, beginning: EmptyLogStart) -> None:
-        """Delete everything; the log is empty, and goes on from `beginning` (truncation.py).
+        """Delete all records; `beginning` defines the start of the empty log (truncation.py).
 
-        Through offload. Raises DiskFull and NoDescriptors (nothing was deleted), LogFailed.
+        In a worker thread. Raises DiskFull and NoDescriptors with nothing deleted, LogFailed.
         """
         self.check_online()
         with self.flushing:
@@ -685,13 +754,14 @@ class PartitionLog(LogState):
             except OSError as error:
                 raise self.handle_io_error(error, undone=True) from error
 
-    # Its end
+    # Close, rename, delete
 
     def close(self, clean: bool) -> None:
-        """`clean`: what was written is durable, indexes trimmed, a producer snapshot at the end.
+        """Close the files; every later call raises LogFailed.
 
-        Then every later call raises LogFailed. Raises LogFailed if it could not be closed cleanly:
-        the directory must not be marked so. A log that was not touched writes nothing.
+        `clean` first makes the data durable, trims the indexes and writes a producer snapshot, unless
+        nothing has changed since the log was opened. Raises LogFailed if that failed: then the directory
+        must not get the clean shutdown mark.
         """
         try:
             if clean and self.failure is None and self.needs_clean_close:
@@ -707,7 +777,7 @@ class PartitionLog(LogState):
         self.deletions.close()
 
     def rename_directory(self, new: Path) -> None:
-        """The directory gets another name, durably, and every file handle follows."""
+        """Rename the log's directory, durably; open files stay open."""
         self.check_online()
         try:
             relocation.rename(self, new)
@@ -716,7 +786,7 @@ class PartitionLog(LogState):
             raise self.handle_io_error(error) from error
 
     def delete(self) -> None:
-        """Remove the directory and all in it. Slices that are pinned stay readable. OSError."""
+        """Remove the directory and its files; pinned slices stay readable. Raises OSError."""
         self.fail(LogFailed(f"{self.directory} was deleted"))
         self._close_files()
         self.files.remove_tree(self.directory)
@@ -725,28 +795,3 @@ class PartitionLog(LogState):
 def _unpin(read: LogRead) -> None:
     if read.slice is not None:
         read.slice.file.unpin()
-
-
-def _update_epochs_and_producers(
-    log: PartitionLog, segment: Segment, batches: Sequence[Batch]
-) -> None:
-    """Of `batches`, which `segment` has now. Raises OSError, LogFailed, NoDescriptors."""
-    epochs, producers = log.epochs, log.producers
-    for batch in batches:
-        if batch.leader_epoch != epochs.latest and batch.leader_epoch >= 0:
-            epochs.assign(batch.leader_epoch, batch.base_offset)
-        if batch.producer_id >= 0:
-            completed = producers.apply(batch)
-            if completed is not None:
-                if completed.is_aborted:
-                    segment.transaction_index.append(
-                        AbortedTransaction(
-                            completed.producer_id,
-                            completed.first_offset,
-                            completed.last_offset,
-                            producers.stable_offset_after(completed),
-                        )
-                    )
-                    log.directory_needs_sync = True
-                producers.complete(completed)
-    producers.map_end = batches[-1].last_offset + 1

@@ -10,6 +10,7 @@ from odradek.protocol.records.batch import Batch
 from odradek.storage.log.batch_scan import headers, read_batch
 from odradek.storage.log.producers import CompletedTransaction, ProducerStates
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.state import LogState
 
 _log = logging.getLogger(__name__)
 
@@ -55,3 +56,23 @@ def apply_leniently(states: ProducerStates, batch: Batch) -> CompletedTransactio
     except KafkaError as error:
         _log.warning("control batch at offset %d is passed over: %s", batch.base_offset, error)
         return None
+
+
+def load_producers(log: LogState) -> ProducerStates:
+    """Producer state at the end of a cleanly closed log, from its latest snapshot. Raises OSError."""
+    states = log.new_producers()
+    end = log.tip.end_offset
+    if log.snapshots.latest is None:
+        states.reset(end)  # as in Kafka: a cleanly closed log without a snapshot had no producers
+    else:
+        rebuild_producers_at(log, states, end)
+    return states
+
+
+def rebuild_producers_at(log: LogState, states: ProducerStates, offset: int) -> None:
+    """Set `states` to the producer state when the log ended at `offset`. Raises OSError."""
+    start, fresh = log.log_start_offset, log.new_producers()
+    log.snapshots.load(fresh, up_to=offset, start=start, now_ms=log.clock.wall_ms())
+    replay(fresh, log.segment_list.all, start, offset)
+    fresh.replicated_to(log.high_watermark)
+    states.replace_with(fresh)

@@ -80,3 +80,17 @@ def _end_position(segment: Segment, tip: Tip, limit: int, nowait: bool) -> int:
     if found is None:
         return segment.size
     return found.position
+
+
+def read_upper_bound(
+    segments: Segments, read: LogRead, end_offset: int, *, nowait: bool = False
+) -> int:
+    """Offset at or past the end of what was read, from the offset index; the data is not read."""
+    part = read.slice
+    if part is None:
+        return read.offset
+    here, *after = segments.from_offset(read.base_offset)
+    found = here.offset_index.upper_bound(part.position + part.size, mapped=nowait)
+    if found is not None:
+        return found
+    return after[0].base_offset if after else end_offset

@@ -6,15 +6,16 @@ By whichever comes first: what is to be appended does not fit `segment.bytes`; t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from odradek.protocol.records.batch import NO_TIMESTAMP
+from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.offset_index import ENTRY as OFFSET_ENTRY
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.read import Tip
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.state import LogState
+from odradek.storage.log.state import LogState, offline_on_failure
 from odradek.storage.log.time_index import ENTRY as TIME_ENTRY
 
 
@@ -131,7 +132,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
     try:
         if log.config.compact and not log.is_checkpointed and log.on_checkpoint_due is not None:
             log.on_checkpoint_due()
-        fresh = log.new_segment(base_offset)
+        fresh = new_segment(log, base_offset)
     except OSError as error:
         raise log.handle_io_error(error, undone=True) from error
     try:
@@ -140,7 +141,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
             log.snapshots.take(producers)
         active.seal()
     except OSError as error:
-        with log.offline_on_failure():
+        with offline_on_failure(log):
             fresh.remove()
         raise log.handle_io_error(error, undone=True) from error
     log.directory_needs_sync = True  # the snapshot's, after the segment's
@@ -149,3 +150,48 @@ def roll(log: LogState, base_offset: int) -> Segment:
     if log.on_flush_due is not None:
         log.on_flush_due(base_offset)
     return fresh
+
+
+def new_segment(log: LogState, base_offset: int) -> Segment:
+    """Create an empty segment; its name is not durable yet. Raises OSError, with nothing created."""
+    config = log.config
+    jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+    log.needs_clean_close = True
+    fresh = Segment.create(
+        log.files,
+        log.directory,
+        base_offset,
+        index_interval_bytes=config.index_interval_bytes,
+        created_ms=log.clock.wall_ms(),
+        roll_jitter_ms=log.entropy.below(jitter_ms) if jitter_ms and log.entropy else 0,
+    )
+    log.directory_needs_sync = True
+    return fresh
+
+
+class AppendingLog(LogState, Protocol):
+    """A log that remembers the limits of its active segment."""
+
+    roll_limits: RollLimits
+
+
+def roll_if_full(
+    log: AppendingLog, batches: Sequence[Batch], size_bytes: int, max_timestamp: int, now_ms: int
+) -> Segment:
+    """The segment that `batches` (`size_bytes` bytes) are appended to: the active one, or a new one.
+
+    A new segment begins at the log end offset, also if compaction left a gap in the leader's log before
+    the first batch: therefore log recovery treats a gap between two segments as a loss. The exception is
+    a gap too wide for the relative offsets of a segment.
+    """
+    segment = log.tip.segment
+    last_offset = batches[-1].last_offset
+    try:
+        if not should_roll(segment, log.config, size_bytes, last_offset, max_timestamp, now_ms):
+            log.roll_limits = roll_limits(segment, log.config)
+            return segment
+    except OSError as error:  # the first batch's timestamp may have to be read
+        raise log.handle_io_error(error) from error
+    end_offset = log.tip.end_offset
+    spans = last_offset - end_offset <= RELATIVE_MAX
+    return roll(log, end_offset if spans else batches[0].base_offset)

@@ -22,10 +22,12 @@ from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.batch_scan import headers
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.file_names import CLEANED, LOG
+from odradek.storage.log.producer_replay import rebuild_producers_at
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log.read import Tip
+from odradek.storage.log.roll import new_segment
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.state import LogState
+from odradek.storage.log.state import LogState, offline_on_failure
 
 _CHUNK_BYTES = 1 << 20
 
@@ -77,7 +79,7 @@ def truncate_to(log: LogState, offset: int) -> None:
     offset = max(_end_before(segment, position), min(offset, log.log_start_offset))
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
-    with log.offline_on_failure():
+    with offline_on_failure(log):
         log.tip = Tip(offset, segment, position)
         with log.replacing():
             log.high_watermark = min(log.high_watermark, offset)
@@ -97,7 +99,7 @@ def truncate_to(log: LogState, offset: int) -> None:
         segment.sync()
         log.files.sync_directory(log.directory)
         if producers.active:
-            log.rebuild_producers_at(producers, offset)
+            rebuild_producers_at(log, producers, offset)
         else:
             producers.reset(offset)
 
@@ -132,7 +134,7 @@ def truncate_fully(log: LogState, beginning: EmptyLogStart) -> None:
     now_ms = log.clock.wall_ms()
     producers = log.producers
     _lower_recovery_point(log, min(offset, log.log_start_offset))
-    with log.offline_on_failure():
+    with offline_on_failure(log):
         with log.replacing():
             _set_aside(log, log.segment_list.all, now_ms)
             for snapshot_offset in log.snapshots.offsets:
@@ -141,7 +143,7 @@ def truncate_fully(log: LogState, beginning: EmptyLogStart) -> None:
             log.epochs.save()
             if beginning.producers is not None:
                 log.snapshots.put(offset, beginning.producers)
-            fresh = log.new_segment(offset)
+            fresh = new_segment(log, offset)
             log.segment_list.replace((fresh,))
             log.tip = Tip(offset, fresh, 0)
             log.set_log_start(beginning.log_start_offset)
@@ -213,3 +215,10 @@ def _copy(files: Files, segment: Segment, size: int) -> File:
         copied += len(chunk)
     part.sync()
     return part
+
+
+def start_below_local_log(log: LogState, offset: int) -> EmptyLogStart:
+    """Start of the empty log after a truncation below the local log: a tiered log keeps its epochs."""
+    if not log.log_start_offset <= offset or not log.is_tiered:
+        return EmptyLogStart.at(offset)
+    return EmptyLogStart(offset, log.log_start_offset, log.epochs.entries_in(0, offset))

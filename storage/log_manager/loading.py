@@ -35,8 +35,6 @@ from uuid import UUID
 import trio
 
 from odradek.protocol.errors import KafkaError
-from odradek.seams.clock import Clock
-from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.seams.values import state_class, value_class
@@ -49,7 +47,7 @@ from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import NotAPartition, State, TopicPartition
 from odradek.storage.errors import NoDescriptors
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
 from odradek.storage.log.partition_metadata import CorruptMetadata
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 
@@ -193,40 +191,42 @@ Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | LogLoadFailure],
 class LogOpener:
     """Opens logs with what they all need."""
 
-    files: Files
-    clock: Clock
-    entropy: Entropy
+    environment: LogEnvironment
     on_failure: Callable[[PartitionLog, OSError], None]
     on_full: Callable[[PartitionLog, OSError], None]
     on_log_failed: Callable[[PartitionLog], None]
     on_checkpoint_due: Callable[[PartitionLog], None]
     on_flush_due: Callable[[PartitionLog, int], None]
-    producer_id_expiration_ms: Callable[[], int]
+
+    def _open(
+        self,
+        path: Path,
+        name: TopicPartition,
+        config: LogConfig,
+        topic_id: UUID | None,
+        recovery: RecoveryOptions,
+    ) -> PartitionLog:
+        log = PartitionLog.open(
+            self.environment, path, name, config, topic_id=topic_id, recovery=recovery
+        )
+        log.on_failure = partial(self.on_failure, log)
+        log.on_full = partial(self.on_full, log)
+        log.on_log_failed = partial(self.on_log_failed, log)
+        log.on_checkpoint_due = partial(self.on_checkpoint_due, log)
+        log.on_flush_due = partial(self.on_flush_due, log)
+        return log
 
     def load(
         self, home: DirectoryLogs, found: DirectoryScan, wanted: TopicPartition, config: LogConfig
     ) -> PartitionLog:
-        """Open a log that is there, at the offsets the checkpoints know."""
-        opened = PartitionLog.open(
-            self.files,
-            home.directory.path_of(*wanted),
-            topic=wanted.topic,
-            partition=wanted.partition,
-            topic_id=None,
-            config=config,
-            clock=self.clock,
+        """Open an existing log, with the offsets of the directory's checkpoints."""
+        recovery = RecoveryOptions(
+            clean=found.clean,
             recovery_point=found.recovery_points.get(wanted, 0),
             log_start_offset=found.log_starts.get(wanted, 0),
-            clean=found.clean,
-            entropy=self.entropy,
-            on_failure=self.on_failure,
-            on_full=self.on_full,
-            on_log_failed=self.on_log_failed,
-            on_checkpoint_due=self.on_checkpoint_due,
-            on_flush_due=self.on_flush_due,
-            producer_id_expiration_ms=self.producer_id_expiration_ms,
             accepted_gaps_end=found.accepted_gaps_end(wanted, compact=config.compact),
         )
+        opened = self._open(home.directory.path_of(*wanted), wanted, config, None, recovery)
         opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
         opened.is_checkpointed = wanted in found.recovery_points
         if wanted in found.cleaned_to:
@@ -241,26 +241,10 @@ class LogOpener:
         Raises OSError, of what can't be taken back, too, and what PartitionLog.open does.
         """
         path = home.directory.path_of(*name)
-        fresh = not self.files.exists(path)
+        fresh = not self.environment.files.exists(path)
         home.forget(name)
         try:
-            return PartitionLog.open(
-                self.files,
-                path,
-                topic=name.topic,
-                partition=name.partition,
-                topic_id=topic_id,
-                config=config,
-                clock=self.clock,
-                clean=fresh,
-                entropy=self.entropy,
-                on_failure=self.on_failure,
-                on_full=self.on_full,
-                on_log_failed=self.on_log_failed,
-                on_checkpoint_due=self.on_checkpoint_due,
-                on_flush_due=self.on_flush_due,
-                producer_id_expiration_ms=self.producer_id_expiration_ms,
-            )
+            return self._open(path, name, config, topic_id, RecoveryOptions(clean=fresh))
         except OSError:
             if fresh:
                 self._take_back(path)
@@ -269,9 +253,9 @@ class LogOpener:
     def _take_back(self, path: Path) -> None:
         """Durably: the log is made in another directory, and an empty one that comes back would be taken for
         it, where a power cut in the swap of a move leaves nothing else of its name."""
-        if self.files.exists(path):
-            self.files.remove_tree(path)
-        self.files.sync_directory(path.parent)
+        if self.environment.files.exists(path):
+            self.environment.files.remove_tree(path)
+        self.environment.files.sync_directory(path.parent)
 
 
 class DirectoryLoader:
@@ -308,7 +292,7 @@ class DirectoryLoader:
         directory = self.home.directory
         try:
             self.scan_result = await self._offload.run(
-                survey, self.opener.files, self.home, lane=directory.lane
+                survey, self.opener.environment.files, self.home, lane=directory.lane
             )
         except OutOfDescriptors as error:
             self.exhausted = error
@@ -336,7 +320,7 @@ class DirectoryLoader:
         """Give a move's copy the partition's name, durably, then open it: as after a crash, whatever mark the
         directory had, and by the checkpoints if they are its own. Waits for a descriptor; else as `open`."""
         assert self.scan_result is not None
-        home, files = self.home, self.opener.files
+        home, files = self.home, self.opener.environment.files
         known = self.scan_result if is_checkpointed else self.scan_result.without_checkpoints()
         known, config = replace(known, mark=None), self._config_for(name.topic)
         old, new = home.directory.path / copy, home.directory.path_of(*name)
@@ -354,7 +338,7 @@ class DirectoryLoader:
             if self.exhausted is None:
                 return
             self.exhausted = None
-            await self.opener.clock.sleep(RETRY_SECONDS)
+            await self.opener.environment.clock.sleep(RETRY_SECONDS)
         await adopt(home, name, opened)
         home.loaded = True
 

@@ -53,7 +53,7 @@ from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_log import LogEnvironment, PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager import background_tasks, shutdown
 from odradek.storage.log_manager import loading as log_loading
@@ -129,15 +129,17 @@ class LogManager:
             None if workers is None else Cleaners(self, workers, entropy, cleaner_settings)
         )
         self._opener = log_loading.LogOpener(
-            files,
-            clock,
-            entropy,
+            LogEnvironment(
+                files,
+                clock,
+                entropy,
+                producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
+            ),
             on_failure=self.report,
             on_full=partial(self.report, undone=True),
             on_log_failed=self._failed_alone,
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
-            producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
         )
         self.mover = Mover(self, entropy, mover_settings)
         self._leftovers = Leftovers(self)

@@ -14,7 +14,7 @@ from odradek.replication.remote.partition_remover import DeletedTopics, TopicSta
 from odradek.seams.files import Buffer
 from odradek.storage.log import relocation
 from odradek.storage.log import retention as local_retention
-from odradek.storage.log.state import LogState
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.tiered import remote_retention
 from odradek.storage.tiered.manifest import StoredObject
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
@@ -66,7 +66,7 @@ def begin_where_the_disk_does(patch: pytest.MonkeyPatch) -> None:
     """A log that moves forgets that it begins in the tier."""
     honest = relocation.switch
 
-    def switch(log: LogState, *args: Any) -> None:
+    def switch(log: PartitionLog, *args: Any) -> None:
         honest(log, *args)
         log.set_log_start(log.segment_list.first.base_offset)
 
@@ -77,7 +77,7 @@ def take_what_moves_for_copied(patch: pytest.MonkeyPatch) -> None:
     """A log that moves is wrong about how far it is copied."""
     honest = relocation.switch
 
-    def switch(log: LogState, *args: Any) -> None:
+    def switch(log: PartitionLog, *args: Any) -> None:
         honest(log, *args)
         log.advance_highest_copied_offset(log.end_offset - 1)
 

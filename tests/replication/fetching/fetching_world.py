@@ -48,9 +48,10 @@ from odradek.replication.quota import ReplicationQuota
 from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.seams.network import Connection, ConnectionLost
+from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.testing.virtual_world import VirtualWorld
 from tests.storage.log.log_world import batch
@@ -157,14 +158,12 @@ class LeadingBroker:
         """Begin with a log of these batches, which it has had before."""
         topic_id, index = key
         log = PartitionLog.open(
-            self.node.files,
+            LogEnvironment(self.node.files, self.node.seams.clock),
             Path(f"/t{topic_id.int}-{index}.{epoch}"),
-            topic=f"t{topic_id.int}",
-            partition=index,
+            TopicPartition(f"t{topic_id.int}", index),
+            config,
             topic_id=topic_id,
-            config=config,
-            clock=self.node.seams.clock,
-            clean=False,
+            recovery=RecoveryOptions(clean=False),
         )
         log.append_as_follower(memoryview(had))
         led = self.led[key] = Led(log, epoch)

@@ -33,7 +33,7 @@ class MemoryLog:
         return len(self.records)
 
     @property
-    def counted_end(self) -> int:
+    def reported_end_offset(self) -> int:
         return self.end_offset
 
     def append(self, *records: Record) -> None:

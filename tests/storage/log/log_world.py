@@ -11,8 +11,15 @@ from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch, decode
 from odradek.seams.files import Path
+from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.partition_log import Appended, AppendOrigin, PartitionLog
+from odradek.storage.log.partition_log import (
+    Appended,
+    AppendOrigin,
+    LogEnvironment,
+    PartitionLog,
+    RecoveryOptions,
+)
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
@@ -84,25 +91,27 @@ class World:
         self.log = self.open(clean=False)
 
     def open(self, *, clean: bool, config: LogConfig | None = None) -> PartitionLog:
-        return PartitionLog.open(
-            self.files,
+        log = PartitionLog.open(
+            LogEnvironment(self.files, self.clock),
             DIRECTORY,
-            topic="t",
-            partition=0,
+            TopicPartition("t", 0),
+            config or self.config,
             topic_id=TOPIC_ID,
-            config=config or self.config,
-            clock=self.clock,
-            recovery_point=self.recovery_point,
-            log_start_offset=self.log_start_offset,
-            clean=clean,
-            accepted_gaps_end=self.accepted_gaps_end,
-            on_failure=lambda log, error: self.failures.append(error),
-            on_checkpoint_due=self._lowered,
-            on_flush_due=lambda log, offset: self.flush_due.append(offset),
+            recovery=RecoveryOptions(
+                clean=clean,
+                recovery_point=self.recovery_point,
+                log_start_offset=self.log_start_offset,
+                accepted_gaps_end=self.accepted_gaps_end,
+            ),
         )
 
-    def _lowered(self, log: PartitionLog) -> None:
-        self.recovery_point = log.recovery_point
+        def write_checkpoint() -> None:
+            self.recovery_point = log.recovery_point
+
+        log.on_failure = self.failures.append
+        log.on_checkpoint_due = write_checkpoint
+        log.on_flush_due = self.flush_due.append
+        return log
 
     def append(self, data: memoryview | None = None, *, epoch: int = 0, **more: object) -> Appended:
         return self.log.append_as_leader(

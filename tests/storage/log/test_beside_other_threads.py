@@ -19,12 +19,13 @@ import pytest
 from odradek.protocol.records.batch import batches
 from odradek.seams.files import Buffer, File, Path
 from odradek.seams.real_files import RealFiles
+from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log import index_builder, partition_log, state
+from odradek.storage.log import index_builder, partition_log, producer_replay
 from odradek.storage.log.batch_scan import Located
 from odradek.storage.log.file_names import LOG, OFFSET_INDEX, TIME_INDEX
 from odradek.storage.log.offset_index import OffsetIndex
-from odradek.storage.log.partition_log import LogRead, PartitionLog
+from odradek.storage.log.partition_log import LogEnvironment, LogRead, PartitionLog, RecoveryOptions
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.testing.virtual_clock import VirtualClock
@@ -44,14 +45,15 @@ CONFIG = dataclasses.replace(
 @pytest.fixture
 def log(tmp_path: RealPath) -> PartitionLog:
     return PartitionLog.open(
-        RealFiles(max_open=20),  # so that descriptors and maps come and go
+        LogEnvironment(
+            RealFiles(max_open=20),  # so that descriptors and maps come and go
+            VirtualClock(),
+        ),
         Path(str(tmp_path / "t-0")),
-        topic="t",
-        partition=0,
+        TopicPartition("t", 0),
+        CONFIG,
         topic_id=TOPIC_ID,
-        config=CONFIG,
-        clock=VirtualClock(),
-        clean=False,
+        recovery=RecoveryOptions(clean=False),
     )
 
 
@@ -439,14 +441,14 @@ def test_an_open_transaction_is_one_all_the_while_that_a_truncation_takes(
     world.log.advance_high_watermark(8)
     assert world.log.last_stable_offset == 0
     seen: list[int] = []
-    replay = state.replay
+    replay = producer_replay.replay
 
     def replay_seen(*args: Any) -> None:
         seen.append(world.log.last_stable_offset)
         replay(*args)
         seen.append(world.log.last_stable_offset)
 
-    monkeypatch.setattr(state, "replay", replay_seen)
+    monkeypatch.setattr(producer_replay, "replay", replay_seen)
     world.log.truncate_to(9)
     assert seen == [0, 0]
     assert world.log.last_stable_offset == 0

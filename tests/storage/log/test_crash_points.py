@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from odradek.seams.files import File, Path
+from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
 from odradek.storage.log.producers import BatchMetadata, ProducerEntry
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.log.truncation import EmptyLogStart
@@ -375,15 +376,12 @@ def test_aborted_transactions_are_those_of_the_markers_that_are_there() -> None:
 
 def opened(world: World, directory: Path) -> PartitionLog:
     return PartitionLog.open(
-        world.files,
+        LogEnvironment(world.files, world.clock),
         directory,
-        topic="n",
-        partition=0,
+        TopicPartition("n", 0),
+        CONFIG,
         topic_id=TOPIC_ID,
-        config=CONFIG,
-        clock=world.clock,
-        recovery_point=world.recovery_point,
-        clean=False,
+        recovery=RecoveryOptions(clean=False, recovery_point=world.recovery_point),
     )
 
 

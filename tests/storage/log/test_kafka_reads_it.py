@@ -14,7 +14,13 @@ import pytest
 
 from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
-from odradek.storage.log.partition_log import AppendOrigin, PartitionLog
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.partition_log import (
+    AppendOrigin,
+    LogEnvironment,
+    PartitionLog,
+    RecoveryOptions,
+)
 from odradek.storage.log.producer_snapshots import decode_snapshot
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 from odradek.testing.virtual_clock import VirtualClock
@@ -40,15 +46,12 @@ NOW_MS = time.time_ns() // 1_000_000  # Kafka's log looks at the machine's clock
 
 def opened(directory: RealPath, *, clean: bool, recovery_point: int = 0) -> PartitionLog:
     return PartitionLog.open(
-        RealFiles(),
+        LogEnvironment(RealFiles(), VirtualClock(epoch_ms=NOW_MS)),
         Path(str(directory)),
-        topic="t",
-        partition=0,
+        TopicPartition("t", 0),
+        CONFIG,
         topic_id=TOPIC_ID,
-        config=CONFIG,
-        clock=VirtualClock(epoch_ms=NOW_MS),
-        recovery_point=recovery_point,
-        clean=clean,
+        recovery=RecoveryOptions(clean=clean, recovery_point=recovery_point),
     )
 
 

@@ -14,6 +14,7 @@ from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path, WouldBlock
+from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     InconsistentTopicId,
     LogFailed,
@@ -26,7 +27,9 @@ from odradek.storage.log.epochs import EpochEnd, EpochStart
 from odradek.storage.log.partition_log import (
     Appended,
     AppendOrigin,
+    LogEnvironment,
     PartitionLog,
+    RecoveryOptions,
     TimestampAndOffset,
 )
 from odradek.storage.log.transaction_index import AbortedTransaction
@@ -259,15 +262,12 @@ def test_a_roll_on_demand_and_none_of_an_empty_segment(world: World) -> None:
 def test_jitter_is_drawn_for_each_segment() -> None:
     world = World(small(segment_jitter_ms=50, segment_ms=100))
     log = PartitionLog.open(
-        world.files,
+        LogEnvironment(world.files, world.clock, SeededEntropy(random.Random(1))),
         Path("/logs/j-0"),
-        topic="j",
-        partition=0,
+        TopicPartition("j", 0),
+        world.config,
         topic_id=None,
-        config=world.config,
-        clock=world.clock,
-        clean=False,
-        entropy=SeededEntropy(random.Random(1)),
+        recovery=RecoveryOptions(clean=False),
     )
     log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
     jitter = log.segments[0].roll_jitter_ms
