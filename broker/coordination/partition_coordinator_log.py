@@ -10,7 +10,7 @@ from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import ACKS_ALL, ChangeWatcher, Partition
 from odradek.seams.files import Buffer
 from odradek.seams.offload import Offload
-from odradek.storage.log.partition_log import AppendOrigin
+from odradek.storage.log.append import AppendOrigin
 from odradek.storage.log.transaction_verification import VerificationGuard
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from odradek.broker.config.server_config import ServerConfig
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.storage.compaction.settings import CleanerSettings
-from odradek.storage.log_manager.background_tasks import Intervals
+from odradek.storage.log_manager.services import Intervals
 from odradek.storage.moving.settings import MoverSettings
 
 

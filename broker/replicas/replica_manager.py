@@ -33,7 +33,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager, LogServices
 
 if TYPE_CHECKING:
     from odradek.broker.coordination.coordinators import Coordinators
@@ -112,7 +112,7 @@ class ReplicaManager:
 
     def _new_log_manager(self) -> LogManager:
         seams, config = self._environment.seams, self._environment.config
-        return LogManager(
+        services = LogServices(
             seams.files,
             seams.clock,
             seams.entropy,
@@ -120,6 +120,9 @@ class ReplicaManager:
             self._environment.directories,
             config_for=self.log_config,
             intervals=lambda: storage_settings.intervals(config),
+        )
+        return LogManager(
+            services,
             on_failure=self._directory_failed,
             on_log_failed=self._log_failed,
             workers=seams.workers,

@@ -17,7 +17,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.partition.partition import ACKS_ALL, ChangeWatcher, Partition
 from odradek.seams.clock import Clock
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.partition_log import AppendOrigin
+from odradek.storage.log.append import AppendOrigin
 
 CompleteTransaction = Callable[[int, TransactionMarker], Awaitable[None]]
 """Writes a marker to a partition of `__consumer_offsets` and applies it. Raises KafkaError."""

@@ -22,12 +22,12 @@ from odradek.seams.values import state_class
 from odradek.seams.workers import Worker, WorkerDied, Workers
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.services import LogServices
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
     from odradek.storage.compaction.plan import Statistics
     from odradek.storage.compaction.scheduling import Dirt
-    from odradek.storage.log_manager.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +59,17 @@ class Cleaners:
 
     def __init__(
         self,
-        manager: LogManager,
+        services: LogServices,
         workers: Workers,
         entropy: Entropy,
         settings: Callable[[], CleanerSettings],
     ) -> None:
-        self._manager = manager
+        self._services = services
         self.workers = workers
         self._entropy = entropy
         self._settings = settings
         self._settings_changed = trio.Event()
-        self._throttle = Throttle(manager.clock, lambda: settings().io_max_bytes_per_second)
+        self._throttle = Throttle(services.clock, lambda: settings().io_max_bytes_per_second)
         self._in_progress: set[PartitionLog] = set()
         self._paused: set[PartitionLog] = set()
         self._one_left = trio.Event()
@@ -161,11 +161,11 @@ class Cleaners:
 
     async def _take_filthiest(self) -> tuple[PartitionLog, Dirt] | None:
         """The due log with the largest dirty part; it is `_in_progress` from here on."""
-        now_ms = self._manager.clock.wall_ms()
+        now_ms = self._services.clock.wall_ms()
         best: tuple[PartitionLog, Dirt] | None = None
         dirtiest = 0.0
-        self._uncleanable.intersection_update(self._manager.logs())
-        for which in self._manager.logs():
+        self._uncleanable.intersection_update(self._services.logs())
+        for which in self._services.logs():
             if not self._is_candidate(which):
                 continue
             dirt = await self._survey(which, now_ms)
@@ -208,9 +208,9 @@ class Cleaners:
             )
             return survey(which.segments, bounds, which.config, now_ms)
 
-        lane = self._manager.directory_of(which).lane
+        lane = self._services.lane_of(which)
         try:
-            return await self._manager.offload.run(look, lane=lane)
+            return await self._services.offload.run(look, lane=lane)
         except (OSError, ValueError, KafkaError) as error:
             # It was changed meanwhile, or its disk fails, which others will notice too.
             log.debug("%s is not looked at for compaction: %s", which.directory, error)
@@ -222,8 +222,8 @@ class Cleaners:
         """One pass; False if it is to be tried again, but not at once."""
         from odradek.storage.compaction.one_pass import GivenUp, Pass, describe
 
-        started = self._manager.clock.monotonic()
-        one = Pass(self._manager, which, dirt, self._settings(), self._entropy, self._paused)
+        started = self._services.clock.monotonic()
+        one = Pass(self._services, which, dirt, self._settings(), self._entropy, self._paused)
         name = f"{which.topic}-{which.partition}"
         try:
             statistics = await one.run(worker, self._throttle)
@@ -235,7 +235,7 @@ class Cleaners:
             raise
         except OSError as error:
             log.warning("compaction of %s failed: %s", name, error)
-            self._manager.report(which, error, undone=True)
+            self._services.report(which, error, undone=True)
             await one.tidy_up()
             return False
         except Exception as error:
@@ -249,7 +249,7 @@ class Cleaners:
             self._uncleanable.add(which)
             await one.tidy_up()
         else:
-            seconds = self._manager.clock.monotonic() - started
+            seconds = self._services.clock.monotonic() - started
             self._count(statistics, seconds)
             log.info("compacted %s: %s", name, describe(one, statistics, seconds))
         return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Container
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -33,10 +32,8 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.segment import Segment
+from odradek.storage.log_manager.services import LogServices
 from odradek.storage.throttle import Throttle
-
-if TYPE_CHECKING:
-    from odradek.storage.log_manager.log_manager import LogManager
 
 SEED_BYTES = 32
 PRODUCERS_PER_STEP = 500
@@ -51,7 +48,7 @@ class Pass:
 
     def __init__(
         self,
-        manager: LogManager,
+        services: LogServices,
         which: PartitionLog,
         dirt: Dirt,
         settings: CleanerSettings,
@@ -63,8 +60,8 @@ class Pass:
         self.dirt = dirt
         self.end_offset = dirt.first_dirty
         self.map_seconds = 0.0
-        self._manager = manager
-        self._home = manager.home_of(which)
+        self._services = services
+        self._home = services.registry.home_of(which)
         self._settings = settings
         self._seed = entropy.bytes(SEED_BYTES)
         self._left: list[Segment] = [
@@ -78,10 +75,10 @@ class Pass:
         try:
             producers = await self._last_batches()
             lane = self._home.directory.lane
-            plan = await self._manager.offload.run(self._plan, producers, lane=lane)
+            plan = await self._services.offload.run(self._plan, producers, lane=lane)
             await self._tell_recovery()
             statistics = Statistics()
-            started = self._manager.clock.monotonic()
+            started = self._services.clock.monotonic()
             async with aclosing(self._steps(worker, plan)) as steps:
                 async for step in steps:
                     self._check()
@@ -94,12 +91,12 @@ class Pass:
                         self.which.cleaned_to = min(step.end_offset, self.which.recovery_point)
                     else:
                         if step.is_mapping:
-                            self.map_seconds = self._manager.clock.monotonic() - started
+                            self.map_seconds = self._services.clock.monotonic() - started
                         await throttle.pay(step.bytes_read + step.bytes_written)
         except (OSError, ValueError, KafkaError):
             self._check()  # what it was about may have been taken away
             raise
-        await self._manager.checkpoint([Checkpoint.CLEANER], self._home.directory)
+        await self._services.checkpoint([Checkpoint.CLEANER], self._home.directory)
         return statistics
 
     async def _tell_recovery(self) -> None:
@@ -111,7 +108,7 @@ class Pass:
         if before is None:
             which.cleaned_to = self.dirt.first_dirty
         try:
-            await self._manager.offload.run(
+            await self._services.offload.run(
                 home.write_checkpoints,
                 (Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER),
                 lane=home.directory.lane,
@@ -147,7 +144,7 @@ class Pass:
             segments=[(segment.base_offset, segment.size) for segment in self._left],
             first_dirty=self.dirt.first_dirty,
             end=self.dirt.end,
-            now_ms=self._manager.clock.wall_ms(),
+            now_ms=self._services.clock.wall_ms(),
             delete_retention_ms=config.delete_retention_ms,
             aborted=which.aborted_transactions(self._left[0].base_offset, self.dirt.end),
             producers=producers,
@@ -179,7 +176,7 @@ class Pass:
         """See swap.py for the order. Cancellation waits for its end. Raises GivenUp, OSError, LogFailed."""
         old = self._left[: len(made.replaced)]
         assert [segment.base_offset for segment in old] == list(made.replaced)
-        lane, run = self._home.directory.lane, self._manager.offload.run
+        lane, run = self._home.directory.lane, self._services.offload.run
         fresh = swap.cleaned_segment(self.which, old, made)
         with trio.CancelScope(shield=True):
             async with self._home.maintenance:
@@ -204,7 +201,7 @@ class Pass:
         async with self._home.maintenance:
             if self.which.failure is None:
                 with suppress(OSError, StorageError):
-                    await self._manager.offload.run(remove, lane=self._home.directory.lane)
+                    await self._services.offload.run(remove, lane=self._home.directory.lane)
 
 
 def describe(one: Pass, statistics: Statistics, seconds: float) -> str:

@@ -8,101 +8,66 @@ offload; what changes a log (retention, roll) runs on the loop, its one owner.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
 import trio
 
 from odradek.seams.clock import Clock
 from odradek.seams.offload import Offload
-from odradek.seams.values import value_class
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.services import NEVER_MS, Intervals, LogServices
 
 log = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    from odradek.storage.log_manager.log_manager import LogManager
-
-
-NEVER_MS = 2**63 - 1
-DAY_MS = 24 * 60 * 60 * 1000
-
-
-@value_class
-class Intervals:
-    """How often what is done, in ms; the names are Kafka's configs, so are the defaults."""
-
-    initial_delay_ms: int = 30_000
-    """log.initial.task.delay.ms"""
-    retention_check_ms: int = 300_000
-    """log.retention.check.interval.ms"""
-    flush_check_ms: int = NEVER_MS
-    """log.flush.scheduler.interval.ms"""
-    recovery_point_ms: int = 60_000
-    """log.flush.offset.checkpoint.interval.ms"""
-    log_start_ms: int = 60_000
-    """log.flush.start.offset.checkpoint.interval.ms"""
-    high_watermark_ms: int = 5_000
-    """replica.high.watermark.checkpoint.interval.ms"""
-    producer_id_check_ms: int = 600_000
-    """producer.id.expiration.check.interval.ms"""
-    producer_id_expiration_ms: int = DAY_MS
-    """producer.id.expiration.ms"""
-    deleted_segments_ms: int = 10_000
-    """How late at most a `.deleted` segment goes, after file.delete.delay.ms (ours)"""
-    probe_ms: int = 1_000
-    """How often it is looked whether a directory is still there and can be written to, and has room again
-    where it was full (ours)"""
-    recovery_threads_per_directory: int = 2
-    """num.recovery.threads.per.data.dir"""
-
 
 async def run(
-    manager: LogManager, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    services: LogServices,
+    flushing: Flushing,
+    tasks: Iterable[Callable[[], Awaitable[None]]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """All rounds, until cancelled."""
-    every = manager.intervals()
+    """Run the periodic tasks of a LogManager, the flushes and the further `tasks`, until cancelled."""
+    every = services.intervals()
     first_ms = every.initial_delay_ms
-    checkpoint = manager.checkpoint
+    checkpoint = services.checkpoint
     rounds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
-        (every.retention_check_ms, lambda: retention(manager)),
-        (every.flush_check_ms, manager.flushing.round),
+        (every.retention_check_ms, lambda: retention(services)),
+        (every.flush_check_ms, flushing.round),
         (every.recovery_point_ms, lambda: checkpoint([Checkpoint.RECOVERY_POINT])),
         (every.log_start_ms, lambda: checkpoint([Checkpoint.LOG_START])),
         (every.high_watermark_ms, lambda: checkpoint([Checkpoint.HIGH_WATERMARK])),
-        (every.producer_id_check_ms, lambda: expire_producers(manager)),
-        (every.deleted_segments_ms, lambda: remove_deleted(manager)),
+        (every.producer_id_check_ms, lambda: expire_producers(services)),
+        (every.deleted_segments_ms, lambda: remove_deleted(services)),
     ]
     async with trio.open_nursery() as nursery:
         for interval_ms, one_round in rounds:
             if interval_ms < NEVER_MS:
                 delay_ms = min(first_ms, interval_ms)
-                nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
-        nursery.start_soon(manager.directory_deletion.run)
-        nursery.start_soon(manager.mover.run)
-        if manager.cleaners is not None:
-            nursery.start_soon(manager.cleaners.run)
-        for home in manager.homes():
-            nursery.start_soon(manager.flushing.run, home)
-        for directory in manager.directories.every:
-            nursery.start_soon(probe, manager, directory)
+                nursery.start_soon(_repeat, services, delay_ms, interval_ms, one_round)
+        for task in (services.directory_deletion.run, *tasks):
+            nursery.start_soon(task)
+        for home in services.homes():
+            nursery.start_soon(flushing.run, home)
+        for directory in services.directories.every:
+            nursery.start_soon(probe, services, directory)
         task_status.started()
 
 
-async def probe(manager: LogManager, directory: LogDirectory) -> None:
+async def probe(services: LogServices, directory: LogDirectory) -> None:
     """Look after a directory until it is offline; each in a task of its own, for a disk may hang."""
     while not directory.failed:
         try:
-            await manager.offload.run(directory.probe, lane=directory.lane)
-            await check_free_space(directory, manager.offload, manager.clock)
+            await services.offload.run(directory.probe, lane=directory.lane)
+            await check_free_space(directory, services.offload, services.clock)
         except OSError as error:
             directory.report(error)
-        await manager.clock.sleep(manager.intervals().probe_ms / 1000)
+        await services.clock.sleep(services.intervals().probe_ms / 1000)
 
 
 async def check_free_space(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
@@ -123,23 +88,23 @@ async def watch_free_space(directory: LogDirectory, offload: Offload, clock: Clo
 
 
 async def _repeat(
-    manager: LogManager,
+    services: LogServices,
     delay_ms: int,
     interval_ms: int,
     one_round: Callable[[], Awaitable[None]],
 ) -> None:
     """Kafka's fixed delay: the interval begins when the last round has ended."""
     while True:
-        await manager.clock.sleep(delay_ms / 1000)
+        await services.clock.sleep(delay_ms / 1000)
         await one_round()
         delay_ms = interval_ms
 
 
-async def _each(manager: LogManager, act: Callable[[PartitionLog], object]) -> None:
+async def _each(services: LogServices, act: Callable[[PartitionLog], object]) -> None:
     """On the loop, log by log; not beside a flush or a removal of the same log."""
-    for home in manager.homes():
+    for home in services.homes():
         for which in tuple(home.logs.values()):
-            async with manager.registry.maintenance_lock_held(which):
+            async with services.registry.maintenance_lock_held(which):
                 if which.failure is None:
                     attempt(which, act)
             await trio.lowlevel.checkpoint()
@@ -159,24 +124,24 @@ def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
         which.take_offline_alone(error)
 
 
-async def retention(manager: LogManager) -> None:
+async def retention(services: LogServices) -> None:
     """Segments that are too old, too many, or below the log's start, become `.deleted`."""
-    now_ms = manager.clock.wall_ms()
-    await _each(manager, lambda which: which.delete_expired(now_ms))
+    now_ms = services.clock.wall_ms()
+    await _each(services, lambda which: which.delete_expired(now_ms))
 
 
-async def expire_producers(manager: LogManager) -> None:
+async def expire_producers(services: LogServices) -> None:
     """Idempotent producers that were silent for producer.id.expiration.ms are forgotten."""
-    now_ms = manager.clock.wall_ms()
-    await _each(manager, lambda which: which.expire_producers(now_ms))
+    now_ms = services.clock.wall_ms()
+    await _each(services, lambda which: which.expire_producers(now_ms))
 
 
-async def remove_deleted(manager: LogManager) -> None:
+async def remove_deleted(services: LogServices) -> None:
     """What is `.deleted` long enough is unlinked, in a thread: a large file takes its time."""
-    now_ms = manager.clock.wall_ms()
-    for home in manager.homes():
+    now_ms = services.clock.wall_ms()
+    for home in services.homes():
         async with home.maintenance:
-            await manager.offload.run(
+            await services.offload.run(
                 _remove_deleted, tuple(home.logs.values()), now_ms, lane=home.directory.lane
             )
 
@@ -187,9 +152,6 @@ def _remove_deleted(logs: Sequence[PartitionLog], now_ms: int) -> None:
             attempt(which, lambda each: each.remove_deleted(now_ms))
 
 
-if TYPE_CHECKING:
-    from odradek.storage.log_manager.log_manager import LogManager
-
 RETRY_SECONDS = 1.0
 """After a flush that found no room for the epochs' file, or no descriptor: somebody may wait for it."""
 
@@ -197,9 +159,9 @@ RETRY_SECONDS = 1.0
 class Flushing:
     """What is to be synced; changed on the loop alone."""
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
-        self._queues = {each.path: _Queue() for each in manager.directories.all}
+    def __init__(self, services: LogServices) -> None:
+        self._services = services
+        self._queues = {each.path: _Queue() for each in services.directories.all}
         self._flushed: dict[PartitionLog, float] = {}
 
     def due(self, which: PartitionLog, up_to: int) -> None:
@@ -222,10 +184,10 @@ class Flushing:
             while queue.due:
                 which = next(iter(queue.due))
                 up_to = queue.due.pop(which)
-                async with self._manager.registry.maintenance_lock_held(which) as its_home:
+                async with self._services.registry.maintenance_lock_held(which) as its_home:
                     if which.failure is None and which.recovery_point < up_to:
                         lane = its_home.directory.lane
-                        await self._manager.offload.run(flush, which, up_to, lane=lane)
+                        await self._services.offload.run(flush, which, up_to, lane=lane)
                         wanted = min(up_to, which.end_offset)
                         if which.failure is None and which.recovery_point < wanted:
                             failed[which] = wanted
@@ -233,8 +195,8 @@ class Flushing:
 
     async def round(self) -> None:
         """flush.ms: logs that have held unsynced records for that long are due."""
-        now = self._manager.clock.monotonic()
-        logs = self._manager.logs()
+        now = self._services.clock.monotonic()
+        logs = self._services.logs()
         self._flushed = {which: self._flushed.get(which, now) for which in logs}
         for which in logs:
             if which.recovery_point >= which.end_offset:

@@ -27,7 +27,6 @@ In which order things become durable:
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -36,10 +35,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.seams.clock import Clock
-from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, Path
-from odradek.seams.offload import Offload
+from odradek.seams.files import Path
 from odradek.seams.workers import Workers
 from odradek.storage.compaction.cleaners import Cleaners
 from odradek.storage.compaction.settings import CleanerSettings
@@ -49,39 +45,34 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import NoDirectory
-from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.directories.opening import Directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
 from odradek.storage.log_manager import background_tasks, shutdown
 from odradek.storage.log_manager import loading as log_loading
-from odradek.storage.log_manager.background_tasks import Flushing, Intervals
+from odradek.storage.log_manager.background_tasks import Flushing
 from odradek.storage.log_manager.creation import Creation
-from odradek.storage.log_manager.deletion import DirectoryDeletion, LogRemoval
+from odradek.storage.log_manager.deletion import LogRemoval
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loaded_logs import LoadedLogs
 from odradek.storage.log_manager.registry import (
     IsStray,
-    LogRegistry,
     OfflineLog,
     no_stray_logs,
     offline_reason,
 )
+from odradek.storage.log_manager.services import Intervals, LogServices
 from odradek.storage.moving.leftovers import Leftovers
 from odradek.storage.moving.mover import Mover
 from odradek.storage.moving.settings import MoverSettings
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Intervals", "LogManager"]
+__all__ = ["Intervals", "LogManager", "LogServices"]
 
 
 Ts = TypeVarTuple("Ts")
-
-NO_MEMORY = frozenset({errno.ENOMEM, errno.ENOBUFS})
-"""What sending a file can say of the machine instead of the disk."""
 
 
 def _now() -> None:
@@ -93,70 +84,75 @@ class LogManager:
 
     def __init__(
         self,
-        files: Files,
-        clock: Clock,
-        entropy: Entropy,
-        offload: Offload,
-        directories: Directories,
+        services: LogServices,
         *,
-        config_for: Callable[[str], LogConfig],
-        intervals: Callable[[], Intervals] = Intervals,
         on_failure: Callable[[LogDirectory, Sequence[PartitionLog]], None] | None = None,
         on_log_failed: Callable[[PartitionLog], None] | None = None,
         workers: Workers | None = None,
         cleaner_settings: Callable[[], CleanerSettings] = CleanerSettings,
         mover_settings: Callable[[], MoverSettings] = MoverSettings,
     ) -> None:
-        """`config_for` gives a topic's effective config (the broker's defaults for an unknown one).
+        """Create the manager; `load` opens the logs.
 
-        What of `intervals` can change while the node runs is asked for when it is needed.
-        `on_failure` is called on the loop when a directory went offline, with the logs that were
-        in it, `on_log_failed` when a log did so by itself. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
+        `on_failure` is called on the loop after a directory went offline, with its logs;
+        `on_log_failed` after a single log did. Without `workers` there is no log cleaner.
         """
-        self.directories = directories
-        self.registry = LogRegistry(directories.all)
+        self.services = services
+        self.directories = services.directories
+        self.registry = services.registry
+        self.intervals = services.intervals
+        self.files = services.files
+        self.clock = services.clock
+        self.offload = services.offload
+        self.directory_deletion = services.directory_deletion
+        self.config_of = services.config_for
+        self.homes = services.homes
+        self.home_of = services.registry.home_of
+        self.logs = services.logs
+        self.report = services.report
+        self.report_at = services.report_at
+        self.checkpoint = services.checkpoint
         self.all_failed = trio.Event()
-        self.intervals = intervals
-        self.files = files
-        self.clock = clock
-        self.offload = offload
-        self.directory_deletion = DirectoryDeletion(files, clock, offload)
-        self.config_of = config_for
+        """Set when the last directory or the metadata directory has failed: the node must shut down."""
         self._on_failure = on_failure
         self._on_failed_alone = on_log_failed
-        self.flushing = Flushing(self)
+        self.flushing = Flushing(services)
         self.cleaners = (
-            None if workers is None else Cleaners(self, workers, entropy, cleaner_settings)
+            None
+            if workers is None
+            else Cleaners(services, workers, services.entropy, cleaner_settings)
         )
         self._opener = log_loading.LogOpener(
             LogEnvironment(
-                files,
-                clock,
-                entropy,
+                services.files,
+                services.clock,
+                services.entropy,
                 producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
             ),
-            on_failure=self.report,
-            on_full=partial(self.report, undone=True),
+            on_failure=services.report,
+            on_full=partial(services.report, undone=True),
             on_log_failed=self._failed_alone,
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,
         )
-        self.mover = Mover(self, entropy, mover_settings)
-        self._leftovers = Leftovers(self)
+        self.mover = Mover(services, self.cleaners, mover_settings)
         self._marks: list[CleanMark | None] = []
         self._exhausted: Exception | None = None
-        self._creation = Creation(self.registry, self._opener, clock, offload, config_for)
+        self._creation = Creation(
+            self.registry, self._opener, self.clock, self.offload, self.config_of
+        )
         self.log_removal = LogRemoval(
             self.registry,
             self.directory_deletion,
-            files,
-            clock,
-            entropy,
-            offload,
+            self.files,
+            self.clock,
+            services.entropy,
+            self.offload,
             self.mover.cancel,
         )
+        self._leftovers = Leftovers(services, self.mover, self.log_removal)
         self._token: trio.lowlevel.TrioToken | None = None
-        for directory in directories.every:
+        for directory in self.directories.every:
             directory.on_failure = self._directory_failed
 
     # What there is
@@ -165,20 +161,9 @@ class LogManager:
         """None: not here. Raises LogFailed if it is in a directory that went offline."""
         return self.registry.get(TopicPartition(topic, partition))
 
-    def logs(self) -> Sequence[PartitionLog]:
-        return tuple(self.registry.logs.values())
-
-    def homes(self) -> Sequence[DirectoryLogs]:
-        """The directories that are online, with their logs."""
-        return self.registry.homes()
-
     def directory_of(self, log: PartitionLog) -> LogDirectory:
         """The directory a log is in. KeyError for a log of nobody's here."""
-        return self.home_of(log).directory
-
-    def home_of(self, log: PartitionLog) -> DirectoryLogs:
-        """As `directory_of`, with all its logs."""
-        return self.registry.home_of(log)
+        return self.registry.home_of(log).directory
 
     @property
     def offline(self) -> Sequence[TopicPartition]:
@@ -416,21 +401,6 @@ class LogManager:
 
     # Failure
 
-    def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:
-        """An operation on a log met an I/O error. From any thread."""
-        if error.errno in ODD:
-            which.handle_io_error(error)
-            return
-        home = self.registry.every_home.get(which.directory.parent)
-        if home is not None:
-            home.directory.report(error, undone=undone)
-
-    def report_at(self, path: Path, error: OSError) -> None:
-        """As `report`, by a file of a log."""
-        home = self.registry.every_home.get(path.parent.parent)
-        if home is not None and error.errno not in NO_MEMORY:
-            home.directory.report(error)
-
     def _checkpoint_due(self, which: PartitionLog) -> None:
         """A log goes on once its recovery point is durable, which may be lower than before."""
         home = self.registry.every_home[which.directory.parent]
@@ -469,23 +439,12 @@ class LogManager:
 
     # Housekeeping and the end
 
-    async def checkpoint(
-        self, kinds: Iterable[Checkpoint], directory: LogDirectory | None = None
-    ) -> None:
-        """Write checkpoints now, of one directory or of all; a failure takes its directory offline."""
-        wanted = tuple(kinds)
-        for home in self.homes():
-            if directory is not None and home.directory is not directory:
-                continue
-            try:
-                await self.offload.run(home.write_checkpoints, wanted, lane=home.directory.lane)
-            except OSError as error:
-                # The old file is still there, whole: a full disk has undone itself.
-                home.directory.report(error, undone=True)
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Housekeeping, until cancelled: retention, flushes, checkpoints, removal of the deleted."""
-        await background_tasks.run(self, task_status=task_status)
+        tasks = [self.mover.run]
+        if self.cleaners is not None:
+            tasks.append(self.cleaners.run)
+        await background_tasks.run(self.services, self.flushing, tasks, task_status=task_status)
 
     async def close(self, *, broker_epoch: int = -1) -> None:
         """Flush, snapshot and close all logs, write the checkpoints, and the clean mark last.

@@ -34,7 +34,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -48,12 +47,10 @@ from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.services import LogServices
 from odradek.storage.moving.blame import judge
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.states import Event
-
-if TYPE_CHECKING:
-    from odradek.storage.log_manager.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +67,7 @@ ROUNDS = 8
 class Crossing:
     """One try. `run` never leaves a directory half renamed unless its disk failed."""
 
-    manager: LogManager
+    services: LogServices
     entropy: Entropy
     name: TopicPartition
     which: PartitionLog
@@ -83,7 +80,7 @@ class Crossing:
 
     async def run(self) -> Event:
         """SWITCHED, BEHIND (try again later), or what failed."""
-        source = self.manager.registry.home_of(self.which)
+        source = self.services.registry.home_of(self.which)
         event = Event.BEHIND
         with trio.CancelScope(shield=True):
             async with _both(source, self.destination):
@@ -91,7 +88,7 @@ class Crossing:
         return event
 
     async def _alone(self, source: DirectoryLogs) -> Event:
-        registry = self.manager.registry
+        registry = self.services.registry
         if registry.is_busy(self.name):
             return Event.BEHIND  # it is being deleted, or set aside
         with registry.claim(self.name):
@@ -180,7 +177,7 @@ class Crossing:
         directory = source.directory.path
         aside = directory / names.moved_away_name(*self.name)
         try:
-            if self.manager.files.exists(aside):
+            if self.services.files.exists(aside):
                 aside = directory / names.moved_away_name(*self.name, self.entropy.uuid())
             relocation.rename(which, aside)
         except OSError as error:
@@ -209,12 +206,12 @@ class Crossing:
         path = destination.path_of(*self.name)
         try:
             mirror.settle()
-            self.manager.files.rename(mirror.directory, path)
+            self.services.files.rename(mirror.directory, path)
         except (OSError, StorageError, ValueError) as error:
             return self._judge(error, source)
         which.on_appended = which.on_truncated = None
         relocation.switch(which, path, *mirror.handed_over(path))
-        self.manager.registry.relocated(self.name, which, source, self.destination)
+        self.services.registry.relocated(self.name, which, source, self.destination)
         return Event.SWITCHED
 
     # Instead of 4
@@ -240,7 +237,7 @@ class Crossing:
 
     async def _settle(self, source: DirectoryLogs, aside: Path) -> None:
         """An error here is its directory's, with the log in its new place."""
-        manager, destination = self.manager, self.destination
+        services, destination = self.services, self.destination
         await self._sync_names(destination)
         try:
             if not destination.directory.failed:
@@ -254,27 +251,28 @@ class Crossing:
         except OSError as error:
             source.directory.report(error, undone=True)
         delay_ms = self.which.config.file_delete_delay_ms
-        manager.directory_deletion.schedule(source.directory, aside, delay_ms)
-        manager.flushing.due(self.which, self.which.end_offset)
+        services.directory_deletion.schedule(source.directory, aside, delay_ms)
+        if self.which.on_flush_due is not None:
+            self.which.on_flush_due(self.which.end_offset)
 
     # Helpers
 
     async def _sync_names(self, home: DirectoryLogs) -> None:
         """Of a log directory; it fails if they cannot be."""
-        manager, directory = self.manager, home.directory
-        sync = partial(manager.files.sync_directory, directory.path)
+        services, directory = self.services, home.directory
+        sync = partial(services.files.sync_directory, directory.path)
         try:
             await run_retrying_descriptors(
-                manager.clock, manager.offload, sync, lane=directory.lane
+                services.clock, services.offload, sync, lane=directory.lane
             )
         except OSError as error:
             directory.fail(error)
 
     async def _in_thread(self, home: DirectoryLogs, act: object, *args: object) -> None:
-        await self.manager.offload.run(act, *args, lane=home.directory.lane)  # type: ignore[arg-type]
+        await self.services.offload.run(act, *args, lane=home.directory.lane)  # type: ignore[arg-type]
 
     def _now(self) -> float:
-        return self.manager.clock.monotonic()
+        return self.services.clock.monotonic()
 
     def _turn_ended(self, began: float) -> None:
         self.longest_turn_seconds = max(self.longest_turn_seconds, self._now() - began)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.seams.files import OutOfDescriptors, Path
@@ -29,14 +28,14 @@ from odradek.storage.directories.failure import ODD
 from odradek.storage.directories.names import State, TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
+from odradek.storage.log_manager.deletion import LogRemoval
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loaded_logs import LoadedLogs
 from odradek.storage.log_manager.loading import Adopt, DirectoryLoader
 from odradek.storage.log_manager.registry import IsStray, OfflineLog
+from odradek.storage.log_manager.services import LogServices
+from odradek.storage.moving.mover import Mover
 from odradek.storage.moving.startup import Decision, Left, Verdict, decide
-
-if TYPE_CHECKING:
-    from odradek.storage.log_manager.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +52,10 @@ class _Copy:
 class Leftovers:
     """Of one start."""
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
+    def __init__(self, services: LogServices, mover: Mover, log_removal: LogRemoval) -> None:
+        self._services = services
+        self._mover = mover
+        self._log_removal = log_removal
         self._loadings: dict[Path, DirectoryLoader] = {}
         self._copies: dict[TopicPartition, list[_Copy]] = {}
         """Those that nothing was done about yet."""
@@ -65,7 +66,7 @@ class Leftovers:
         self._loadings = {each.home.directory.path: each for each in loadings}
         live: defaultdict[TopicPartition, list[Path]] = defaultdict(list)
         left: defaultdict[TopicPartition, list[Left]] = defaultdict(list)
-        for path in self._manager.registry.every_home:  # in the order of log.dirs
+        for path in self._services.registry.every_home:  # in the order of log.dirs
             if path not in self._loadings:
                 continue
             found = self._loadings[path].found
@@ -96,8 +97,8 @@ class Leftovers:
         loading = self._loadings[path.parent]
         directory = loading.home.directory
         try:
-            return await self._manager.offload.run(
-                read_topic_id, self._manager.files, path, lane=directory.lane
+            return await self._services.offload.run(
+                read_topic_id, self._services.files, path, lane=directory.lane
             )
         except CorruptMetadata:
             return None
@@ -110,12 +111,12 @@ class Leftovers:
             return None
 
     def _home_of(self, left: Left) -> DirectoryLogs:
-        return self._manager.registry.every_home[left.directory]
+        return self._services.registry.every_home[left.directory]
 
     async def see_to(self) -> None:
         """All logs are open that can be."""
         for name, copies in self._copies.items():
-            served = self._manager.registry.logs.get(name)
+            served = self._services.registry.logs.get(name)
             if served is not None:
                 its = [copy for copy in copies if _is_of(served, copy)]
                 await self._go_on(name, served, [copy.left for copy in its])
@@ -134,13 +135,13 @@ class Leftovers:
                 continue
             if verdict is Verdict.RESUME:
                 log.info("%s: the move goes on", path)
-                self._manager.mover.resume(name, home, path)
+                self._mover.resume(name, home, path)
             else:
                 log.warning("%s is of no move that could go on, and is removed", path)
-                await self._manager.mover.discard(name, home, path)
+                await self._mover.discard(name, home, path)
 
     def _decide(self, lone: Sequence[Left], *, is_elsewhere: bool = False) -> list[Decision]:
-        any_bad = not self._manager.registry.are_all_online
+        any_bad = not self._services.registry.are_all_online
         return decide((), lone, any_bad=any_bad, is_elsewhere=is_elsewhere)
 
     def _withhold(self, name: TopicPartition, lone: Sequence[_Copy]) -> None:
@@ -151,9 +152,9 @@ class Leftovers:
                 continue
             reason = f"of {name} there is only {left.directory / left.name}"
             reason += " as yet" if verdict is Verdict.PROMOTE else ", and it may not be all of it"
-            if name not in self._manager.registry.offline:
+            if name not in self._services.registry.offline:
                 offline = self._withheld[name] = OfflineLog(reason, topic_id)
-                self._manager.registry.offline[name] = offline
+                self._services.registry.offline[name] = offline
             log.warning("%s", reason)
 
     # J-14
@@ -166,9 +167,9 @@ class Leftovers:
         """Make the lone copies the logs that they are, unless `is_elsewhere(name, topic id)`: by the
         cluster's metadata the replica is in a directory that is none of this node's. Those that the cluster
         does not have here are set aside."""
-        adoption = LoadedLogs(self._manager.registry, self._manager.offload, is_stray)
+        adoption = LoadedLogs(self._services.registry, self._services.offload, is_stray)
         for name, copies in self._copies.items():
-            is_served = name in self._manager.registry.logs
+            is_served = name in self._services.registry.logs
             strays = [copy for copy in copies if is_served or is_stray(name, copy.topic_id)]
             lone = [copy for copy in copies if copy not in strays and not copy.has_log]
             for copy in strays:
@@ -177,7 +178,7 @@ class Leftovers:
                 self._let_go(name)
                 continue
             elsewhere = any(is_elsewhere(name, copy.topic_id) for copy in lone)
-            if name not in self._manager.registry.offline:  # a stray had its name until now
+            if name not in self._services.registry.offline:  # a stray had its name until now
                 self._withhold(name, lone)
             for left, verdict in self._decide([copy.left for copy in lone], is_elsewhere=elsewhere):
                 home = self._home_of(left)
@@ -188,28 +189,28 @@ class Leftovers:
 
     def _let_go(self, name: TopicPartition) -> None:
         """What withheld it was no copy of it."""
-        offline = self._manager.registry.offline
+        offline = self._services.registry.offline
         if name in offline and offline[name] is self._withheld.get(name):
             del offline[name]
 
     async def _set_aside(self, name: TopicPartition, left: Left) -> None:
         home = self._home_of(left)
         if not home.directory.failed:
-            await self._manager.log_removal.rename_found_to_stray(home, name, [left.name])
+            await self._log_removal.rename_found_to_stray(home, name, [left.name])
 
     async def _promote(
         self, home: DirectoryLogs, name: TopicPartition, left: Left, adopt: Adopt
     ) -> None:
         is_checkpointed = left.name in home.unserved.get(name, ())
-        for each in self._manager.registry.homes():
+        for each in self._services.registry.homes():
             # Of another topic, or it would be the copy's log
             if str(name) in each.unserved.get(name, ()):
-                await self._manager.log_removal.rename_found_to_stray(each, name, [str(name)])
+                await self._log_removal.rename_found_to_stray(each, name, [str(name)])
         if home.directory.failed:
             return
         loading = self._loadings[left.directory]
         await loading.promote(name, left.name, adopt, is_checkpointed=is_checkpointed)
-        if name in self._manager.registry.logs:
+        if name in self._services.registry.logs:
             home.release(name, left.name)
             log.info("%s was moved here when the last run ended: served from %s", name, left)
 

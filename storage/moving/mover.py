@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import state_class
 from odradek.storage.descriptors import RETRY_SECONDS, run_retrying_descriptors
@@ -37,12 +36,13 @@ from odradek.storage.errors import (
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.registry import offline_reason
+from odradek.storage.log_manager.services import LogServices
 from odradek.storage.moving.settings import UNLIMITED, MoverSettings
 from odradek.storage.moving.states import Action, Event, State
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
-    from odradek.storage.log_manager.log_manager import LogManager
+    from odradek.storage.compaction.cleaners import Cleaners
     from odradek.storage.moving.mirror import Mirror
     from odradek.storage.moving.move import Move, MoveStatus
 
@@ -73,15 +73,19 @@ class Mover:
     """See the module. All on the loop."""
 
     def __init__(
-        self, manager: LogManager, entropy: Entropy, settings: Callable[[], MoverSettings]
+        self,
+        services: LogServices,
+        cleaners: Cleaners | None,
+        settings: Callable[[], MoverSettings],
     ) -> None:
         self.statistics = MoverStatistics()
         self.on_moved: Callable[[PartitionLog], None] = lambda which: None
         """Told of a log that is in another directory now."""
-        self._manager = manager
-        self._entropy = entropy
+        self._services = services
+        self._cleaners = cleaners
+        self._entropy = services.entropy
         self._settings = settings
-        self._throttle = Throttle(manager.clock, lambda: settings().bytes_per_second)
+        self._throttle = Throttle(services.clock, lambda: settings().bytes_per_second)
         self._moves: dict[TopicPartition, Move] = {}
         self._changed = trio.Event()
         self.threads_max: int | None = None
@@ -90,7 +94,7 @@ class Mover:
     @property
     def threads(self) -> int:
         wanted = self._settings().threads if self.threads_max is None else self.threads_max
-        return len(self._manager.directories.all) if wanted is None else wanted
+        return len(self._services.directories.all) if wanted is None else wanted
 
     # Asking
 
@@ -112,7 +116,7 @@ class Mover:
         replica or, as in Kafka, any directory is offline), DiskFull, NoDescriptors.
         """
         home = self.check(name, destination)
-        registry = self._manager.registry
+        registry = self._services.registry
         await registry.wait_until_free(name)
         while self.moving_to(name) not in (None, destination):
             await self.cancel(name)
@@ -132,21 +136,21 @@ class Mover:
     def remember(self, name: TopicPartition, destination: Path | None) -> None:
         """Where a replica that is not here is to be created (J-03); None: anywhere."""
         if destination is None:
-            self._manager.registry.preferred.pop(name, None)
+            self._services.registry.preferred.pop(name, None)
         else:
-            self._manager.registry.preferred[name] = destination
+            self._services.registry.preferred[name] = destination
 
     def check(self, name: TopicPartition, destination: Path) -> DirectoryLogs:
         """What can be told of a move from the name and the destination alone; see `move`."""
         longest = names.future_name(*name, self._entropy.uuid())
         if len(longest) > NAME_BYTES_MAX:
             raise NameTooLong(f"{name} is too long to be moved: {longest}")
-        home = self._manager.registry.every_home.get(destination)
+        home = self._services.registry.every_home.get(destination)
         if home is None:
             raise UnknownDirectory(f"{destination} is no log directory of this node")
         if home.directory.failed:
             raise LogFailed(offline_reason(home.directory))
-        if destination in self._manager.registry.cordoned:
+        if destination in self._services.registry.cordoned:
             raise CordonedDirectory(f"{destination} is cordoned")
         return home
 
@@ -158,10 +162,10 @@ class Mover:
         from odradek.storage.moving.move import Move
 
         directory = home.directory
-        mirror = Mirror(self._manager.files, which, directory.path / names.moving_name(*name))
+        mirror = Mirror(self._services.files, which, directory.path / names.moving_name(*name))
         refusal: StorageError | None = None
         try:
-            await self._manager.offload.run(mirror.begin, lane=directory.lane)
+            await self._services.offload.run(mirror.begin, lane=directory.lane)
         except OutOfDescriptors as error:
             refusal = NoDescriptors(f"{name} cannot be moved: {error}")
         except OSError as error:
@@ -179,10 +183,10 @@ class Mover:
         from odradek.storage.moving.mirror import Mirror
         from odradek.storage.moving.move import Move
 
-        registry = self._manager.registry
+        registry = self._services.registry
         which = registry.logs[name]
         path = destination.directory.path / names.moving_name(*name)
-        mirror = Mirror(self._manager.files, which, path, found=found)
+        mirror = Mirror(self._services.files, which, path, found=found)
         self._add(Move(name, which, registry.home_of(which), destination, mirror))
 
     def _add(self, move: Move) -> None:
@@ -233,7 +237,7 @@ class Mover:
         self._changed.set()
 
     async def _drive(self, move: Move) -> None:
-        move.began = self._manager.clock.monotonic()
+        move.began = self._services.clock.monotonic()
         with move.scope:
             try:
                 await self._advance(move)
@@ -247,8 +251,8 @@ class Mover:
 
     async def _advance(self, move: Move) -> None:
         """From one state to the next, until it is over."""
-        if self._manager.cleaners is not None:
-            await self._manager.cleaners.pause(move.which)
+        if self._cleaners is not None:
+            await self._cleaners.pause(move.which)
         event = Event.THREAD_FREE
         while (action := move.apply(event)) in (Action.START, Action.COPY, Action.CROSS):
             event = await self._do(move, action)
@@ -261,18 +265,18 @@ class Mover:
                 return await self._cross(move)
             if not move.mirror.is_begun:
                 lane = move.destination.directory.lane
-                await self._manager.offload.run(move.mirror.begin, lane=lane)
+                await self._services.offload.run(move.mirror.begin, lane=lane)
             return await self._copy(move)
         except (OSError, StorageError) as error:
             event = judge(error, move.source.directory, move.destination.directory)
         if event is Event.BEHIND:
-            await self._manager.clock.sleep(RETRY_SECONDS)
+            await self._services.clock.sleep(RETRY_SECONDS)
         return event
 
     async def _copy(self, move: Move) -> Event:
         """One slice, in a thread, and its time."""
         mirror, lane = move.mirror, move.destination.directory.lane
-        copied, remaining = await self._manager.offload.run(
+        copied, remaining = await self._services.offload.run(
             _slice, mirror, self._slice_bytes(), lane=lane
         )
         self.statistics.copied_bytes += copied
@@ -291,7 +295,7 @@ class Mover:
         from odradek.storage.moving.crossing import Crossing
 
         crossing = Crossing(
-            self._manager, self._entropy, move.name, move.which, move.mirror, move.destination
+            self._services, self._entropy, move.name, move.which, move.mirror, move.destination
         )
         copied = move.mirror.copied_bytes
         event = await crossing.run()
@@ -300,7 +304,7 @@ class Mover:
         if event is Event.SWITCHED:
             self.statistics.last_pause_seconds = crossing.longest_turn_seconds
         elif event is Event.BEHIND:
-            await self._manager.clock.sleep(RETRY_SECONDS)
+            await self._services.clock.sleep(RETRY_SECONDS)
         return event
 
     # Its end
@@ -325,14 +329,14 @@ class Mover:
         move.which.on_truncated = None
         move.source.moving_out.discard(move.which)
         move.destination.moving_in.discard(move.which)
-        if self._manager.cleaners is not None:
-            self._manager.cleaners.resume(move.which)
+        if self._cleaners is not None:
+            self._cleaners.resume(move.which)
         del self._moves[move.name]
         move.done.set()
         self._changed.set()
 
     def _count(self, move: Move) -> None:
-        seconds = self._manager.clock.monotonic() - move.began
+        seconds = self._services.clock.monotonic() - move.began
         match move.state:
             case State.MOVED:
                 self.statistics.moved += 1
@@ -357,19 +361,19 @@ class Mover:
 
     async def discard(self, name: TopicPartition, home: DirectoryLogs, copy: Path) -> None:
         """The copy is renamed, so that no start takes it for one, then removed."""
-        manager, directory = self._manager, home.directory
+        services, directory = self._services, home.directory
         if directory.failed:
             return
         aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
-        rename = partial(_rename_copy, manager.files, copy, aside)
+        rename = partial(_rename_copy, services.files, copy, aside)
         try:
             await run_retrying_descriptors(
-                manager.clock, manager.offload, rename, lane=directory.lane
+                services.clock, services.offload, rename, lane=directory.lane
             )
         except OSError as error:
             directory.report(error, undone=True)
         else:
-            manager.directory_deletion.schedule(directory, aside, 0)
+            services.directory_deletion.schedule(directory, aside, 0)
 
     async def park_all(self) -> None:
         """At a clean shutdown: copies become Kafka's `-future`, cleanly closed, and sources
@@ -380,7 +384,7 @@ class Mover:
                 move.apply(Event.BEHIND)
             move.apply(Event.DESTINATION_FAILED if failed else Event.STOP)
             await self._end(move)
-        await self._manager.directory_deletion.rename_moved_for_kafka(self._entropy)
+        await self._services.directory_deletion.rename_moved_for_kafka(self._entropy)
 
     async def _park(self, move: Move) -> None:
         directory = move.destination.directory
@@ -394,11 +398,11 @@ class Mover:
                 mirror.rename_moved_for_kafka()
             else:
                 mirror.park_unseen()
-            self._manager.files.rename(mirror.current, future)
-            self._manager.files.sync_directory(directory.path)
+            self._services.files.rename(mirror.current, future)
+            self._services.files.sync_directory(directory.path)
 
         try:
-            await self._manager.offload.run(rename_moved_for_kafka, lane=directory.lane)
+            await self._services.offload.run(rename_moved_for_kafka, lane=directory.lane)
         except (OSError, StorageError) as error:
             log.warning("the copy of %s could not be closed cleanly: %s", move, error)
             if isinstance(error, OSError):

@@ -19,7 +19,7 @@ from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import Appended, PartitionLog
-from odradek.storage.log_manager.log_manager import Intervals, LogManager
+from odradek.storage.log_manager.log_manager import Intervals, LogManager, LogServices
 from odradek.storage.log_manager.registry import IsStray, no_stray_logs
 from odradek.storage.moving.settings import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
@@ -67,7 +67,7 @@ class World:
         self.seed += 1
         entropy = SeededEntropy(random.Random(self.seed))
         directories = open_directories(self.files, entropy, self.paths, node_id=1)
-        return LogManager(
+        services = LogServices(
             self.files,
             self.clock,
             entropy,
@@ -75,6 +75,9 @@ class World:
             directories,
             config_for=self.config,
             intervals=lambda: self.intervals,
+        )
+        return LogManager(
+            services,
             on_failure=self.on_failure,
             workers=self.workers,
             cleaner_settings=lambda: self.cleaner,

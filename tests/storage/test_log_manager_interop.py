@@ -11,7 +11,7 @@ from odradek.seams.files import Path as SeamPath
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager, LogServices
 from tests.interop.real_kafka import RealKafka, start_kafka
 from tests.storage.log_manager_world import append, contents
 
@@ -60,12 +60,14 @@ async def visit(log_dirs: list[Path]) -> None:
     paths = [SeamPath(str(path)) for path in log_dirs]
     directories = open_directories(seams.files, seams.entropy, paths, node_id=1)
     manager = LogManager(
-        seams.files,
-        seams.clock,
-        seams.entropy,
-        seams.offload,
-        directories,
-        config_for=lambda topic: LogConfig(),
+        LogServices(
+            seams.files,
+            seams.clock,
+            seams.entropy,
+            seams.offload,
+            directories,
+            config_for=lambda topic: LogConfig(),
+        )
     )
     await manager.load()
     assert manager.previous_broker_epoch > 0

@@ -31,7 +31,7 @@ from odradek.seams.files import Path
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager, LogServices
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
@@ -42,10 +42,8 @@ async def main():
     directories = open_directories(
         seams.files, seams.entropy, [Path(path) for path in sys.argv[1:]], node_id=1
     )
-    manager = LogManager(
-        seams.files, seams.clock, seams.entropy, seams.offload, directories,
-        config_for=lambda topic: LogConfig(),
-    )
+    manager = LogManager(LogServices(seams.files, seams.clock, seams.entropy, seams.offload, directories,
+        config_for=lambda topic: LogConfig(),))
     await manager.load()
     loaded = time.monotonic() - started
     most = descriptors()

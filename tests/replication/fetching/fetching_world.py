@@ -52,7 +52,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
-from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager, LogServices
 from odradek.testing.virtual_world import VirtualWorld
 from tests.storage.log.log_world import batch
 
@@ -380,12 +380,14 @@ class Stand:
             seams.files, seams.entropy, self.directories, node_id=FOLLOWER
         )
         self.logs = LogManager(
-            seams.files,
-            seams.clock,
-            seams.entropy,
-            seams.offload,
-            directories,
-            config_for=lambda topic: self.config,
+            LogServices(
+                seams.files,
+                seams.clock,
+                seams.entropy,
+                seams.offload,
+                directories,
+                config_for=lambda topic: self.config,
+            )
         )
         await self.logs.load()
         self.followers = ReplicaFetcherManager(

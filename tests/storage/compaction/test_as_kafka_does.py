@@ -17,7 +17,7 @@ from odradek.seams.files import Path as SeamPath
 from odradek.seams.real_files import RealFiles
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.log_manager.log_manager import LogManager, LogServices
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_offload import VirtualOffload
 from odradek.testing.virtual_workers import VirtualWorkers
@@ -47,12 +47,14 @@ async def opened(
     files, entropy = RealFiles(), SeededEntropy(random.Random(1))
     directories = open_directories(files, entropy, [SeamPath(str(directory))], node_id=1)
     manager = LogManager(
-        files,
-        clock,
-        entropy,
-        VirtualOffload(),
-        directories,
-        config_for=lambda topic: COMPACTED,
+        LogServices(
+            files,
+            clock,
+            entropy,
+            VirtualOffload(),
+            directories,
+            config_for=lambda topic: COMPACTED,
+        ),
         workers=VirtualWorkers(files),
     )
     await manager.load()

@@ -197,7 +197,7 @@ async def test_many_producers_are_listed_in_turns_with_others(world: World) -> N
 
         dirt = await manager.cleaners._survey(log, world.clock.wall_ms())  # type: ignore[union-attr]
         assert dirt is not None
-        one = Pass(manager, log, dirt, CleanerSettings(), manager.cleaners._entropy)  # type: ignore[union-attr]
+        one = Pass(manager.services, log, dirt, CleanerSettings(), manager.cleaners._entropy)  # type: ignore[union-attr]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count_turns)
             found = await one._last_batches()

@@ -32,6 +32,7 @@ from odradek.storage.log.partition_log import (
     RecoveryOptions,
     TimestampAndOffset,
 )
+from odradek.storage.log.read import read_upper_bound
 from odradek.storage.log.transaction_index import AbortedTransaction
 from tests.storage.log.log_world import (
     DIRECTORY,
@@ -372,7 +373,7 @@ def test_an_upper_bound_for_what_was_read(world: World) -> None:
         read = world.log.read(offset, 150, limit=20)
         assert read.slice is not None
         last = read_batches(world.log, offset, 20, 150)[0].last_offset
-        assert last < world.log.upper_bound(read) <= 20
+        assert last < read_upper_bound(world.log.segment_list, read, 20) <= 20
 
 
 def test_reading_on_finds_what_a_first_look_would() -> None:

@@ -11,8 +11,8 @@ from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.background_tasks import NEVER_MS, Intervals
 from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.log_manager.services import NEVER_MS, Intervals
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append, contents

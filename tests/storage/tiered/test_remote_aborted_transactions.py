@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.partition_log import AppendOrigin
+from odradek.storage.log.append import AppendOrigin
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteSegmentNotFound
 from odradek.storage.tiered.metadata import SegmentState
 from odradek.storage.tiered.remote_log_reader import ReadLimits

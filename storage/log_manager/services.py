@@ -1,0 +1,130 @@
+"""Services and state that the parts of a LogManager share: creation, background tasks, log cleaner, moves.
+
+The parts depend on this module and not on `LogManager`, which creates them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+
+from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Files, Path
+from odradek.seams.offload import Offload
+from odradek.seams.values import value_class
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.failure import ODD
+from odradek.storage.directories.opening import Directories
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager.deletion import DirectoryDeletion
+from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.registry import LogRegistry
+
+NEVER_MS = 2**63 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+NO_MEMORY = frozenset({errno.ENOMEM, errno.ENOBUFS})
+"""Errors of sending a file that concern the machine's memory and not the disk."""
+
+
+@value_class
+class Intervals:
+    """Intervals of the background tasks in ms; names and defaults are those of Kafka's configs."""
+
+    initial_delay_ms: int = 30_000
+    """log.initial.task.delay.ms"""
+    retention_check_ms: int = 300_000
+    """log.retention.check.interval.ms"""
+    flush_check_ms: int = NEVER_MS
+    """log.flush.scheduler.interval.ms"""
+    recovery_point_ms: int = 60_000
+    """log.flush.offset.checkpoint.interval.ms"""
+    log_start_ms: int = 60_000
+    """log.flush.start.offset.checkpoint.interval.ms"""
+    high_watermark_ms: int = 5_000
+    """replica.high.watermark.checkpoint.interval.ms"""
+    producer_id_check_ms: int = 600_000
+    """producer.id.expiration.check.interval.ms"""
+    producer_id_expiration_ms: int = DAY_MS
+    """producer.id.expiration.ms"""
+    deleted_segments_ms: int = 10_000
+    """Interval at which `.deleted` segments older than file.delete.delay.ms are unlinked (Odradek's own)."""
+    probe_ms: int = 1_000
+    """Interval at which each log directory is checked: it exists, is writable, has free space (Odradek's own)."""
+    recovery_threads_per_directory: int = 2
+    """num.recovery.threads.per.data.dir"""
+
+
+class LogServices:
+    """Seams, configuration and registry of one LogManager."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        directories: Directories,
+        *,
+        config_for: Callable[[str], LogConfig],
+        intervals: Callable[[], Intervals] = Intervals,
+    ) -> None:
+        """`config_for` returns the effective config of a topic, or the broker's defaults for an unknown one.
+
+        `intervals` is called at each use, because dynamic configs change them.
+        """
+        self.files = files
+        self.clock = clock
+        self.entropy = entropy
+        self.offload = offload
+        self.directories = directories
+        self.config_for = config_for
+        self.intervals = intervals
+        self.registry = LogRegistry(directories.all)
+        self.directory_deletion = DirectoryDeletion(files, clock, offload)
+
+    def logs(self) -> Sequence[PartitionLog]:
+        return tuple(self.registry.logs.values())
+
+    def homes(self) -> Sequence[DirectoryLogs]:
+        """The online log directories with their logs."""
+        return self.registry.homes()
+
+    def lane_of(self, log: PartitionLog) -> str:
+        """Offload lane of the log's directory."""
+        return self.registry.home_of(log).directory.lane
+
+    def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:
+        """Handle an I/O error of a log: its directory may go offline. Called from any thread.
+
+        `undone` means that the files are unchanged.
+        """
+        if error.errno in ODD:
+            which.handle_io_error(error)
+            return
+        home = self.registry.every_home.get(which.directory.parent)
+        if home is not None:
+            home.directory.report(error, undone=undone)
+
+    def report_at(self, path: Path, error: OSError) -> None:
+        """`report` for the path of a log's file."""
+        home = self.registry.every_home.get(path.parent.parent)
+        if home is not None and error.errno not in NO_MEMORY:
+            home.directory.report(error)
+
+    async def checkpoint(
+        self, kinds: Iterable[Checkpoint], directory: LogDirectory | None = None
+    ) -> None:
+        """Write checkpoints of one log directory or of all; a failure takes its directory offline."""
+        wanted = tuple(kinds)
+        for home in self.homes():
+            if directory is not None and home.directory is not directory:
+                continue
+            try:
+                await self.offload.run(home.write_checkpoints, wanted, lane=home.directory.lane)
+            except OSError as error:
+                # The old checkpoint file is intact, so a full disk does not fail the directory.
+                home.directory.report(error, undone=True)
