@@ -15,7 +15,7 @@ from odradek.broker.apis.authorized import (
     may_topic,
     text_of,
 )
-from odradek.broker.groups.consumer.describe import (
+from odradek.broker.groups.consumer.consumer_group import (
     DescribedConsumerGroup,
     DescribedConsumerGroupMember,
     NamedPartitions,
@@ -130,7 +130,7 @@ def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerGroupHeartbeat:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     return ConsumerGroupHeartbeat(
         request.group_id,
-        request.member_id or uuid_to_text(UUID(ctx.services.groups.fresh_id())),
+        request.member_id or uuid_to_text(UUID(ctx.services.groups.new_member_uuid())),
         request.member_epoch,
         ctx.client_id or "",
         f"/{ctx.peer.host}",

@@ -17,7 +17,7 @@ from odradek.broker.apis.authorized import (
     may_cluster,
     may_group,
 )
-from odradek.broker.groups.describe import ClassicGroupNotFound, DescribedGroup
+from odradek.broker.groups.classic_group import ClassicGroupNotFound, DescribedGroup
 from odradek.broker.groups.messages import (
     NO_ERROR,
     Heartbeat,
@@ -72,7 +72,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 rebalance_timeout_ms,
                 request.protocol_type,
                 _protocols(request),
-                groups.fresh_id(),
+                groups.new_member_uuid(),
                 field(request, "reason"),
                 id_required=ctx.api_version >= ID_REQUIRED_SINCE,
                 can_skip_assignment=ctx.api_version >= SKIP_ASSIGNMENT_SINCE,

@@ -58,14 +58,18 @@ class CoordinatorLoader(ABC):
                 self._control(batch)
             elif batch.is_transactional:
                 yield from self._flush()
-                yield from self._each(batch, partial(self._replay_pending, batch.producer_id))
+                yield from self._for_each_record(
+                    batch, partial(self._replay_pending, batch.producer_id)
+                )
             else:
-                yield from self._each(batch, self._remember)
+                yield from self._for_each_record(batch, self._remember)
             self.next_offset = batch.last_offset + 1
             self.record_count += batch.record_count
             yield
 
-    def _each(self, batch: Batch, act: Callable[[log_records.Record], None]) -> Iterator[None]:
+    def _for_each_record(
+        self, batch: Batch, act: Callable[[log_records.Record], None]
+    ) -> Iterator[None]:
         for count, record in enumerate(log_records.decode_lazily(batch)):
             if record.key is None:
                 self.skip("no key")
@@ -80,11 +84,11 @@ class CoordinatorLoader(ABC):
     def finish(self) -> Iterator[None]:
         yield from self._flush()
         for name, count in self._unknown.items():
-            log.warning("%d records of an unknown kind (%s) were skipped", count, name)
+            log.warning("Skipped %d records of an unknown type (%s)", count, name)
 
-    def skip(self, what: str) -> None:
+    def skip(self, record_type: str) -> None:
         """Count a record that is not replayed."""
-        self._unknown[what] = self._unknown.get(what, 0) + 1
+        self._unknown[record_type] = self._unknown.get(record_type, 0) + 1
 
     def _remember(self, record: log_records.Record) -> None:
         key = record.key or b""
@@ -101,7 +105,7 @@ class CoordinatorLoader(ABC):
                 yield
 
     def _control(self, batch: Batch) -> None:
-        for each in log_records.decode(batch):
-            marker = int.from_bytes((each.key or b"")[2:4], "big", signed=True)
-            if each.key is not None and marker in (COMMIT_MARKER, ABORT_MARKER):
+        for record in log_records.decode(batch):
+            marker = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
+            if record.key is not None and marker in (COMMIT_MARKER, ABORT_MARKER):
                 self.complete_transaction(batch.producer_id, committed=marker == COMMIT_MARKER)

@@ -53,7 +53,7 @@ class CoordinatorLog(Protocol):
     def start_offset(self, partition: int) -> int: ...
 
     def end_offset(self, partition: int) -> int:
-        """Log end offset."""
+        """Log end offset of the partition."""
         ...
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> Buffer:

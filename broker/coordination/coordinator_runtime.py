@@ -104,7 +104,7 @@ class CoordinatorCallbacks(Protocol[S, T]):
     def on_append_completed(
         self, context: CoordinatorContext[S, T], completion: T, code: ErrorCode
     ) -> None:
-        """Commits"""
+        """Called when an append is committed (`code` is none), failed or timed out."""
         ...
 
 
@@ -122,8 +122,8 @@ class CoordinatorRuntime(Generic[S, T]):
         commit_timeout_ms: int,
         serves_committed: bool = False,
     ) -> None:
-        """With `serves_committed`, a shard becomes active only when all in-sync replicas have the
-        records that were loaded. Its responses can then not be reverted by another leader."""
+        """A shard with `serves_committed` becomes active only when all in-sync replicas have the loaded
+        records. Another leader can then not revert its responses."""
         self._serves_committed = serves_committed
         self._topic = topic
         self._coordinator = coordinator
@@ -186,7 +186,7 @@ class CoordinatorRuntime(Generic[S, T]):
     def fail(self, context: CoordinatorContext[S, T]) -> None:
         """Mark the partition as failed and log the current exception. Other partitions stay
         active."""
-        log.exception("%s-%d broke an invariant", self._topic, context.partition)
+        log.exception("%s-%d failed: a bug in its coordinator", self._topic, context.partition)
         self._unload(context)
         context.loading, context.failed = False, True
 
@@ -199,13 +199,15 @@ class CoordinatorRuntime(Generic[S, T]):
         """
         count = self._log.partition_count()
         if count == 0:
-            raise KafkaError(ErrorCode.coordinator_not_available, f"there is no {self._topic} yet")
+            raise KafkaError(
+                ErrorCode.coordinator_not_available, f"{self._topic} does not exist yet"
+            )
         return partition_for(key, count)
 
     def context_for(self, key: str) -> CoordinatorContext[S, T]:
         """Context of a key's partition. Raises NotCoordinator or LoadInProgress."""
         if self._log.partition_count() == 0:
-            raise NotCoordinator(f"there is no {self._topic} yet")
+            raise NotCoordinator(f"{self._topic} does not exist yet")
         return self.active_context(self.partition_for(key))
 
     def active_context(self, partition: int) -> CoordinatorContext[S, T]:
@@ -213,8 +215,8 @@ class CoordinatorRuntime(Generic[S, T]):
         if context is not None and context.serves:
             return context
         if context is not None and context.loading:
-            raise LoadInProgress(f"{self._topic}-{partition} is being loaded")
-        raise NotCoordinator(f"{self._topic}-{partition} is not led here")
+            raise LoadInProgress(f"{self._topic}-{partition} is loading")
+        raise NotCoordinator(f"this broker is not the leader of {self._topic}-{partition}")
 
     def find_active_context(self, partition: int) -> CoordinatorContext[S, T] | None:
         """The partition's context if it is active, otherwise None."""
@@ -228,14 +230,14 @@ class CoordinatorRuntime(Generic[S, T]):
     def check_loaded(self) -> None:
         """Raises LoadInProgress while any partition is being loaded."""
         if any(context.loading for context in self._contexts.values()):
-            raise LoadInProgress(f"{self._topic} is being loaded")
+            raise LoadInProgress(f"{self._topic} is loading")
 
     def start(self, nursery: trio.Nursery) -> None:
         """Run the loads and the waits for commits in `nursery`."""
         self._nursery = nursery
         nursery.start_soon(self._run_loads)
 
-    # The replicas
+    # Commits
 
     def is_committed(self, context: CoordinatorContext[S, T]) -> bool:
         """Whether all appended records are committed and all their completions were delivered."""
@@ -266,7 +268,9 @@ class CoordinatorRuntime(Generic[S, T]):
                 code = await self._await_commit(context, head)
                 if self.is_current(context):
                     self._coordinator.on_append_completed(context, head.completion, code)
-                    if context.uncommitted:  # it stood there until now so that nothing overtook it
+                    if (
+                        context.uncommitted
+                    ):  # removed only now, so that later appends complete after it
                         context.uncommitted.popleft()
         context.running = None
 
@@ -292,9 +296,7 @@ class CoordinatorRuntime(Generic[S, T]):
                     with trio.CancelScope() as context.running:
                         await self._load(context)
                     context.running = None
-                    self._start_waiting_for_commit(
-                        context
-                    )  # what taking up the loaded state has written
+                    self._start_waiting_for_commit(context)  # records that `on_replayed` appended
             self._load_wanted = trio.Event()
             await self._load_wanted.wait()
 
@@ -303,9 +305,9 @@ class CoordinatorRuntime(Generic[S, T]):
         loader = self._coordinator.new_loader(context.shard)
         try:
             await self._replay_all(context, loader)
-        except Exception as error:  # whatever stands there, it takes nothing else down
+        except Exception as error:  # an invalid record fails only its partition
             log.error(
-                "%s-%d can't be loaded, nobody coordinates what belongs to it: %s",
+                "Failed to load %s-%d, its keys have no coordinator: %s",
                 self._topic,
                 context.partition,
                 error,
@@ -317,23 +319,25 @@ class CoordinatorRuntime(Generic[S, T]):
         if context.failed or self._contexts.get(context.partition) is not context:
             return
         self.loads += 1
-        what = (
+        load_summary = (
             f"{loader.record_count} records in {(self._clock.monotonic() - started) * 1000:.0f} ms"
         )
         if self._serves_committed and not self._log.is_committed(
             context.partition, context.last_offset
         ):
             assert self._nursery is not None, "the coordinator does not run"
-            self._nursery.start_soon(self._serve_committed, context, what)
+            self._nursery.start_soon(self._serve_committed, context, load_summary)
         else:
-            self._serve(context, what)
+            self._serve(context, load_summary)
 
-    def _serve(self, context: CoordinatorContext[S, T], what: str) -> None:
+    def _serve(self, context: CoordinatorContext[S, T], load_summary: str) -> None:
         context.loading = False
-        found = self._coordinator.on_loaded(context)
-        log.info("%s-%d: %s gave %s", self._topic, context.partition, what, found)
+        state_summary = self._coordinator.on_loaded(context)
+        log.info(
+            "Loaded %s-%d: %s with %s", self._topic, context.partition, load_summary, state_summary
+        )
 
-    async def _serve_committed(self, context: CoordinatorContext[S, T], what: str) -> None:
+    async def _serve_committed(self, context: CoordinatorContext[S, T], load_summary: str) -> None:
         """Make the shard active once the loaded records are committed, if this node still leads."""
         with trio.CancelScope() as scope:
             if self._contexts.get(context.partition) is not context:
@@ -342,9 +346,9 @@ class CoordinatorRuntime(Generic[S, T]):
             try:
                 await self._log.wait_committed(context.partition, context.last_offset)
             except KafkaError:
-                return  # led by another, of which we shall hear
+                return  # lost leadership; the metadata change unloads the partition
             context.running = None
-            self._serve(context, what)
+            self._serve(context, load_summary)
 
     async def _replay_all(
         self, context: CoordinatorContext[S, T], loader: CoordinatorLoader

@@ -20,7 +20,7 @@ from odradek.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
     from odradek.broker.environment import NodeEnvironment
-    from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
+    from odradek.broker.groups.config import ConsumerGroupConfig
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.network.broker_connections import BrokerConnections
     from odradek.broker.replicas.partition_table import PartitionTable
@@ -60,7 +60,7 @@ class Coordinators:
     def groups(self) -> GroupCoordinator:
         if self._groups is None:
             from odradek.broker.groups.config import GroupConfig
-            from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
+            from odradek.broker.groups.consumer.topic_metadata import ConsumerGroupEnvironment
             from odradek.broker.groups.coordinator import GroupCoordinator
 
             environment = self._environment
@@ -173,7 +173,7 @@ class Coordinators:
         )
 
     def _consumer_settings(self, group_id: str) -> ConsumerGroupConfig:
-        from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
+        from odradek.broker.groups.config import ConsumerGroupConfig
 
         environment = self._environment
         overrides = environment.metadata.image.config(images.GROUP, group_id)

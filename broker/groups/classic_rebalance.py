@@ -1,7 +1,7 @@
-"""Rebalances, generations and timeouts of a classic group.
+"""Rebalances of a classic group: start, join phase, sync phase, and the next generation.
 
-A request that can't complete is kept as its future. `tick` handles due deadlines;
-`next_deadline_ms` is the time of the next one.
+`ClassicRebalance` has the state of the group: members, generation, protocol, and deadlines. A
+request that can't complete is kept as its future. `classic_group_timeouts` handles due deadlines.
 
 Invariants: every waiting JoinGroup, SyncGroup and Heartbeat completes by a deadline or a pending
 append; generations only grow; a stable group equals the replay of its last record.
@@ -10,26 +10,21 @@ append; generations only grow; a stable group equals the replay of its last reco
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
 
 from odradek.broker.groups.classic_group_members import ClassicGroupMember, ClassicGroupMembers
-from odradek.broker.groups.classic_group_states import (
-    ACTIONS,
-    VALID_TRANSITIONS,
-    ClassicGroupAction,
-    ClassicGroupEvent,
-    ClassicGroupState,
-)
+from odradek.broker.groups.classic_group_states import VALID_TRANSITIONS, ClassicGroupState
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.messages import (
     NO_ERROR,
     NO_MEMBER_ID,
+    AppendCompletion,
     ClassicGroupMetadata,
     CoordinatorResult,
     EventTime,
     Future,
     GroupKey,
     HeartbeatResponse,
+    JoinGroup,
     JoinGroupMember,
     JoinGroupResponse,
     Record,
@@ -41,7 +36,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 NO_ASSIGNMENT = b""
 REBALANCE_RETRY_MS_MIN = 100
-"""A rebalance that nobody joined is tried again after the rebalance timeout, but not sooner."""
+"""Minimum delay before a rebalance that no member joined is retried; else it is the rebalance timeout."""
+REASON_CHARS_MAX = 255
 
 
 class InvalidClassicGroupRecord(KafkaError):
@@ -50,51 +46,48 @@ class InvalidClassicGroupRecord(KafkaError):
     code = ErrorCode.corrupt_message
 
 
-class Generations:
-    """See the module."""
+class ClassicRebalance:
+    """State, rebalance and deadlines of one classic group."""
 
     def __init__(self, group_id: str, config: GroupConfig, now: EventTime) -> None:
         self.group_id = group_id
-        self._config = config
+        self.config = config
         self.state = ClassicGroupState.EMPTY
-        self.state_before = ClassicGroupState.DEAD
+        self.previous_state = ClassicGroupState.DEAD
         self.state_timestamp_ms: int | None = now.wall_ms
         self.generation = 0
         self.protocol: str | None = None
-        self.roster = ClassicGroupMembers()
+        self.members = ClassicGroupMembers()
         self.subscriptions: frozenset[str] | None = None
-        """Topics that the members subscribe to; None where that is not known."""
-        self._join_deadline_ms: int | None = None
+        """Topics that the members subscribe to; None if unknown."""
+        self.join_deadline_ms: int | None = None
         self._join_extension_ms: int | None = None
-        """How much longer the first join may be extended; None if it is not the first."""
+        """By how much the initial rebalance may still be extended; None in other rebalances."""
         self._new_member_added = False
-        """Whether somebody joined the first join since, or was given an id to do so with."""
-        self._sync_deadline_ms: int | None = None
+        """Whether a member joined or got its member id since the initial rebalance was last extended."""
+        self.sync_deadline_ms: int | None = None
         self.initial_arrival_deadline_ms = 0
-        """Until when those who started together with the group's first members may arrive. Heartbeats
-        of a stable group wait for them: who arrives has everyone join anew at once."""
+        """Until this time after the initial rebalance began, the group delays Heartbeat responses,
+        so that they report the rebalance that the next member to join causes (`ARRIVAL_MS`)."""
         self.next_deadline_ms: int | None = None
-        """Call `tick` at this time or soon after it; it may find nothing to do."""
+        """Time of the next timeout check. Possibly earlier than the next deadline, never later."""
 
-    @classmethod
-    def from_stored(cls, group_id: str, stored: ClassicGroupMetadata, config: GroupConfig) -> Self:
-        """The group that a record describes. `on_group_loaded` starts the timers once all is loaded.
+    def load(self, metadata: ClassicGroupMetadata) -> None:
+        """Set the state to that of a record. `on_group_loaded` starts the timers later.
 
-        Raises ImpossibleGroup for one that nobody can have written.
+        Raises InvalidClassicGroupRecord.
         """
-        _check(stored)
-        group = cls(group_id, config, EventTime(0, stored.state_timestamp_ms))
-        group.generation = stored.generation
-        group.protocol = stored.protocol
-        is_led = any(each.member_id == stored.leader for each in stored.members)
-        group.roster = ClassicGroupMembers(
-            stored.protocol_type or None, stored.leader if is_led else None
-        )
-        recorded_ms = stored.state_timestamp_ms
-        group.state_timestamp_ms = None if recorded_ms == -1 else recorded_ms
-        for each in stored.members:
+        _check_record(metadata)
+        self.generation = metadata.generation
+        self.protocol = metadata.protocol
+        self.members.protocol_type = metadata.protocol_type or None
+        if any(member.member_id == metadata.leader for member in metadata.members):
+            self.members.leader_id = metadata.leader
+        timestamp_ms = metadata.state_timestamp_ms
+        self.state_timestamp_ms = None if timestamp_ms == -1 else timestamp_ms
+        for each in metadata.members:
             rebalance_timeout_ms = each.rebalance_timeout_ms
-            if rebalance_timeout_ms == -1:  # written before there was one
+            if rebalance_timeout_ms == -1:  # version 0 of the record has no rebalance timeout
                 rebalance_timeout_ms = each.session_timeout_ms
             member = ClassicGroupMember(
                 each.member_id,
@@ -103,52 +96,34 @@ class Generations:
                 each.client_host,
                 rebalance_timeout_ms,
                 each.session_timeout_ms,
-                stored.protocol_type,
-                ((stored.protocol or "", each.subscription),),
+                metadata.protocol_type,
+                ((metadata.protocol or "", each.subscription),),
                 each.assignment,
             )
-            group.roster.add(member, None)
-        group.state = ClassicGroupState.STABLE if stored.members else ClassicGroupState.EMPTY
-        group._update_subscriptions()
-        return group
+            self.members.add(member, None)
+        self.state = ClassicGroupState.STABLE if metadata.members else ClassicGroupState.EMPTY
+        self.update_subscriptions()
 
-    @classmethod
-    def converted(
-        cls,
-        group_id: str,
-        generation: int,
-        members: Sequence[ClassicGroupMember],
-        config: GroupConfig,
-        now: EventTime,
-    ) -> Self:
-        """A stable group of those who were together in one of another kind. `on_group_loaded` starts it."""
-        group = cls(group_id, config, now)
-        group.generation = generation
-        for each in members:
-            group.roster.add(each, None)
-        group.protocol = group.roster.select_protocol()
-        group.state = ClassicGroupState.STABLE
-        group._update_subscriptions()
-        return group
-
-    def rebalance(self, reason: str, now: EventTime) -> CoordinatorResult:
-        """Start a rebalance for a reason outside the group."""
-        result = CoordinatorResult()
-        self._rebalance(reason, now, result)
-        return result
+    def convert(self, generation: int, members: Sequence[ClassicGroupMember]) -> None:
+        """Become a stable group of these members, which were in a consumer group."""
+        self.generation = generation
+        for member in members:
+            self.members.add(member, None)
+        self.protocol = self.members.select_protocol()
+        self.state = ClassicGroupState.STABLE
+        self.update_subscriptions()
 
     def on_group_loaded(self, now: EventTime) -> CoordinatorResult:
-        """This node began to coordinate the group, whose state was loaded: sessions start anew."""
+        """Start the sessions of the members after the group was loaded."""
         result = CoordinatorResult()
-        for member in self.roster.members.values():
-            self._extend_session(member, now)
-        if len(self.roster) > self._config.max_size:
-            self._rebalance(
-                f"the group is over its capacity of {self._config.max_size}", now, result
-            )
+        for member in self.members.by_id.values():
+            self.extend_session(member, now)
+        if len(self.members) > self.config.max_size:
+            reason = f"the loaded group is over capacity {self.config.max_size}"
+            self.start(reason, now, result)
         return result
 
-    # What it is
+    # State
 
     @property
     def is_empty(self) -> bool:
@@ -156,27 +131,27 @@ class Generations:
 
     @property
     def protocol_type(self) -> str | None:
-        return self.roster.protocol_type
+        return self.members.protocol_type
 
-    def stored(self, assignments: Mapping[str, bytes]) -> ClassicGroupMetadata:
-        """The present generation as it goes into the log."""
+    def to_metadata(self, assignments: Mapping[str, bytes]) -> ClassicGroupMetadata:
+        """The record value of the current generation with these assignments."""
         protocol = self.protocol
-        members = self.roster.members.values() if protocol is not None else ()
+        members = self.members.by_id.values() if protocol is not None else ()
         return ClassicGroupMetadata(
             self.protocol_type or "",
             self.generation,
             protocol,
-            self.roster.leader_id,
+            self.members.leader_id,
             -1 if self.state_timestamp_ms is None else self.state_timestamp_ms,
             tuple(
-                each.stored(protocol or "", assignments.get(each.member_id, NO_ASSIGNMENT))
-                for each in members
+                member.to_metadata(protocol or "", assignments.get(member.member_id, NO_ASSIGNMENT))
+                for member in members
             ),
         )
 
-    def waiters(self) -> Iterator[Future]:
-        """Whoever waits for an answer."""
-        for member in self.roster.members.values():
+    def waiting_futures(self) -> Iterator[Future]:
+        """Futures of all requests that wait in this group."""
+        for member in self.members.by_id.values():
             if member.waiting_join is not None:
                 yield member.waiting_join
             if member.waiting_sync is not None:
@@ -184,333 +159,286 @@ class Generations:
             if member.waiting_heartbeat is not None:
                 yield member.waiting_heartbeat
 
-    # From one generation to the next
+    def transition_to(self, state: ClassicGroupState, now: EventTime) -> None:
+        assert state in VALID_TRANSITIONS[self.state], f"{self.state} does not become {state}"
+        self.previous_state = self.state
+        self.state = state
+        self.state_timestamp_ms = now.wall_ms
+
+    def update_subscriptions(self) -> None:
+        """Decode the topics that the members subscribe to, if the protocol type is "consumer"."""
+        self.subscriptions = None
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return
+        if not len(self.members):
+            self.subscriptions = frozenset()
+        elif self.protocol is not None:
+            self.subscriptions = subscribed_topics(
+                member.metadata(self.protocol) for member in self.members.by_id.values()
+            )
+
+    def current_assignments(self) -> dict[str, bytes]:
+        """The assignments of the members by member id."""
+        return {member.member_id: member.assignment for member in self.members.by_id.values()}
+
+    # Join phase
 
     @property
-    def _is_first_join(self) -> bool:
-        """A group that was empty gives its members time to arrive before its first generation."""
+    def _is_initial_rebalance(self) -> bool:
+        """Whether this is the rebalance of a group that was empty, which waits for more members."""
         return (
             self.state is ClassicGroupState.PREPARING
-            and self.state_before is ClassicGroupState.EMPTY
+            and self.previous_state is ClassicGroupState.EMPTY
         )
 
-    def _rebalance_or_complete(
-        self, reason: str, now: EventTime, result: CoordinatorResult
-    ) -> None:
+    def start_or_complete(self, reason: str, now: EventTime, result: CoordinatorResult) -> None:
+        """Start a rebalance, or complete the join phase of the current one if all members joined."""
         if self.state is ClassicGroupState.PREPARING:
-            self._complete_if_ready(now, result)
+            self.complete_join_if_ready(now, result)
         else:
-            self._rebalance(reason, now, result)
+            self.start(reason, now, result)
 
-    def _rebalance(self, reason: str, now: EventTime, result: CoordinatorResult) -> None:
-        """Start a rebalance: members have to rejoin."""
-        result.notes.append(f"rebalance after generation {self.generation}: {reason}")
+    def start(self, reason: str, now: EventTime, result: CoordinatorResult) -> None:
+        """Start a rebalance: all members have to rejoin."""
+        result.notes.append(
+            f"preparing to rebalance with old generation {self.generation} (reason: {reason})"
+        )
         if self.state is ClassicGroupState.COMPLETING:
-            self._cancel_syncs(ErrorCode.rebalance_in_progress, now, result)
-        self._respond_heartbeats(ErrorCode.rebalance_in_progress, result)
-        self.roster.pending_sync_members.clear()
-        self._sync_deadline_ms = None
-        is_first = self.is_empty
-        self._transition_to(ClassicGroupState.PREPARING, now)
-        if is_first:
-            self._begin_first_join(now)
-        elif self.roster.all_joined:
-            self._complete_join(now, result)
+            self.cancel_syncs(ErrorCode.rebalance_in_progress, now, result)
+        self.complete_heartbeats(ErrorCode.rebalance_in_progress, result)
+        self.members.pending_sync_members.clear()
+        self.sync_deadline_ms = None
+        is_initial = self.is_empty
+        self.transition_to(ClassicGroupState.PREPARING, now)
+        if is_initial:
+            self._start_initial_rebalance(now)
+        elif self.members.all_joined:
+            self.complete_join(now, result)
         else:
-            self._set_join_deadline(self.roster.rebalance_timeout_ms, now)
+            self._set_join_deadline(self.members.rebalance_timeout_ms, now)
 
-    def _begin_first_join(self, now: EventTime) -> None:
-        """Give members time to arrive. However short it is, `tick` ends the join, not this call."""
-        delay_ms = self._config.initial_rebalance_delay_ms
-        self._join_extension_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
+    def _start_initial_rebalance(self, now: EventTime) -> None:
+        """Wait for more members (group.initial.rebalance.delay.ms). Even without a delay the join
+        phase completes in the next timeout check, not in this call."""
+        delay_ms = self.config.initial_rebalance_delay_ms
+        self._join_extension_ms = max(self.members.rebalance_timeout_ms - delay_ms, 0)
         self._new_member_added = False
-        self.initial_arrival_deadline_ms = now.monotonic_ms + self._config.arrival_ms
+        self.initial_arrival_deadline_ms = now.monotonic_ms + self.config.arrival_ms
         self._set_join_deadline(delay_ms, now)
 
-    def _complete_initial_join(self, now: EventTime, result: CoordinatorResult) -> None:
-        """Extend the first join while new members keep coming; else go on with who is there. One that
-        was given its id is on its way: Kafka does not wait for it, and has to begin again with it."""
+    def on_member_added(self) -> None:
+        """A member joined or got its member id: an initial rebalance is extended."""
+        self._new_member_added = True
+
+    def complete_or_extend_initial_join(self, now: EventTime, result: CoordinatorResult) -> None:
+        """Extend the initial rebalance while members are added; complete the join phase otherwise.
+
+        A member that only got its member id counts as added. Kafka does not wait for it and has to
+        rebalance again when it joins.
+        """
         remaining_ms = self._join_extension_ms
         if not remaining_ms or not self._new_member_added:
-            self._complete_join(now, result)
+            self.complete_join(now, result)
             return
-        delay_ms = min(self._config.initial_rebalance_delay_ms, remaining_ms)
+        delay_ms = min(self.config.initial_rebalance_delay_ms, remaining_ms)
         self._new_member_added = False
         self._join_extension_ms = remaining_ms - delay_ms
         self._set_join_deadline(delay_ms, now)
 
-    def _complete_if_ready(self, now: EventTime, result: CoordinatorResult) -> None:
+    def complete_join_if_ready(self, now: EventTime, result: CoordinatorResult) -> None:
         """Complete the join phase if all members joined, except in the initial rebalance."""
-        is_ready = self.state is ClassicGroupState.PREPARING and self.roster.all_joined
-        if is_ready and not self._is_first_join:
-            self._complete_join(now, result)
+        is_ready = self.state is ClassicGroupState.PREPARING and self.members.all_joined
+        if is_ready and not self._is_initial_rebalance:
+            self.complete_join(now, result)
 
-    def _complete_join(self, now: EventTime, result: CoordinatorResult) -> None:
+    def complete_join(self, now: EventTime, result: CoordinatorResult) -> None:
         """Complete the join phase and start the next generation. Dynamic members that did not
         rejoin are removed; static members stay."""
-        self._join_deadline_ms = self._join_extension_ms = None
-        for member in list(self.roster.members.values()):
+        self.join_deadline_ms = self._join_extension_ms = None
+        for member in list(self.members.by_id.values()):
             if member.waiting_join is None and not member.is_static:
                 result.notes.append(f"{member.member_id} did not join in time and is removed")
-                self.roster.remove(member.member_id)
-        if len(self.roster) and not self.roster.elect_joined_leader():
-            # Nobody is there but static members that may come back: sessions decide.
+                self.members.remove(member.member_id)
+        if len(self.members) and not self.members.elect_joined_leader():
+            # Only static members are left and none has joined: wait until they join or expire.
             self._set_join_deadline(
-                max(self.roster.rebalance_timeout_ms, REBALANCE_RETRY_MS_MIN), now
+                max(self.members.rebalance_timeout_ms, REBALANCE_RETRY_MS_MIN), now
             )
             return
         self.generation += 1
-        self.protocol = self.roster.select_protocol() if len(self.roster) else None
-        self._update_subscriptions()
-        self.roster.pending_sync_members.clear()
+        self.protocol = self.members.select_protocol() if len(self.members) else None
+        self.update_subscriptions()
+        self.members.pending_sync_members.clear()
         if self.protocol is None:
-            self._transition_to(ClassicGroupState.EMPTY, now)
-            result.notes.append(f"generation {self.generation} is empty")
-            record = Record(GroupKey(self.group_id), self.stored({}))
+            self.transition_to(ClassicGroupState.EMPTY, now)
+            result.notes.append(f"generation {self.generation} is now empty")
+            record = Record(GroupKey(self.group_id), self.to_metadata({}))
             result.appends.append(RecordAppend((record,), replay=False))
         else:
-            self._transition_to(ClassicGroupState.COMPLETING, now)
-            self._respond_joins(now, result)
+            self.transition_to(ClassicGroupState.COMPLETING, now)
+            self._start_sync(now, result)
 
-    def _respond_joins(self, now: EventTime, result: CoordinatorResult) -> None:
-        for member in self.roster.members.values():
+    def _start_sync(self, now: EventTime, result: CoordinatorResult) -> None:
+        """Send the JoinGroup responses; members have their rebalance timeout to send SyncGroup."""
+        for member in self.members.by_id.values():
             if member.waiting_join is not None:
-                result.reply(member.waiting_join, self._join_response(member))
-                self.roster.set_waiting_join(member, None)
+                result.reply(member.waiting_join, self.join_response(member))
+                self.members.set_waiting_join(member, None)
             member.is_new = False
-            self._extend_session(member, now)
-            self.roster.pending_sync_members[member.member_id] = None
-        result.notes.append(f"generation {self.generation} has {len(self.roster)} members")
-        self._sync_deadline_ms = now.monotonic_ms + max(self.roster.rebalance_timeout_ms, 0)
-        self._schedule_deadline(self._sync_deadline_ms)
+            self.extend_session(member, now)
+            self.members.pending_sync_members[member.member_id] = None
+        result.notes.append(
+            f"stabilized generation {self.generation} with {len(self.members)} members"
+        )
+        self.sync_deadline_ms = now.monotonic_ms + max(self.members.rebalance_timeout_ms, 0)
+        self.schedule_deadline(self.sync_deadline_ms)
 
-    def _complete_sync(
-        self, assignments: Mapping[str, bytes], now: EventTime, result: CoordinatorResult
-    ) -> None:
-        self._transition_to(ClassicGroupState.STABLE, now)
-        result.completed_rebalances += 1
-        for member in self.roster.members.values():
-            member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
-            if member.waiting_sync is not None:
-                result.reply(member.waiting_sync, self._sync_response(member))
-                member.waiting_sync = None
-                self._extend_session(member, now)
-
-    def _cancel_syncs(self, code: ErrorCode, now: EventTime, result: CoordinatorResult) -> None:
-        """Nobody gets an assignment of this generation any more."""
-        for member in self.roster.members.values():
-            member.assignment = NO_ASSIGNMENT
-            if member.waiting_sync is not None:
-                result.reply(member.waiting_sync, SyncGroupResponse(code))
-                member.waiting_sync = None
-                self._extend_session(member, now)
-
-    def _remove_pending_sync_members(self, now: EventTime, result: CoordinatorResult) -> None:
-        dropped = list(self.roster.pending_sync_members)
-        for member_id in dropped:
-            self._remove(member_id, result)
-        self._rebalance(f"{', '.join(dropped)} did not sync in time", now, result)
-
-    def _remove(self, member_id: str, result: CoordinatorResult) -> None:
-        """Remove a member or a pending id; one that still waits is told that it is unknown."""
-        member = self.roster.members.get(member_id)
-        code = ErrorCode.unknown_member_id
-        if member is not None and member.waiting_join is not None:
-            result.reply(member.waiting_join, JoinGroupResponse(code, NO_MEMBER_ID))
-        if member is not None and member.waiting_sync is not None:
-            result.reply(member.waiting_sync, SyncGroupResponse(code))
-        if member is not None:
-            self._respond_heartbeat(member, code, result)
-        self.roster.remove(member_id)
-
-    def _respond_heartbeats(self, code: ErrorCode, result: CoordinatorResult) -> None:
-        for member in self.roster.members.values():
-            self._respond_heartbeat(member, code, result)
-
-    def _respond_heartbeat(
-        self, member: ClassicGroupMember, code: ErrorCode, result: CoordinatorResult
-    ) -> None:
-        """Of a member whose heartbeat waits."""
-        if member.waiting_heartbeat is not None:
-            result.reply(member.waiting_heartbeat, HeartbeatResponse(code))
-            member.waiting_heartbeat = None
-
-    def _join_response(self, member: ClassicGroupMember) -> JoinGroupResponse:
-        """The answer to a member that is in the present generation."""
-        is_leader = self.roster.is_leader(member.member_id)
+    def join_response(self, member: ClassicGroupMember) -> JoinGroupResponse:
+        """Response to a member of the current generation; only the leader gets the members."""
+        is_leader = self.members.is_leader(member.member_id)
         return JoinGroupResponse(
             NO_ERROR,
             member.member_id,
             self.generation,
             self.protocol_type,
             self.protocol,
-            self.roster.leader_id or NO_MEMBER_ID,
+            self.members.leader_id or NO_MEMBER_ID,
             members=self._join_group_members() if is_leader else (),
         )
 
     def _join_group_members(self) -> tuple[JoinGroupMember, ...]:
         return tuple(
-            JoinGroupMember(each.member_id, each.instance_id, each.metadata(self.protocol))
-            for each in self.roster.members.values()
+            JoinGroupMember(member.member_id, member.instance_id, member.metadata(self.protocol))
+            for member in self.members.by_id.values()
         )
 
-    def _sync_response(self, member: ClassicGroupMember) -> SyncGroupResponse:
-        return SyncGroupResponse(NO_ERROR, self.protocol_type, self.protocol, member.assignment)
+    def update_member(self, member: ClassicGroupMember, request: JoinGroup, future: Future) -> None:
+        """Apply a JoinGroup request to a member that rejoins, and keep the request waiting."""
+        self.members.update(
+            member,
+            request.protocols,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            future,
+        )
 
-    def _assignments(self) -> dict[str, bytes]:
-        return {each.member_id: each.assignment for each in self.roster.members.values()}
+    # Sync phase
 
-    def _update_subscriptions(self) -> None:
-        """Read what the members subscribe to, where they are consumers and we understand them."""
-        self.subscriptions = None
-        if self.protocol_type != CONSUMER_PROTOCOL:
-            return
-        if not len(self.roster):
-            self.subscriptions = frozenset()
-        elif self.protocol is not None:
-            self.subscriptions = subscribed_topics(
-                each.metadata(self.protocol) for each in self.roster.members.values()
-            )
+    def append_assignments(
+        self,
+        assignments: Mapping[str, bytes],
+        completion: AppendCompletion,
+        result: CoordinatorResult,
+    ) -> None:
+        """Append the group metadata record with these assignments."""
+        record = Record(GroupKey(self.group_id), self.to_metadata(assignments))
+        result.appends.append(RecordAppend((record,), completion, replay=False))
 
-    def _transition_to(self, state: ClassicGroupState, now: EventTime) -> None:
-        assert state in VALID_TRANSITIONS[self.state], f"{self.state} does not become {state}"
-        self.state_before = self.state
-        self.state = state
-        self.state_timestamp_ms = now.wall_ms
+    def complete_sync(
+        self, assignments: Mapping[str, bytes], now: EventTime, result: CoordinatorResult
+    ) -> None:
+        """Complete the rebalance: the group is stable and members get their assignments."""
+        self.transition_to(ClassicGroupState.STABLE, now)
+        result.completed_rebalances += 1
+        for member in self.members.by_id.values():
+            member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
+            if member.waiting_sync is not None:
+                result.reply(member.waiting_sync, self.sync_response(member))
+                member.waiting_sync = None
+                self.extend_session(member, now)
 
-    def end(self, code: ErrorCode, now: EventTime) -> CoordinatorResult:
-        """The group is no more, or not this node's any more: whoever waits is told `code`."""
-        result = CoordinatorResult()
-        for member in self.roster.members.values():
-            if member.waiting_join is not None:
-                result.reply(member.waiting_join, JoinGroupResponse(code, member.member_id))
-                self.roster.set_waiting_join(member, None)
+    def cancel_syncs(self, code: ErrorCode, now: EventTime, result: CoordinatorResult) -> None:
+        """Clear the assignments and fail waiting SyncGroup requests with `code`."""
+        for member in self.members.by_id.values():
+            member.assignment = NO_ASSIGNMENT
             if member.waiting_sync is not None:
                 result.reply(member.waiting_sync, SyncGroupResponse(code))
                 member.waiting_sync = None
-            self._respond_heartbeat(member, code, result)
-            member.deadline_ms = None
-        self.roster.pending.clear()
-        self._join_deadline_ms = self._sync_deadline_ms = self.next_deadline_ms = None
-        if self.state is not ClassicGroupState.DEAD:
-            self._transition_to(ClassicGroupState.DEAD, now)
-        return result
+                self.extend_session(member, now)
 
-    # Time
+    def on_member_synced(self, member: ClassicGroupMember) -> None:
+        self.members.pending_sync_members.pop(member.member_id, None)
+        if not self.members.pending_sync_members:
+            self.sync_deadline_ms = None
 
-    def tick(self, now: EventTime) -> CoordinatorResult:
-        """Do what is due. Everything that was due when it is called happens once, in order."""
-        result = CoordinatorResult()
-        for _, act in sorted(self._due(now.monotonic_ms)):
-            kind, member_id = act
-            match ClassicGroupEvent[kind]:
-                case ClassicGroupEvent.SESSION_TIMEOUT:
-                    self._expire(member_id, now, result)
-                case ClassicGroupEvent.PENDING_MEMBER_TIMEOUT:
-                    self._expire_pending(member_id, now, result)
-                case ClassicGroupEvent.JOIN_TIMEOUT if _is_due(self._join_deadline_ms, now):
-                    if (
-                        ACTIONS[ClassicGroupEvent.JOIN_TIMEOUT][self.state]
-                        is ClassicGroupAction.COMPLETE_JOIN
-                    ):
-                        self._complete_initial_join(now, result)
-                case ClassicGroupEvent.SYNC_TIMEOUT if _is_due(self._sync_deadline_ms, now):
-                    self._sync_deadline_ms = None
-                    if (
-                        ACTIONS[ClassicGroupEvent.SYNC_TIMEOUT][self.state]
-                        is ClassicGroupAction.REMOVE_PENDING_SYNC_MEMBERS
-                    ):
-                        self._remove_pending_sync_members(now, result)
-                case ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT:
-                    if (
-                        ACTIONS[ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT][self.state]
-                        is ClassicGroupAction.COMPLETE_WAITING_HEARTBEATS
-                    ):
-                        self._respond_heartbeats(NO_ERROR, result)
-        self.next_deadline_ms = min(self._deadlines(), default=None)
-        return result
+    def sync_response(self, member: ClassicGroupMember) -> SyncGroupResponse:
+        return SyncGroupResponse(NO_ERROR, self.protocol_type, self.protocol, member.assignment)
 
-    def _due(self, now_ms: int) -> Iterator[tuple[int, tuple[str, str]]]:
-        """What is due, with its time; what happens about one may make another moot."""
-        for member in self.roster.members.values():
-            if member.deadline_ms is not None and member.deadline_ms <= now_ms:
-                yield member.deadline_ms, (ClassicGroupEvent.SESSION_TIMEOUT.name, member.member_id)
-        for member_id, deadline_ms in self.roster.pending.items():
-            if deadline_ms <= now_ms:
-                yield deadline_ms, (ClassicGroupEvent.PENDING_MEMBER_TIMEOUT.name, member_id)
-        if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
-            yield self._join_deadline_ms, (ClassicGroupEvent.JOIN_TIMEOUT.name, "")
-        if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
-            yield self._sync_deadline_ms, (ClassicGroupEvent.SYNC_TIMEOUT.name, "")
-        if self._has_waiting_heartbeat and self.initial_arrival_deadline_ms <= now_ms:
-            yield (
-                self.initial_arrival_deadline_ms,
-                (ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT.name, ""),
-            )
+    # Members and sessions
 
-    @property
-    def _has_waiting_heartbeat(self) -> bool:
-        return any(each.waiting_heartbeat is not None for each in self.roster.members.values())
+    def remove_member(self, member_id: str, result: CoordinatorResult) -> None:
+        """Remove a member or a pending member id; its waiting requests get UNKNOWN_MEMBER_ID."""
+        member = self.members.by_id.get(member_id)
+        code = ErrorCode.unknown_member_id
+        if member is not None and member.waiting_join is not None:
+            result.reply(member.waiting_join, JoinGroupResponse(code, NO_MEMBER_ID))
+        if member is not None and member.waiting_sync is not None:
+            result.reply(member.waiting_sync, SyncGroupResponse(code))
+        if member is not None:
+            self.complete_heartbeat(member, code, result)
+        self.members.remove(member_id)
 
-    def _deadlines(self) -> Iterator[int]:
-        for member in self.roster.members.values():
-            if member.deadline_ms is not None:
-                yield member.deadline_ms
-        yield from self.roster.pending.values()
-        if self._join_deadline_ms is not None:
-            yield self._join_deadline_ms
-        if self._sync_deadline_ms is not None:
-            yield self._sync_deadline_ms
-        if self._has_waiting_heartbeat:
-            yield self.initial_arrival_deadline_ms
+    def complete_heartbeats(self, code: ErrorCode, result: CoordinatorResult) -> None:
+        """Complete all delayed Heartbeat requests."""
+        for member in self.members.by_id.values():
+            self.complete_heartbeat(member, code, result)
 
-    def _expire(self, member_id: str, now: EventTime, result: CoordinatorResult) -> None:
-        member = self.roster.members.get(member_id)
-        if member is None or not _is_due(member.deadline_ms, now):
-            return
-        member.deadline_ms = None
-        if member.is_waiting_for_coordinator:
-            return  # the answer it waits for starts its session again
-        self._remove(member_id, result)
-        match ACTIONS[ClassicGroupEvent.SESSION_TIMEOUT][self.state]:
-            case ClassicGroupAction.REBALANCE:
-                self._rebalance(f"the session of {member_id} expired", now, result)
-            case ClassicGroupAction.COMPLETE_IF_ALL_JOINED if self.roster.all_joined:
-                self._complete_join(now, result)
+    def complete_heartbeat(
+        self, member: ClassicGroupMember, code: ErrorCode, result: CoordinatorResult
+    ) -> None:
+        """Complete the member's delayed Heartbeat request, if there is one."""
+        if member.waiting_heartbeat is not None:
+            result.reply(member.waiting_heartbeat, HeartbeatResponse(code))
+            member.waiting_heartbeat = None
 
-    def _expire_pending(self, member_id: str, now: EventTime, result: CoordinatorResult) -> None:
-        if not _is_due(self.roster.pending.get(member_id), now):
-            return
-        self.roster.remove(member_id)
-        step = ACTIONS[ClassicGroupEvent.PENDING_MEMBER_TIMEOUT][self.state]
-        if step is ClassicGroupAction.COMPLETE_IF_ALL_JOINED and self.roster.all_joined:
-            self._complete_join(now, result)
-
-    def _extend_session(
+    def extend_session(
         self, member: ClassicGroupMember, now: EventTime, timeout_ms: int | None = None
     ) -> None:
+        """Restart the member's session; `timeout_ms` replaces its session timeout."""
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         member.deadline_ms = now.monotonic_ms + timeout_ms
-        self._schedule_deadline(member.deadline_ms)
+        self.schedule_deadline(member.deadline_ms)
 
     def _set_join_deadline(self, delay_ms: int, now: EventTime) -> None:
-        self._join_deadline_ms = now.monotonic_ms + max(delay_ms, 0)
-        self._schedule_deadline(self._join_deadline_ms)
+        self.join_deadline_ms = now.monotonic_ms + max(delay_ms, 0)
+        self.schedule_deadline(self.join_deadline_ms)
 
-    def _schedule_deadline(self, deadline_ms: int) -> None:
+    def schedule_deadline(self, deadline_ms: int) -> None:
         if self.next_deadline_ms is None or deadline_ms < self.next_deadline_ms:
             self.next_deadline_ms = deadline_ms
 
+    def close(self, code: ErrorCode, now: EventTime) -> CoordinatorResult:
+        """Close the group after it was deleted or its partition unloaded: waiting requests fail
+        with `code`."""
+        result = CoordinatorResult()
+        for member in self.members.by_id.values():
+            if member.waiting_join is not None:
+                result.reply(member.waiting_join, JoinGroupResponse(code, member.member_id))
+                self.members.set_waiting_join(member, None)
+            if member.waiting_sync is not None:
+                result.reply(member.waiting_sync, SyncGroupResponse(code))
+                member.waiting_sync = None
+            self.complete_heartbeat(member, code, result)
+            member.deadline_ms = None
+        self.members.pending_join_members.clear()
+        self.join_deadline_ms = self.sync_deadline_ms = self.next_deadline_ms = None
+        if self.state is not ClassicGroupState.DEAD:
+            self.transition_to(ClassicGroupState.DEAD, now)
+        return result
 
-def _is_due(deadline_ms: int | None, now: EventTime) -> bool:
-    return deadline_ms is not None and deadline_ms <= now.monotonic_ms
+
+def client_reason(reason: str | None) -> str:
+    """The client's reason (KIP-800) as a suffix of a log line."""
+    return f"; client reason: {reason[:REASON_CHARS_MAX]}" if reason else ""
 
 
-def _check(stored: ClassicGroupMetadata) -> None:
-    """What a roster takes for granted."""
-    ids = {each.member_id for each in stored.members}
-    names = [each.instance_id for each in stored.members if each.instance_id is not None]
-    if len(ids) != len(stored.members) or len(set(names)) != len(names):
-        raise InvalidClassicGroupRecord("two members with one id")
-    if stored.members and (stored.protocol is None or not stored.protocol_type):
-        raise InvalidClassicGroupRecord("members without a protocol")
+def _check_record(metadata: ClassicGroupMetadata) -> None:
+    """Check the invariants of `ClassicGroupMembers`. Raises InvalidClassicGroupRecord."""
+    member_ids = {member.member_id for member in metadata.members}
+    instance_ids = [
+        member.instance_id for member in metadata.members if member.instance_id is not None
+    ]
+    if len(member_ids) != len(metadata.members) or len(set(instance_ids)) != len(instance_ids):
+        raise InvalidClassicGroupRecord("two members have the same member id or instance id")
+    if metadata.members and (metadata.protocol is None or not metadata.protocol_type):
+        raise InvalidClassicGroupRecord("the group has members but no protocol")

@@ -1,32 +1,57 @@
-"""Configuration of the group coordinator."""
+"""Configuration of the group coordinator, and of single consumer groups."""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from typing import Protocol
 
 from odradek.broker.coordination.internal_topics import IntegerConfigs
 from odradek.broker.groups.assignors import ASSIGNORS, CLASSES
-from odradek.broker.groups.consumer.settings import ConsumerGroupMigrationPolicy
 from odradek.seams.values import value_class
 
 MINUTE_MS = 60_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
-"""How long a new member may wait in JoinGroup: it has no heartbeat yet by which to notice it is gone."""
+"""Session timeout of a new member that waits in JoinGroup, as in Kafka. It can't send heartbeats yet."""
 ARRIVAL_MS = 100
-"""For so long after its first join began, whoever is in a group lets others arrive: a heartbeat waits
-(`Generations.initial_arrival_deadline_ms`). Two librdkafka consumers that start together join 50 ms apart about
-once in three times, on whatever broker: on its connection to the coordinator one asks for its topic at
-once, the other not until a second connection may be opened (`reconnect.backoff.ms` / 2). Then the
-first is alone in a stable group and learns of the second by its next heartbeat, 3 s later; but its
-first heartbeat comes right behind its assignment, and nothing behind that."""
+"""How long the members of a new group wait for further members before their Heartbeat gets a response.
+
+With group.initial.rebalance.delay.ms=0, two librdkafka consumers that start together join about
+50 ms apart in one of three runs. The first consumer is then alone in a stable group, sends its first
+heartbeat right after SyncGroup, and the next one 3 s later. If the response to the first heartbeat
+is delayed (`ClassicRebalance.initial_arrival_deadline_ms`), it reports the rebalance.
+"""
 
 
 class GroupConfigs(IntegerConfigs, Protocol):
-    """Of `ServerConfig`, what is needed here."""
+    """The part of `ServerConfig` that the group coordinator reads."""
 
     def get_str(self, name: str) -> str: ...
 
     def get_list(self, name: str) -> tuple[str, ...]: ...
+
+
+class ConsumerGroupMigrationPolicy(enum.Enum):
+    """Conversions that `group.consumer.migration.policy` allows (KIP-848)."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (
+            ConsumerGroupMigrationPolicy.UPGRADE,
+            ConsumerGroupMigrationPolicy.BIDIRECTIONAL,
+        )
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (
+            ConsumerGroupMigrationPolicy.DOWNGRADE,
+            ConsumerGroupMigrationPolicy.BIDIRECTIONAL,
+        )
 
 
 @value_class
@@ -35,7 +60,7 @@ class GroupConfig:
 
     initial_rebalance_delay_ms: int = 3000
     arrival_ms: int = 0
-    """See `ARRIVAL_MS`."""
+    """`ARRIVAL_MS` in a broker; 0 does not delay heartbeats."""
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
@@ -45,13 +70,13 @@ class GroupConfig:
     offsets_retention_check_interval_ms: int = 600_000
     offsets_load_buffer_bytes: int = 5 * 1024 * 1024
     offsets_topic_compression: int = 0
-    """Codec of the batches written; 0 is none."""
+    """Compression codec of the batches written; 0 is none."""
     commit_timeout_ms: int = 5000
     protocols: frozenset[str] = frozenset({"classic", "consumer", "streams"})
-    """The kinds of groups that may be joined."""
+    """Rebalance protocols that groups may use."""
     consumer_max_size: int = 2**31 - 1
     consumer_assignors: tuple[str, ...] = tuple(ASSIGNORS)
-    """The first one is for groups whose members name none."""
+    """Names of the assignors; the first is the default."""
     migration_policy: ConsumerGroupMigrationPolicy = ConsumerGroupMigrationPolicy.BIDIRECTIONAL
     regex_refresh_interval_ms: int = 600_000
 
@@ -81,3 +106,53 @@ class GroupConfig:
             ),
             regex_refresh_interval_ms=configs.get_int("group.consumer.regex.refresh.interval.ms"),
         )
+
+
+@value_class
+class ConsumerGroupConfig:
+    """Configs of one consumer group (ms)."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+
+    @classmethod
+    def of(cls, configs: IntegerConfigs, overrides: Mapping[str, str]) -> ConsumerGroupConfig:
+        """The group's own values, limited to the broker's current bounds, or else the broker's defaults."""
+        return cls(*(_group_value(configs, overrides, *names) for names in _CONFIG_NAMES))
+
+
+def _group_value(
+    configs: IntegerConfigs,
+    overrides: Mapping[str, str],
+    name: str,
+    default: str,
+    minimum: str,
+    maximum: str,
+) -> int:
+    if name not in overrides:
+        return configs.get_int(default)
+    return max(configs.get_int(minimum), min(int(overrides[name]), configs.get_int(maximum)))
+
+
+_CONFIG_NAMES = (
+    (
+        "consumer.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+    (
+        "consumer.heartbeat.interval.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    (
+        "consumer.assignment.interval.ms",
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
+)
+"""For each field: the group config, the broker's default, minimum and maximum."""

@@ -29,12 +29,12 @@ from odradek.broker.coordination.coordinator_runtime import (
 )
 from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC
 from odradek.broker.coordination.response_future import ResponseFuture
+from odradek.broker.groups.classic_group import DescribedGroup
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
-from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
-from odradek.broker.groups.consumer.regex_resolution import resolve_expressions
+from odradek.broker.groups.consumer.consumer_group import DescribedConsumerGroup
+from odradek.broker.groups.consumer.topic_metadata import ConsumerGroupEnvironment
+from odradek.broker.groups.consumer.topic_regex_resolver import resolve_expressions
 from odradek.broker.groups.coordinator_shard import NO_MEMBER, GroupCoordinatorShard, OffsetCommit
-from odradek.broker.groups.describe import DescribedGroup, ListedGroup
 from odradek.broker.groups.group_log import GroupLoader, OffsetsLog, build_batches
 from odradek.broker.groups.messages import (
     NO_ERROR,
@@ -51,6 +51,7 @@ from odradek.broker.groups.messages import (
     JoinGroupResponse,
     LeaveGroup,
     LeaveGroupResponse,
+    ListedGroup,
     OffsetPartitionErrors,
     RecordAppend,
     Reply,
@@ -76,8 +77,8 @@ GroupContext: TypeAlias = CoordinatorContext[GroupCoordinatorShard, AppendComple
 T = TypeVar("T")
 A = TypeVar("A", bound=Response)
 
-WHILE_LOADING_MS = 100
-"""How soon a group that is due is looked at again while its partition is still being loaded."""
+LOADING_RETRY_MS = 100
+"""Delay before a group's deadline is checked again while its partition is loading."""
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class GroupCoordinator:
         entropy: Entropy,
         environment: ConsumerGroupEnvironment | None = None,
     ) -> None:
-        """`environment` is what consumer groups are told of topics and of their settings."""
+        """`environment` has the topics and configs for consumer groups."""
         self._log = log
         self._config = config
         self._environment = environment or ConsumerGroupEnvironment(config)
@@ -122,17 +123,17 @@ class GroupCoordinator:
                 commit_timeout_ms=config.commit_timeout_ms,
             )
         )
-        self._timers = Timers(clock, self._due)
+        self._timers = Timers(clock, self._on_deadline)
         self.statistics = GroupStatistics()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the timers, loads and waits until cancelled; started() at once."""
+        """Run the coordinator's tasks until cancelled."""
         async with trio.open_nursery() as nursery:
             self.start(nursery)
             task_status.started()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own the timers, loads and waits, from now on: the next request may need it."""
+        """Start the coordinator's tasks in `nursery`. Must be called before the first request."""
         self._nursery = nursery
         self.runtime.start(nursery)
         nursery.start_soon(self._timers.run)
@@ -183,18 +184,18 @@ class GroupCoordinator:
         low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             return JoinGroupResponse(ErrorCode.invalid_session_timeout, request.member_id)
-        return await self._ask(
+        return await self._run_request(
             request.group_id, lambda shard, *rest: shard.join(request, *rest), JoinGroupResponse
         )
 
-    def fresh_id(self) -> str:
-        """What makes a new member's id its own."""
+    def new_member_uuid(self) -> str:
+        """A UUID as text, for the member id that the coordinator generates."""
         return str(self._entropy.uuid())
 
     async def sync(self, request: SyncGroup) -> SyncGroupResponse:
         if not request.group_id:
             return SyncGroupResponse(ErrorCode.invalid_group_id)
-        return await self._ask(
+        return await self._run_request(
             request.group_id, lambda shard, *rest: shard.sync(request, *rest), SyncGroupResponse
         )
 
@@ -202,43 +203,43 @@ class GroupCoordinator:
         if not request.group_id:
             return HeartbeatResponse(ErrorCode.invalid_group_id)
         try:
-            return await self._ask(
+            return await self._run_request(
                 request.group_id,
                 lambda shard, *rest: shard.heartbeat(request, *rest),
                 HeartbeatResponse,
             )
-        except LoadInProgress:  # nothing can have happened to the member meanwhile
+        except LoadInProgress:  # as in Kafka: sessions restart after the load
             return HeartbeatResponse(NO_ERROR)
 
     async def leave(self, request: LeaveGroup) -> LeaveGroupResponse:
         if not request.group_id:
             return LeaveGroupResponse(ErrorCode.invalid_group_id)
-        return await self._ask(
+        return await self._run_request(
             request.group_id, lambda shard, *rest: shard.leave(request, *rest), LeaveGroupResponse
         )
 
     async def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeat
     ) -> ConsumerGroupHeartbeatResponse:
-        return await self._ask(
+        return await self._run_request(
             request.group_id,
             lambda shard, *rest: shard.consumer_heartbeat(request, *rest),
             ConsumerGroupHeartbeatResponse,
         )
 
     async def commit(self, request: OffsetCommit) -> OffsetPartitionErrors:
-        respond = await self._ask(
+        response = await self._run_request(
             request.group_id,
             lambda shard, *rest: shard.commit(request, *rest),
             OffsetPartitionErrors,
         )
-        self.statistics.offset_commits += respond.succeeded
-        return respond
+        self.statistics.offset_commits += response.succeeded
+        return response
 
     async def commit_transactional_offsets(
         self, request: OffsetCommit, transaction: TransactionalCommit
     ) -> OffsetPartitionErrors:
-        """TxnOffsetCommit: what is committed is pending until the transaction ends (KIP-98)."""
+        """Commit offsets in a transaction (TxnOffsetCommit, KIP-98); they are pending until it ends."""
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
         context = self.runtime.context_for(request.group_id)
@@ -256,7 +257,7 @@ class GroupCoordinator:
             partition, marker.batch(now.wall_ms), now.wall_ms, marker.transaction_version
         )
         if not self._run_operation(context, None, partial(_end_transaction, context.shard, marker)):
-            raise KafkaError(ErrorCode.not_coordinator, "a group broke an invariant")
+            raise KafkaError(ErrorCode.not_coordinator, "the partition failed")
         await self._wait_until_committed(context)
 
     async def fetch(
@@ -267,10 +268,10 @@ class GroupCoordinator:
         require_stable: bool,
         member: tuple[str | None, int] = NO_MEMBER,
     ) -> list[FetchedTopic]:
-        """Committed offsets, all of the group's where `topics` is None; see `TransactionCoordinatorShard.fetch`.
+        """Committed offsets of these partitions, or of all if `topics` is None.
 
-        What is fetched will not be taken back: as it stands when asked, told when it is on all in-sync
-        replicas. What is appended meanwhile, and may never be there, is for the next one who asks.
+        The offsets are read at once and returned when they are below the high watermark, so that no
+        other coordinator can return earlier ones. See `GroupCoordinatorShard.fetch`.
         """
         context = self.runtime.context_for(group_id)
         fetch = partial(context.shard.fetch, group_id, topics)
@@ -283,22 +284,22 @@ class GroupCoordinator:
     ) -> OffsetPartitionErrors:
         if not group_id:
             return OffsetPartitionErrors(ErrorCode.invalid_group_id, ())
-        respond = await self._ask(
+        response = await self._run_request(
             group_id,
             lambda shard, future, now: shard.delete_offsets(group_id, partitions, future),
             OffsetPartitionErrors,
         )
-        self.statistics.offset_deletions += respond.succeeded
-        return respond
+        self.statistics.offset_deletions += response.succeeded
+        return response
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[tuple[str, ErrorCode]]:
-        """Each group with what became of it."""
-        self._timers.run_due()  # whoever's session is over is no member any more
+        """Delete groups; an error code for each."""
+        self._timers.run_due()  # expire sessions first: an expired member does not count
         results: list[tuple[str, ErrorCode]] = []
         for group_id in dict.fromkeys(group_ids):
             try:
-                respond = await self._ask(group_id, _delete(group_id), GroupErrors)
-                results += respond.groups
+                response = await self._run_request(group_id, _delete(group_id), GroupErrors)
+                results += response.groups
             except KafkaError as error:
                 results.append((group_id, error.code))
         return results
@@ -314,9 +315,9 @@ class GroupCoordinator:
                 await self._wait_until_committed(context)
 
     def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
-        """Groups of the partitions led here; see `TransactionCoordinatorShard.list_groups`.
+        """Groups of the partitions led here; see `GroupCoordinatorShard.list_groups`.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS while any of them is being loaded.
+        Raises COORDINATOR_LOAD_IN_PROGRESS while any partition is loading.
         """
         self.runtime.check_loaded()
         wanted, of_kinds = ({each.strip().lower() for each in given} for given in (states, kinds))
@@ -328,13 +329,14 @@ class GroupCoordinator:
         ]
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """A classic group of this node, as it is in memory: so it is in Kafka, and a rebalance is in no
-        log. Raises NotClassicGroup."""
+        """Describe a classic group as it is in memory, as Kafka does: a rebalance is not in the log.
+
+        Raises ClassicGroupNotFound.
+        """
         return self.runtime.context_for(group_id).shard.describe(group_id)
 
     async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
-        """As for `fetch`, what will not be taken back. Raises GROUP_ID_NOT_FOUND for what is no
-        consumer group of this node."""
+        """Describe a consumer group when its state is committed. Raises ConsumerGroupNotFound."""
         context = self.runtime.context_for(group_id)
         return await self._read_committed(
             context, partial(context.shard.describe_consumer, group_id)
@@ -342,18 +344,18 @@ class GroupCoordinator:
 
     @property
     def protocols(self) -> Collection[str]:
-        """The kinds of groups that may be joined (`group.coordinator.rebalance.protocols`)."""
+        """Enabled rebalance protocols (`group.coordinator.rebalance.protocols`)."""
         return self._config.protocols
 
     @property
     def assignors(self) -> Sequence[str]:
-        """What members of consumer groups may ask for, the default first."""
+        """Names of the server-side assignors, the default first."""
         return self._config.consumer_assignors
 
     def topics_changed(
         self, image: MetadataImage, topics: Collection[str], *, created: bool
     ) -> None:
-        """`image` has these topics created, deleted or changed, `created` if there are new ones."""
+        """These topics were created, deleted or changed; `created` if any of them is new."""
         self._environment.topics_changed(image, topics, created=created)
 
     def topics_deleted(self, topics: Sequence[tuple[str, UUID]]) -> None:
@@ -365,7 +367,7 @@ class GroupCoordinator:
                         context, None, partial(_delete_topic, context.shard, name, topic_id)
                     )
 
-    async def _ask(
+    async def _run_request(
         self,
         group_id: str,
         act: Callable[[GroupCoordinatorShard, Future, EventTime], CoordinatorResult],
@@ -374,20 +376,21 @@ class GroupCoordinator:
         context = self.runtime.context_for(group_id)
         future = ResponseFuture[Response]()
         if not self._run_operation(context, group_id, lambda now: act(context.shard, future, now)):
-            raise KafkaError(ErrorCode.unknown_server_error, "a group broke an invariant")
-        respond = await future.wait()
-        assert isinstance(respond, response_type)
-        return respond
+            raise KafkaError(ErrorCode.unknown_server_error, "the partition failed")
+        response = await future.wait()
+        assert isinstance(response, response_type)
+        return response
 
-    async def _read_committed(self, context: GroupContext, look: Callable[[], T]) -> T:
-        """What `look` finds now, told when it is replicated: that a member or a group is not there too."""
+    async def _read_committed(self, context: GroupContext, read: Callable[[], T]) -> T:
+        """Result of `read` now, returned when the state it read is committed. An error waits, too: the
+        records that removed a group or member may not be committed yet."""
         try:
-            found = look()
+            result = read()
         except KafkaError:
             await self._wait_until_committed(context)
             raise
         await self._wait_until_committed(context)
-        return found
+        return result
 
     async def _wait_until_committed(self, context: GroupContext) -> None:
         """Wait until all appended records are committed."""
@@ -396,10 +399,10 @@ class GroupCoordinator:
         future = ResponseFuture[Response]()
         completion = SendReplies((Reply(future, HeartbeatResponse(NO_ERROR)),))
         self.runtime.complete_when_committed(context, completion)
-        respond = await future.wait()
-        assert isinstance(respond, HeartbeatResponse)
-        if respond.error is not NO_ERROR:
-            raise KafkaError(ErrorCode.not_coordinator, "what was committed is not replicated")
+        response = await future.wait()
+        assert isinstance(response, HeartbeatResponse)
+        if response.error is not NO_ERROR:
+            raise KafkaError(ErrorCode.not_coordinator, "the records are not committed in time")
 
     # Applying results
 
@@ -440,14 +443,14 @@ class GroupCoordinator:
 
     @staticmethod
     def _respond(replies: Iterable[Reply]) -> None:
-        for future, respond in replies:
-            future.set(respond)
+        for future, response in replies:
+            future.set(response)
 
     def _append(self, context: GroupContext, append: RecordAppend) -> CoordinatorResult:
         try:
             _write_records(append, context, self._log, self._config, self._now())
         except KafkaError as error:
-            log.warning("records of the offsets topic could not be written: %s", error)
+            log.warning("appending to __consumer_offsets failed: %s", error)
             code = COORDINATOR_ERROR_BY_LOG_ERROR.get(error.code, error.code)
             return context.shard.append_failed(append.completion, code, self._now(), written=False)
         if self.runtime.is_committed(context):
@@ -455,36 +458,36 @@ class GroupCoordinator:
         self.runtime.complete_when_committed(context, append.completion)
         return CoordinatorResult()
 
-    def _due(self, key: tuple[int, str]) -> None:
+    def _on_deadline(self, key: tuple[int, str]) -> None:
         partition, group_id = key
         context = self.runtime.find_active_context(partition)
         if context is not None:
             self._run_operation(context, group_id, partial(context.shard.tick, group_id))
         elif self.runtime.is_loading(partition):
-            self._timers.arm(key, monotonic_ms(self._clock) + WHILE_LOADING_MS)
+            self._timers.arm(key, monotonic_ms(self._clock) + LOADING_RETRY_MS)
 
-    # Expressions
+    # Regular expressions
 
     async def _resolve(self, context: GroupContext, resolve: ResolveRegularExpressions) -> None:
-        """Match the topics there are now, and say which were found."""
+        """Resolve a group's regular expressions against the current topics and apply the result."""
         try:
             resolved = await resolve_expressions(resolve, self._environment.topics, self._clock)
-        except Exception:  # a bug takes its partition out of service, not the node
+        except Exception:  # a bug fails the partition, not the node
             self.runtime.fail(context)
             return
         if self.runtime.is_current(context):
             act = partial(context.shard.on_regular_expressions_resolved, resolve.group_id, resolved)
             self._run_operation(context, resolve.group_id, act)
 
-    # Expiry
+    # Offset expiration
 
     async def _run_expiration(self) -> None:
         while True:
             await self._clock.sleep(self._config.offsets_retention_check_interval_ms / 1000)
             for context in self.runtime:
-                await self._expire(context)
+                await self._expire_offsets(context)
 
-    async def _expire(self, context: GroupContext) -> None:
+    async def _expire_offsets(self, context: GroupContext) -> None:
         turn = Turn(self._clock)
         for group_id in list(context.shard.groups):
             if not self.runtime.is_current(context):
@@ -504,7 +507,7 @@ class GroupCoordinator:
     # Metrics
 
     def count_by_state(self) -> Counter[tuple[str, str]]:
-        """How many groups there are by kind and state."""
+        """Number of groups by kind and state."""
         return Counter(
             (group.kind, group.state_name)
             for context in self.runtime
@@ -550,7 +553,8 @@ def _write_records(
     config: GroupConfig,
     now: EventTime,
 ) -> None:
-    """Raises KafkaError if not all records could be written; those that were are replayed."""
+    """Append the records in batches and replay each batch. After a KafkaError the batches before the
+    failed one are appended and replayed."""
     producer = append.producer
     for batch, records in build_batches(
         append.records,

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
-from odradek.broker.groups.classic_group import ClassicGroup
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
-from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
-from odradek.broker.groups.consumer.describe import describe as describe_consumer
-from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
-from odradek.broker.groups.consumer.group_manager import ConsumerGroupManager, Group
-from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
-from odradek.broker.groups.describe import (
+from odradek.broker.groups.classic_group import (
+    ClassicGroup,
     ClassicGroupNotFound,
     DescribedGroup,
-    ListedGroup,
-    describe,
 )
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup, DescribedConsumerGroup
+from odradek.broker.groups.consumer.group_manager import ConsumerGroupManager, Group
+from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
+from odradek.broker.groups.consumer.topic_metadata import ConsumerGroupEnvironment
 from odradek.broker.groups.messages import (
     NO_ERROR,
     NO_MEMBER_ID,
@@ -46,6 +42,7 @@ from odradek.broker.groups.messages import (
     LeaveGroup,
     LeaveGroupResponse,
     LeaveMemberResponse,
+    ListedGroup,
     MembersExpired,
     OffsetKey,
     OffsetPartitionErrors,
@@ -64,7 +61,7 @@ from odradek.protocol.schemas.consumer_group_records import ConsumerGroupMetadat
 from odradek.seams.values import value_class
 
 NO_MEMBER = (None, -1)
-"""Who asks for offsets, and does not say that it is a member."""
+"""Member id and epoch of an OffsetFetch request without a member."""
 
 
 @value_class
@@ -79,7 +76,7 @@ class OffsetToCommit:
 
 @value_class
 class OffsetCommit:
-    """OffsetCommit. A generation below 0 says that nobody of the group's members commits."""
+    """OffsetCommit or TxnOffsetCommit request. The generation is negative if no member commits."""
 
     group_id: str
     member_id: str
@@ -87,21 +84,21 @@ class OffsetCommit:
     generation: int
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int = -1
-    """How long old clients (v2-4) want the offsets kept; -1 is the broker's retention."""
+    """Retention time that OffsetCommit v2-4 sets (ms); -1 is the broker's."""
     knows_consumer_groups: bool = True
-    """From version 9 on a group that is not there is GROUP_ID_NOT_FOUND, not ILLEGAL_GENERATION,
-    and members of consumer groups can say their epoch."""
+    """From OffsetCommit v9 on, an unknown group is GROUP_ID_NOT_FOUND, not ILLEGAL_GENERATION, and
+    the request has the epoch of consumer group members."""
     producer: TransactionalProducer | None = None
-    """TxnOffsetCommit: in whose transaction."""
+    """Producer of the transaction (TxnOffsetCommit)."""
 
 
 class GroupCoordinatorShard:
-    """See the module."""
+    """Groups and offsets of one partition, and the operations on them."""
 
     def __init__(
         self, config: GroupConfig, environment: ConsumerGroupEnvironment | None = None
     ) -> None:
-        """`environment` is what consumer groups know of the world; without one, nothing."""
+        """`environment` has the topics and configs for consumer groups; without it there are no topics."""
         self._config = config
         self._environment = environment or ConsumerGroupEnvironment(config)
         self.groups: dict[str, Group] = {}
@@ -111,7 +108,7 @@ class GroupCoordinatorShard:
     # Replaying
 
     def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER) -> None:
-        """Take over a record at `offset` of the log."""
+        """Replay the record at `offset`."""
         key, value = record
         if isinstance(key, OffsetKey):
             if value is None:
@@ -119,7 +116,7 @@ class GroupCoordinatorShard:
                 return
             assert isinstance(value, CommittedOffset)
             value.record_offset = offset
-            if key.group_id not in self.groups:  # offsets alone make a simple group
+            if key.group_id not in self.groups:  # a group with offsets only
                 when = EventTime(0, value.commit_timestamp_ms)
                 self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, when)
             self.offsets.put(key, value, producer_id)
@@ -130,12 +127,12 @@ class GroupCoordinatorShard:
                 self.groups.pop(key.group_id, None)
         else:
             assert isinstance(value, ClassicGroupMetadata)
-            group = ClassicGroup.from_stored(key.group_id, value, self._config)
+            group = ClassicGroup.from_metadata(key.group_id, value, self._config)
             self.groups[key.group_id] = group
 
     def _replay_consumer(self, record: Record) -> None:
-        """A record of a consumer group, which takes the place of what offsets alone made. What ends
-        one that is gone, or has become a classic group, is passed over."""
+        """Replay a record of a consumer group. It replaces a group that had offsets only. Tombstones
+        of a group that was deleted or downgraded to a classic group are ignored."""
         key, value = record
         assert not isinstance(key, OffsetKey | GroupKey)
         group = self.groups.get(key.group_id)
@@ -151,7 +148,7 @@ class GroupCoordinatorShard:
         self.offsets.complete_transaction(producer_id, committed=committed)
 
     def loaded(self, group_id: str, now: EventTime) -> CoordinatorResult:
-        """All is replayed: a group begins to live."""
+        """Start the timers of a group after the partition was replayed."""
         group = self.groups[group_id]
         if isinstance(group, ConsumerGroup):
             group.on_group_loaded(now)
@@ -159,10 +156,10 @@ class GroupCoordinatorShard:
         return group.on_group_loaded(now)
 
     def unloaded(self, code: ErrorCode, now: EventTime) -> CoordinatorResult:
-        """This node does not coordinate the partition any more: whoever waits is told `code`."""
+        """Close all groups because the partition was unloaded: waiting requests fail with `code`."""
         result = CoordinatorResult()
         for group in self.groups.values():
-            result.replies += group.end(code, now).replies
+            result.replies += group.close(code, now).replies
         return result
 
     # Membership
@@ -174,7 +171,7 @@ class GroupCoordinatorShard:
         if group is not None and not group.is_empty:
             return self.consumers.join(group, request, future, now)
         if request.member_id != NO_MEMBER_ID:
-            return _refused(
+            return _respond_now(
                 future, JoinGroupResponse(ErrorCode.unknown_member_id, request.member_id)
             )
         return self._create(request, group, future, now)
@@ -182,20 +179,20 @@ class GroupCoordinatorShard:
     def _create(
         self, request: JoinGroup, before: ConsumerGroup | None, future: Future, now: EventTime
     ) -> CoordinatorResult:
-        """The first member makes the group; an empty consumer group makes room for it."""
+        """Create a classic group for its first member; it replaces an empty consumer group."""
         group = ClassicGroup(request.group_id, self._config, now)
         self.groups[request.group_id] = group
-        stored = Record(GroupKey(request.group_id), group.stored({}))  # before anyone is in it
+        record = Record(GroupKey(request.group_id), group.to_metadata({}))  # without members
         result = group.join(request, future, now)
-        assert not result.appends, "a first join has nothing to store"
+        assert not result.appends, "the first JoinGroup of a group appends records"
         replies, result.replies = tuple(result.replies), []
         if before is None:
             completion: AppendCompletion = GroupCreated(request.group_id, replies)
-            records: tuple[Record, ...] = (stored,)
+            records: tuple[Record, ...] = (record,)
         else:
             completion, records = (
                 GroupConverted(request.group_id, before, replies),
-                (*before.gone(), stored),
+                (*before.tombstones(), record),
             )
         result.appends.append(RecordAppend(records, completion, replay=False, atomic=True))
         return result
@@ -208,7 +205,7 @@ class GroupCoordinatorShard:
     def sync(self, request: SyncGroup, future: Future, now: EventTime) -> CoordinatorResult:
         group = self.groups.get(request.group_id)
         if group is None or group.is_empty:
-            return _refused(future, SyncGroupResponse(ErrorCode.unknown_member_id))
+            return _respond_now(future, SyncGroupResponse(ErrorCode.unknown_member_id))
         if isinstance(group, ConsumerGroup):
             return self.consumers.sync(group, request, future, now)
         return group.sync(request, future, now)
@@ -216,7 +213,7 @@ class GroupCoordinatorShard:
     def heartbeat(self, request: Heartbeat, future: Future, now: EventTime) -> CoordinatorResult:
         group = self.groups.get(request.group_id)
         if group is None:
-            return _refused(future, HeartbeatResponse(ErrorCode.unknown_member_id))
+            return _respond_now(future, HeartbeatResponse(ErrorCode.unknown_member_id))
         if isinstance(group, ConsumerGroup):
             return self.consumers.classic_heartbeat(group, request, future, now)
         return group.heartbeat(request, future, now)
@@ -229,7 +226,7 @@ class GroupCoordinatorShard:
                 LeaveMemberResponse(each.member_id, each.instance_id, unknown)
                 for each in request.members
             )
-            return _refused(future, LeaveGroupResponse(NO_ERROR, tuple(members)))
+            return _respond_now(future, LeaveGroupResponse(NO_ERROR, tuple(members)))
         if isinstance(group, ConsumerGroup):
             return self.consumers.leave(group, request, future, now)
         return group.leave(request, future, now)
@@ -241,17 +238,17 @@ class GroupCoordinatorShard:
         return CoordinatorResult() if group is None else group.tick(now)
 
     def next_deadline_ms(self, group_id: str) -> int | None:
-        """When a group wants its next `tick`."""
+        """Time of the next `tick` of a group; None if it has no deadline."""
         group = self.groups.get(group_id)
         return None if group is None else group.next_deadline_ms
 
-    # What became of an append
+    # Append results
 
     def appended(self, completion: AppendCompletion, now: EventTime) -> CoordinatorResult:
         if isinstance(completion, SendReplies | GroupCreated | MembersExpired):
             return CoordinatorResult(replies=list(completion.replies))
         if isinstance(completion, GroupConverted):
-            return self.consumers.converted(completion, now)
+            return self.consumers.on_converted(completion, now)
         group = self.groups.get(completion.group_id)
         return (
             group.appended(completion, now)
@@ -262,7 +259,7 @@ class GroupCoordinatorShard:
     def append_failed(
         self, completion: AppendCompletion, code: ErrorCode, now: EventTime, *, written: bool
     ) -> CoordinatorResult:
-        """See `ClassicGroup.append_failed`."""
+        """Handle an append that failed. If `written`, the records are in the log but not committed."""
         if isinstance(completion, AssignmentWritten | StaticMemberReplaced):
             group = self.groups.get(completion.group_id)
             if not isinstance(group, ClassicGroup):
@@ -276,31 +273,31 @@ class GroupCoordinatorShard:
         if isinstance(completion, GroupCreated) and not written:
             group = self.groups.pop(completion.group_id, None)
             if group is not None:
-                result = group.end(code, now)
+                result = group.close(code, now)
         result.replies += [
-            Reply(future, respond.failed(code)) for future, respond in completion.replies
+            Reply(future, response.failed(code)) for future, response in completion.replies
         ]
         return result
 
     # Offsets
 
     def commit(self, request: OffsetCommit, future: Future, now: EventTime) -> CoordinatorResult:
-        asked = request.offsets
+        requested = request.offsets
         error = self._check_commit(request, now)
         if error is not NO_ERROR:
-            refused = tuple((each.topic, each.partition, error) for each in asked)
-            return _refused(future, OffsetPartitionErrors(error, refused))
+            refused = tuple((each.topic, each.partition, error) for each in requested)
+            return _respond_now(future, OffsetPartitionErrors(error, refused))
         errors, records = [], []
-        for each in asked:
-            if _java_length(each.metadata or "") > self._config.offset_metadata_max_bytes:
+        for offset in requested:
+            if _java_length(offset.metadata or "") > self._config.offset_metadata_max_bytes:
                 code = ErrorCode.offset_metadata_too_large
             else:
                 code = NO_ERROR
-                key = OffsetKey(request.group_id, each.topic, each.partition)
-                records.append(Record(key, _to_commit(each, request, now)))
-            errors.append((each.topic, each.partition, code))
-        respond = OffsetPartitionErrors(NO_ERROR, tuple(errors))
-        return _write(records, future, respond, request.producer)
+                key = OffsetKey(request.group_id, offset.topic, offset.partition)
+                records.append(Record(key, _committed_offset(offset, request, now)))
+            errors.append((offset.topic, offset.partition, code))
+        response = OffsetPartitionErrors(NO_ERROR, tuple(errors))
+        return _append(records, future, response, request.producer)
 
     def _check_commit(self, request: OffsetCommit, now: EventTime) -> ErrorCode:
         group = self.groups.get(request.group_id)
@@ -325,7 +322,7 @@ class GroupCoordinatorShard:
                 transactional=request.producer is not None,
             )
         if request.generation < 0:
-            return NO_ERROR  # the offsets make it a simple group
+            return NO_ERROR  # creates a group with offsets only
         if request.knows_consumer_groups and request.producer is None:
             return ErrorCode.group_id_not_found
         return ErrorCode.illegal_generation
@@ -338,11 +335,10 @@ class GroupCoordinatorShard:
         require_stable: bool,
         member: tuple[str | None, int] = NO_MEMBER,
     ) -> list[FetchedTopic]:
-        """Offsets of these topics' partitions, or all there are. A group that is not there is no
-        error, it has committed nothing.
+        """Offsets of these partitions, or of all if `topics` is None. An unknown group has none.
 
-        `member` is the id and the epoch of who asks, if it says so: one of a consumer group is told
-        UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH if it is not that (any more).
+        `member` is the member id and epoch of the request. Raises UNKNOWN_MEMBER_ID or
+        STALE_MEMBER_EPOCH if they are not those of a member of the consumer group.
         """
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -362,7 +358,7 @@ class GroupCoordinatorShard:
         group = self.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
         if group is None or error is not NO_ERROR:
-            return _refused(future, OffsetPartitionErrors(error, ()))
+            return _respond_now(future, OffsetPartitionErrors(error, ()))
         errors, records = [], []
         for topic, partition in partitions:
             key = OffsetKey(group_id, topic, partition)
@@ -372,7 +368,7 @@ class GroupCoordinatorShard:
             errors.append((topic, partition, NO_ERROR))
             if self.offsets.has(key):
                 records.append(Record(key, None))
-        return _write(records, future, OffsetPartitionErrors(NO_ERROR, tuple(errors)))
+        return _append(records, future, OffsetPartitionErrors(NO_ERROR, tuple(errors)))
 
     def topic_deleted(self, topic: str, topic_id: UUID) -> CoordinatorResult:
         records = [Record(key, None) for key in self.offsets.keys_of_topic(topic, topic_id)]
@@ -382,59 +378,59 @@ class GroupCoordinatorShard:
         return result
 
     def expire(self, group_id: str, now: EventTime) -> tuple[CoordinatorResult, int]:
-        """Let old offsets go, and the group with them if nothing is left; how many offsets."""
+        """Remove expired offsets, and the group if it is then empty; returns how many offsets."""
         group = self.groups.get(group_id)
         result = CoordinatorResult()
         if group is None:
             return result, 0
         expired = self.offsets.expired(
             group_id,
-            group.expiry_rule(),
+            group.offset_expiration_rule(),
             now_ms=now.wall_ms,
             retention_ms=self._config.offsets_retention_ms,
         )
         expired = [key for key in expired if not group.is_subscribed_to(key.topic)]
         records = [Record(key, None) for key in expired]
-        is_bare = len(expired) == len(self.offsets.keys(group_id))
+        has_no_offsets = len(expired) == len(self.offsets.keys(group_id))
         if (
-            is_bare
+            has_no_offsets
             and group.is_empty
             and not self.offsets.has_pending_transactional_offsets(group_id)
         ):
-            records += group.gone()
+            records += group.tombstones()
         if records:
             result.appends.append(RecordAppend(tuple(records)))
         return result, len(expired)
 
-    # Groups as a whole
+    # Groups
 
     def delete_group(self, group_id: str, future: Future) -> CoordinatorResult:
         group = self.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_delete()
-        respond = GroupErrors(((group_id, error),))
+        response = GroupErrors(((group_id, error),))
         if group is None or error is not NO_ERROR:
-            return _refused(future, respond)
+            return _respond_now(future, response)
         records = [Record(key, None) for key in self.offsets.keys(group_id)]
-        records += group.gone()
-        return _write(records, future, respond)
+        records += group.tombstones()
+        return _append(records, future, response)
 
     def delete_all(self, now: EventTime) -> CoordinatorResult:
-        """Forget every group, members or not, and all offsets; who waits is told that it is unknown."""
+        """Remove all groups and offsets. Waiting requests fail with UNKNOWN_MEMBER_ID."""
         result = CoordinatorResult()
         for group in self.groups.values():
-            result.replies += group.end(ErrorCode.unknown_member_id, now).replies
+            result.replies += group.close(ErrorCode.unknown_member_id, now).replies
         group_ids = dict.fromkeys((*self.groups, *self.offsets.groups()))
         records = [Record(key, None) for each in group_ids for key in self.offsets.keys(each)]
         for each in group_ids:
             ended = self.groups.get(each)
-            records += [Record(GroupKey(each), None)] if ended is None else ended.gone()
+            records += [Record(GroupKey(each), None)] if ended is None else ended.tombstones()
         self.groups.clear()
         if records:
             result.appends.append(RecordAppend(tuple(records)))
         return result
 
     def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
-        """Groups in one of these states and of one of these kinds, in lower case; empty is any."""
+        """Groups with one of these states and kinds, given in lower case; an empty filter matches all."""
         return [
             ListedGroup(group.group_id, group.protocol_type or "", group.state_name, group.kind)
             for group in self.groups.values()
@@ -443,27 +439,27 @@ class GroupCoordinatorShard:
         ]
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """A classic group. Raises NotClassicGroup."""
+        """Describe a classic group. Raises ClassicGroupNotFound."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup):
-            found = "not found" if group is None else "is not a classic group"
-            raise ClassicGroupNotFound(f"Group {group_id} {found}.")
-        return describe(group)
+            reason = "not found" if group is None else "is not a classic group"
+            raise ClassicGroupNotFound(f"Group {group_id} {reason}.")
+        return group.describe()
 
     def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
-        """Raises GROUP_ID_NOT_FOUND for what is no consumer group."""
-        return describe_consumer(self.consumers.group(group_id))
+        """Describe a consumer group. Raises ConsumerGroupNotFound."""
+        return self.consumers.group(group_id).describe()
 
     def on_regular_expressions_resolved(
-        self, group_id: str, found: Mapping[str, ResolvedRegularExpression], now: EventTime
+        self, group_id: str, resolved: Mapping[str, ResolvedRegularExpression], now: EventTime
     ) -> CoordinatorResult:
-        """See `Resolve`; nothing was found where matching failed."""
-        return self.consumers.resolved(group_id, found)
+        """Apply resolved regular expressions; `resolved` is empty if resolving failed."""
+        return self.consumers.on_regular_expressions_resolved(group_id, resolved)
 
 
-def _refused(
+def _respond_now(
     future: Future,
-    respond: JoinGroupResponse
+    response: JoinGroupResponse
     | SyncGroupResponse
     | HeartbeatResponse
     | LeaveGroupResponse
@@ -471,31 +467,33 @@ def _refused(
     | GroupErrors,
 ) -> CoordinatorResult:
     result = CoordinatorResult()
-    result.reply(future, respond)
+    result.reply(future, response)
     return result
 
 
-def _write(
+def _append(
     records: list[Record],
     future: Future,
-    respond: OffsetPartitionErrors | GroupErrors,
+    response: OffsetPartitionErrors | GroupErrors,
     producer: TransactionalProducer | None = None,
 ) -> CoordinatorResult:
-    """Write what replaying will do, then answer; at once if there is nothing to write."""
+    """Append records and respond when they are committed; without records respond now."""
     result = CoordinatorResult()
     if records:
-        completion = SendReplies((Reply(future, respond),))
+        completion = SendReplies((Reply(future, response),))
         is_atomic = producer is not None
         result.appends.append(
             RecordAppend(tuple(records), completion, atomic=is_atomic, producer=producer)
         )
     else:
-        result.reply(future, respond)
+        result.reply(future, response)
     return result
 
 
-def _to_commit(offset: OffsetToCommit, request: OffsetCommit, now: EventTime) -> CommittedOffset:
-    """As Kafka, the offsets of transactions are kept without their topic's id."""
+def _committed_offset(
+    offset: OffsetToCommit, request: OffsetCommit, now: EventTime
+) -> CommittedOffset:
+    """The committed offset. Transactional ones have no topic id, as in Kafka."""
     retention_ms = request.retention_ms
     return CommittedOffset(
         offset.offset,
@@ -508,5 +506,5 @@ def _to_commit(offset: OffsetToCommit, request: OffsetCommit, now: EventTime) ->
 
 
 def _java_length(text: str) -> int:
-    """UTF-16 code units, which is what Kafka measures metadata in."""
+    """Length in UTF-16 code units, in which Kafka measures metadata."""
     return len(text) + sum(ord(each) > 0xFFFF for each in text)

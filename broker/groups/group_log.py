@@ -18,29 +18,29 @@ from odradek.storage.log.transaction_verification import VerificationGuard
 
 
 class OffsetsLog(log.CoordinatorLog, Protocol):
-    """`__consumer_offsets`, in which transactions write too."""
+    """Interface of the group coordinator to `__consumer_offsets`, which has transactions."""
 
     def begin_verification(
         self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
     ) -> VerificationGuard | None:
-        """See `storage.log.producers.ProducerStates.begin_verification`."""
+        """Guard for the first batch of a transaction, or None if the transaction is verified already."""
         ...
 
     def append_in_transaction(
         self, partition: int, batch: bytearray, now_ms: int, guard: VerificationGuard | None
     ) -> int:
-        """As `append`, of a producer; its first batch in a transaction needs the guard."""
+        """Append a transactional batch; the first one of a transaction needs the guard. See `append`."""
         ...
 
     def append_marker(
         self, partition: int, batch: bytearray, now_ms: int, transaction_version: int
     ) -> int:
-        """As `append`, the end of a producer's transaction."""
+        """Append a transaction marker. See `append`."""
         ...
 
 
 class GroupRecordReplayer(Protocol):
-    """Whose state the records make."""
+    """State into which records are replayed."""
 
     def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER) -> None: ...
 
@@ -56,8 +56,8 @@ def build_batches(
     atomic: bool,
     producer: tuple[int, int] | None = None,
 ) -> Iterator[tuple[bytearray, Sequence[Record]]]:
-    """The batches that hold these records, in order, each with its records; see
-    `coordination.log.build_batches`.
+    """Build batches of these records in order, each with its records; see
+    `coordinator_log.build_batches`.
     """
     for batch, part in log.build_batches(
         [group_records.encode(each) for each in records],
@@ -83,8 +83,8 @@ class GroupLoader(coordinator_loader.CoordinatorLoader):
         except (group_records.UnsupportedGroupRecord, UnknownRecord) as error:
             self.skip(str(error))
             return
-        stored = None if value is None else group_records.decode_value(decoded, value)
-        self._replayer.replay(Record(decoded, stored), offset, producer_id)
+        replayed = None if value is None else group_records.decode_value(decoded, value)
+        self._replayer.replay(Record(decoded, replayed), offset, producer_id)
 
     def has_pending(self, key: bytes) -> bool:
         return group_records.is_offset_key(key)

@@ -46,12 +46,12 @@ class EventTime(NamedTuple):
 
 
 SupportedProtocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Names and metadata, the member's favourite first, no name twice."""
+"""Protocol names and metadata in the member's order of preference, without duplicates."""
 
 
 @value_class
 class JoinGroup:
-    """JoinGroup. `fresh_id` is a UUID's text for the member id that may have to be made up."""
+    """JoinGroup request. `member_uuid` is a UUID as text, used if the coordinator generates a member id."""
 
     group_id: str
     member_id: str
@@ -62,12 +62,12 @@ class JoinGroup:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: SupportedProtocols
-    fresh_id: str
+    member_uuid: str
     reason: str | None = None
     id_required: bool = True
-    """From version 4 on a dynamic member has to join again with its id (KIP-394)."""
+    """From version 4 on, a dynamic member has to rejoin with the returned member id (KIP-394)."""
     can_skip_assignment: bool = True
-    """From version 9 on a leader can be told not to assign (KIP-814)."""
+    """From version 9 on, the response has SkipAssignment (KIP-814)."""
 
 
 @value_class
@@ -91,7 +91,7 @@ class Heartbeat:
 
 @value_class
 class LeavingMember:
-    """One who leaves; without a member id, whoever has the instance id (KIP-345)."""
+    """Member of a LeaveGroup request. Without a member id, the instance id identifies it (KIP-345)."""
 
     member_id: str
     instance_id: str | None = None
@@ -106,10 +106,10 @@ class LeaveGroup:
 
 @value_class
 class ConsumerGroupHeartbeat:
-    """ConsumerGroupHeartbeat (KIP-848): None says that nothing has changed since the last one.
+    """ConsumerGroupHeartbeat request (KIP-848). None: unchanged since the last heartbeat.
 
-    An epoch of 0 joins, -1 leaves, -2 is a static member's that will be back. `may_see` tells
-    whether the client may see a topic that its expression matches.
+    Epoch 0 joins, -1 leaves, and -2 is a static member that leaves temporarily. `may_see` checks
+    whether the client is authorized to describe a topic that its regular expression matches.
     """
 
     group_id: str
@@ -127,11 +127,11 @@ class ConsumerGroupHeartbeat:
     may_see: Callable[[str], bool] | None = None
 
 
-# Answers. Each knows what it looks like when it fails for a reason outside the group.
+# Responses; `failed` is the response if the operation fails outside the group.
 
 
 class JoinGroupMember(NamedTuple):
-    """What the leader is told of a member."""
+    """Member in the JoinGroup response to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -166,7 +166,7 @@ class SyncGroupResponse:
 
 @value_class
 class ConsumerGroupHeartbeatResponse:
-    """`assigned` is None where it is not told because nothing has changed."""
+    """ConsumerGroupHeartbeat response. `assigned` is None if the assignment is unchanged."""
 
     error: ErrorCode
     message: str | None = None
@@ -204,9 +204,9 @@ class LeaveGroupResponse:
 
 @value_class
 class OffsetPartitionErrors:
-    """The answer to a commit or a deletion of offsets: an error for each partition asked for.
+    """Result of an offset commit or deletion: an error code for each requested partition.
 
-    `error` is the request's own; each partition then has it too.
+    `error` is that of the whole request; each partition then has it too.
     """
 
     error: ErrorCode
@@ -214,7 +214,7 @@ class OffsetPartitionErrors:
 
     @property
     def succeeded(self) -> int:
-        """For how many partitions."""
+        """Number of partitions without an error."""
         return sum(error is NO_ERROR for _, _, error in self.partitions)
 
     def failed(self, code: ErrorCode) -> OffsetPartitionErrors:
@@ -223,15 +223,25 @@ class OffsetPartitionErrors:
 
 @value_class
 class GroupErrors:
-    """The answer to DeleteGroups: an error for each group asked for."""
+    """Result of DeleteGroups: an error code for each requested group."""
 
     groups: tuple[tuple[str, ErrorCode], ...]
 
     def failed(self, code: ErrorCode) -> GroupErrors:
-        """Those that were about to be deleted are not; what was wrong before stays so."""
+        """Set `code` for groups without an error; others keep theirs."""
         return GroupErrors(
             tuple((group, code if error is NO_ERROR else error) for group, error in self.groups)
         )
+
+
+@value_class
+class ListedGroup:
+    """Result of ListGroups for one group; `kind` is "classic" or "consumer"."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str
 
 
 Response: TypeAlias = (
@@ -260,7 +270,7 @@ class GroupKey(NamedTuple):
 
 @dataclass(slots=True)
 class CommittedOffset:
-    """A committed offset. `expire_timestamp_ms` is set by old clients alone (OffsetCommit v2-4)."""
+    """A committed offset. Only OffsetCommit v2-4 sets `expire_timestamp_ms`."""
 
     offset: int
     leader_epoch: int = -1
@@ -269,7 +279,7 @@ class CommittedOffset:
     expire_timestamp_ms: int | None = None
     topic_id: UUID | None = None
     record_offset: int = field(default=-1, compare=False)
-    """Where in the log it stands; of two commits the later one holds."""
+    """Offset of the record in `__consumer_offsets`; of two commits the later one is valid."""
 
 
 @value_class
@@ -286,7 +296,7 @@ class ClassicMemberMetadata:
 
 @value_class
 class ClassicGroupMetadata:
-    """A generation of a classic group, as it is in the log."""
+    """Group metadata record: one generation of a classic group."""
 
     protocol_type: str
     generation: int
@@ -301,7 +311,7 @@ RecordValue: TypeAlias = CommittedOffset | ClassicGroupMetadata | ConsumerGroupV
 
 
 class Record(NamedTuple):
-    """A change of state; without a value, the end of what the key names."""
+    """Key and value of a record; a value of None is a tombstone."""
 
     key: RecordKey
     value: RecordValue | None
@@ -312,19 +322,19 @@ class Record(NamedTuple):
 
 class Reply(NamedTuple):
     future: Future
-    respond: Response
+    response: Response
 
 
 @value_class
 class SendReplies:
-    """Answer when the records are there; when they can't be, answer that."""
+    """Send the responses when the records are committed; fail them if the append fails."""
 
     replies: tuple[Reply, ...] = ()
 
 
 @value_class
 class GroupCreated:
-    """A group came into being; without its record it has not."""
+    """A group was created; it is removed if its record can't be written."""
 
     group_id: str
     replies: tuple[Reply, ...] = ()
@@ -332,7 +342,7 @@ class GroupCreated:
 
 @value_class
 class AssignmentWritten:
-    """The leader of a generation handed in everyone's assignment."""
+    """The leader of a generation sent the assignments of all members."""
 
     group_id: str
     generation: int
@@ -341,7 +351,7 @@ class AssignmentWritten:
 
 @value_class
 class StaticMemberReplaced:
-    """A static member came back under a new id while the group was stable; what it was before."""
+    """A static member got a new member id in a stable group; the fields restore its previous state."""
 
     group_id: str
     instance_id: str
@@ -358,7 +368,7 @@ class StaticMemberReplaced:
 
 @value_class
 class GroupConverted:
-    """A group took the place of one of another kind, `before`; without the records it has not."""
+    """A group replaced `before`, of the other kind; `before` is restored if the records can't be written."""
 
     group_id: str
     before: Any
@@ -367,11 +377,11 @@ class GroupConverted:
 
 @value_class
 class MembersExpired:
-    """Members of a consumer group were too late; if that can't be written it is tried again."""
+    """Members of a consumer group expired; retried if the records can't be written."""
 
     group_id: str
-    late: Mapping[str, MemberTimeout]
-    """Members, and what each was late with."""
+    timeouts: Mapping[str, MemberTimeout]
+    """The timeout of each expired member."""
     replies: tuple[Reply, ...] = ()
 
 
@@ -387,11 +397,11 @@ AppendCompletion: TypeAlias = (
 
 @value_class
 class RecordAppend:
-    """Write `records`, in order, then report `completion`.
+    """Append `records` in order, then deliver `completion`.
 
-    `replay` says that the state changes by replaying the records, as soon as they are in the log;
-    otherwise whoever made them changes it when told of `completion`. `atomic` records go into one batch.
-    Those of a `producer` are pending until its transaction ends; they are atomic, too.
+    With `replay`, the shard replays the records right after the append; without it, the state
+    changes when `completion` is delivered. `atomic` records must fit into one batch. Those of a
+    `producer` are pending until its transaction ends, and atomic.
     """
 
     records: tuple[Record, ...]
@@ -403,8 +413,8 @@ class RecordAppend:
 
 @value_class
 class ResolveRegularExpressions:
-    """Match the topics with a consumer group's expressions, which takes its time; then report it
-    (`Shard.on_regular_expressions_resolved`)."""
+    """Resolve a group's regular expressions in a task of their own, which then calls
+    `GroupCoordinatorShard.on_regular_expressions_resolved`."""
 
     group_id: str
     expressions: tuple[str, ...]
@@ -421,15 +431,15 @@ class CoordinatorResult:
     resolves: list[ResolveRegularExpressions] = field(default_factory=list)
     completed_rebalances: int = 0
 
-    def reply(self, future: Future, respond: Response) -> None:
-        self.replies.append(Reply(future, respond))
+    def reply(self, future: Future, response: Response) -> None:
+        self.replies.append(Reply(future, response))
 
-    def reply_after_appends(self, future: Future, respond: Response) -> None:
-        """Answer now, or, if records are to be written for it, when they are."""
+    def reply_after_appends(self, future: Future, response: Response) -> None:
+        """Respond now, or when the records that the result appends are committed."""
         if not self.appends:
-            self.reply(future, respond)
+            self.reply(future, response)
             return
         last = self.appends[-1]
-        assert isinstance(last.completion, SendReplies), "an append that belongs to somebody else"
-        completion = SendReplies((*last.completion.replies, Reply(future, respond)))
+        assert isinstance(last.completion, SendReplies), "the append has another completion"
+        completion = SendReplies((*last.completion.replies, Reply(future, response)))
         self.appends[-1] = replace(last, completion=completion)

@@ -37,7 +37,7 @@ class FetchedTopic:
 
 @value_class
 class OffsetExpirationRule:
-    """From when on a group's offsets age (ms since the epoch): None is each from its commit."""
+    """Start of the retention time of a group's offsets (ms since the epoch). None: the commit's timestamp."""
 
     since_ms: int | None
 
@@ -45,9 +45,9 @@ class OffsetExpirationRule:
 def is_expired(
     offset: CommittedOffset, rule: OffsetExpirationRule | None, *, now_ms: int, retention_ms: int
 ) -> bool:
-    """Whether an offset is to go. A group without a rule keeps its offsets while it is as it is.
+    """Whether an offset has expired. Without a rule offsets do not expire.
 
-    A commit of an old client may have brought its own expiry, which then decides alone.
+    If the commit has an expire timestamp (OffsetCommit v2-4), only that counts.
     """
     if rule is None:
         return False
@@ -58,34 +58,34 @@ def is_expired(
 
 
 class OffsetStore:
-    """See the module."""
+    """Committed and pending offsets of all groups of one partition."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, ByPartition]] = {}
         self._transactions: dict[int, dict[OffsetKey, CommittedOffset]] = {}
-        """Producer id to what it committed in its transaction that goes on."""
+        """Producer id to the pending offsets of its open transaction."""
         self._unstable: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
-        """Group to partitions with pending commits, and the producers those are of."""
+        """Group to partitions with pending offsets, and the producer ids that have them."""
         self.count = 0
-        """Offsets held, without the pending ones."""
+        """Number of committed offsets, excluding pending ones."""
 
     # Replaying
 
     def put(self, key: OffsetKey, offset: CommittedOffset, producer_id: int = NO_PRODUCER) -> None:
         if producer_id == NO_PRODUCER:
-            self._hold(key, offset)
+            self._put_committed(key, offset)
             return
         self._transactions.setdefault(producer_id, {})[key] = offset
         partitions = self._unstable.setdefault(key.group_id, {})
         partitions.setdefault((key.topic, key.partition), {})[producer_id] = None
 
-    def _hold(self, key: OffsetKey, offset: CommittedOffset) -> None:
+    def _put_committed(self, key: OffsetKey, offset: CommittedOffset) -> None:
         partitions = self._groups.setdefault(key.group_id, {}).setdefault(key.topic, {})
         self.count += key.partition not in partitions
         partitions[key.partition] = offset
 
     def remove(self, key: OffsetKey) -> None:
-        """A tombstone: the offset goes, and what is pending for it too."""
+        """Replay a tombstone: remove the offset and pending offsets of its key."""
         topics = self._groups.get(key.group_id, {})
         partitions = topics.get(key.topic, {})
         if partitions.pop(key.partition, None) is not None:
@@ -97,23 +97,23 @@ class OffsetStore:
         producers = self._unstable.get(key.group_id, {}).get((key.topic, key.partition), {})
         for producer_id in list(producers):
             self._transactions[producer_id].pop(key, None)
-            self._complete_sync(key, producer_id)
+            self._remove_pending(key, producer_id)
 
     def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A transaction marker: what was pending holds from now on, or never did.
+        """Replay a transaction marker: apply or discard the pending offsets of the producer.
 
-        Of a pending commit and a plain one the later record holds, so that it does not matter what
-        compaction left of the two.
+        Of a pending and a non-transactional commit the later record is valid. The result therefore
+        does not depend on which records compaction removed.
         """
         for key, offset in self._transactions.pop(producer_id, {}).items():
-            self._complete_sync(key, producer_id)
+            self._remove_pending(key, producer_id)
             if not committed:
                 continue
             held = self.get(key)
             if held is None or offset.record_offset > held.record_offset:
-                self._hold(key, offset)
+                self._put_committed(key, offset)
 
-    def _complete_sync(self, key: OffsetKey, producer_id: int) -> None:
+    def _remove_pending(self, key: OffsetKey, producer_id: int) -> None:
         partitions = self._unstable.get(key.group_id, {})
         producers = partitions.get((key.topic, key.partition), {})
         producers.pop(producer_id, None)
@@ -122,13 +122,13 @@ class OffsetStore:
         if not partitions:
             self._unstable.pop(key.group_id, None)
 
-    # Asking
+    # Queries
 
     def get(self, key: OffsetKey) -> CommittedOffset | None:
         return self._groups.get(key.group_id, {}).get(key.topic, {}).get(key.partition)
 
     def groups(self) -> Iterator[str]:
-        """Groups with offsets, the pending ones included."""
+        """Groups with committed or pending offsets."""
         yield from self._groups
         for group_id in self._unstable:
             if group_id not in self._groups:
@@ -149,7 +149,7 @@ class OffsetStore:
         *,
         require_stable: bool,
     ) -> FetchedTopic:
-        """Offsets of these partitions; -1 where there is none, or one of an older topic's life."""
+        """Offsets of these partitions; -1 for none, and for one of a deleted topic of the same name."""
         held = self._groups.get(group_id, {}).get(topic, {})
         found = []
         for partition in partitions:
@@ -157,7 +157,7 @@ class OffsetStore:
             if require_stable and self.is_unstable(group_id, topic, partition):
                 unstable = ErrorCode.unstable_offset_commit
                 found.append(FetchedOffset(partition, NO_OFFSET, unstable))
-            elif offset is None or _belongs_elsewhere(offset, topic_id):
+            elif offset is None or _is_of_deleted_topic(offset, topic_id):
                 found.append(FetchedOffset(partition, NO_OFFSET))
             else:
                 found.append(FetchedOffset(partition, offset))
@@ -170,7 +170,7 @@ class OffsetStore:
         ]
 
     def keys(self, group_id: str) -> list[OffsetKey]:
-        """Every partition the group has an offset of, pending ones included."""
+        """Keys of the committed and pending offsets of a group."""
         held = [
             OffsetKey(group_id, topic, partition)
             for topic, partitions in self._groups.get(group_id, {}).items()
@@ -185,7 +185,7 @@ class OffsetStore:
     def expired(
         self, group_id: str, rule: OffsetExpirationRule | None, *, now_ms: int, retention_ms: int
     ) -> list[OffsetKey]:
-        """Whose time is over. Not while a transaction may yet replace them."""
+        """Keys of the expired offsets. Offsets with a pending commit do not expire."""
         return [
             OffsetKey(group_id, topic, partition)
             for topic, partitions in self._groups.get(group_id, {}).items()
@@ -195,7 +195,7 @@ class OffsetStore:
         ]
 
     def keys_of_topic(self, topic: str, topic_id: UUID) -> list[OffsetKey]:
-        """Offsets committed for a topic, by any group, that is not another of the same name."""
+        """Keys of the offsets that any group committed for this topic id, or without a topic id."""
         found = [
             OffsetKey(group_id, topic, partition)
             for group_id, topics in self._groups.items()
@@ -211,6 +211,6 @@ class OffsetStore:
         return found
 
 
-def _belongs_elsewhere(offset: CommittedOffset, topic_id: UUID | None) -> bool:
-    """Whether it was committed for a topic of the same name that is gone."""
+def _is_of_deleted_topic(offset: CommittedOffset, topic_id: UUID | None) -> bool:
+    """Whether it was committed for a deleted topic of the same name."""
     return topic_id is not None and offset.topic_id is not None and offset.topic_id != topic_id

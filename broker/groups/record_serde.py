@@ -1,7 +1,7 @@
 """Encodes and decodes the records of `__consumer_offsets`.
 
-Written as Kafka 4.3 does: OffsetCommit values in version 4 (version 1 with an expiry of the
-commit's own), group metadata in version 3. All versions that Kafka reads are read.
+Writes the versions that Kafka 4.3 writes: OffsetCommit values version 4 (version 1 with an expire
+timestamp), group metadata version 3. Reads all versions that Kafka reads.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from odradek.seams.files import Buffer
 
 NO_TOPIC_ID = UUID(int=0)
 WITH_EXPIRY = 1
-"""The version of OffsetCommitValue that has an expiry of its own."""
+"""The version of OffsetCommitValue that has an expire timestamp."""
 GROUP_VERSION = 3
 
 
 class UnsupportedGroupRecord(Exception):
-    """A record of a kind of group that is not served: a share group's, or a streams group's."""
+    """A record of a group type that is not supported: share or streams."""
 
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
-    """Key and value as they go into the log; no value is a tombstone."""
+    """Encode key and value; a value of None is a tombstone."""
     key = record.key
     if isinstance(key, OffsetKey):
         encoded = serde.encode_coordinator_key(
@@ -49,14 +49,14 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
         )
     elif isinstance(key, GroupKey):
         encoded = serde.encode_coordinator_key(GroupMetadataKey(group=key.group_id))
-    else:  # a consumer group's records are what their schemas are
+    else:  # keys of consumer groups are schema objects
         encoded = serde.encode_coordinator_key(key)
     return encoded, None if record.value is None else _encode_value(record.value)
 
 
 def _encode_value(value: RecordValue) -> bytes:
     if isinstance(value, ClassicGroupMetadata):
-        return serde.encode_coordinator_value(_metadata(value), GROUP_VERSION)
+        return serde.encode_coordinator_value(_encode_group_metadata(value), GROUP_VERSION)
     if not isinstance(value, CommittedOffset):
         return serde.encode_coordinator_value(value)
     has_expiry = value.expire_timestamp_ms is not None
@@ -71,7 +71,7 @@ def _encode_value(value: RecordValue) -> bytes:
     return serde.encode_coordinator_value(committed, WITH_EXPIRY if has_expiry else None)
 
 
-def _metadata(group: ClassicGroupMetadata) -> GroupMetadataValue:
+def _encode_group_metadata(group: ClassicGroupMetadata) -> GroupMetadataValue:
     return GroupMetadataValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -80,22 +80,22 @@ def _metadata(group: ClassicGroupMetadata) -> GroupMetadataValue:
         current_state_timestamp=group.state_timestamp_ms,
         members=tuple(
             MemberMetadata(
-                member_id=each.member_id,
-                group_instance_id=each.instance_id,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                rebalance_timeout=each.rebalance_timeout_ms,
-                session_timeout=each.session_timeout_ms,
-                subscription=each.subscription,
-                assignment=each.assignment,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.subscription,
+                assignment=member.assignment,
             )
-            for each in group.members
+            for member in group.members
         ),
     )
 
 
 def is_offset_key(data: Buffer) -> bool:
-    """Whether it is the key of a committed offset."""
+    """Whether this is an offset commit key."""
     return int.from_bytes(data[:2], "big") in (
         LegacyOffsetCommitKey.__api_key__,
         OffsetCommitKey.__api_key__,
@@ -103,7 +103,7 @@ def is_offset_key(data: Buffer) -> bool:
 
 
 def decode_key(data: Buffer) -> RecordKey:
-    """Raises OtherRecord for Kafka's other kinds, serde.InvalidRecord for what is none of Kafka's."""
+    """Raises UnsupportedGroupRecord for other group types, serde.UnknownRecord for unknown keys."""
     key = serde.decode_group_key(data)
     if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
         return OffsetKey(key.group, key.topic, key.partition)
@@ -115,19 +115,21 @@ def decode_key(data: Buffer) -> RecordKey:
 
 
 def decode_value(key: RecordKey, data: Buffer) -> RecordValue:
-    """Raises serde.InvalidRecord."""
+    """Raises serde.InvalidRecord if the value can't be decoded."""
     if isinstance(key, OffsetKey):
         value = serde.decode_group_value(
             OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition), data
         )
-        return _committed(value)
+        return _decode_offset(value)
     if not isinstance(key, GroupKey):
-        found: ConsumerGroupValue = serde.decode_group_value(key, data)
-        return found
-    return _stored(serde.decode_group_value(GroupMetadataKey(group=key.group_id), data))
+        decoded: ConsumerGroupValue = serde.decode_group_value(key, data)
+        return decoded
+    return _decode_group_metadata(
+        serde.decode_group_value(GroupMetadataKey(group=key.group_id), data)
+    )
 
 
-def _committed(value: OffsetCommitValue) -> CommittedOffset:
+def _decode_offset(value: OffsetCommitValue) -> CommittedOffset:
     return CommittedOffset(
         value.offset,
         value.leader_epoch,
@@ -138,7 +140,7 @@ def _committed(value: OffsetCommitValue) -> CommittedOffset:
     )
 
 
-def _stored(value: GroupMetadataValue) -> ClassicGroupMetadata:
+def _decode_group_metadata(value: GroupMetadataValue) -> ClassicGroupMetadata:
     return ClassicGroupMetadata(
         value.protocol_type,
         value.generation,
@@ -147,15 +149,15 @@ def _stored(value: GroupMetadataValue) -> ClassicGroupMetadata:
         value.current_state_timestamp,
         tuple(
             ClassicMemberMetadata(
-                each.member_id,
-                each.group_instance_id,
-                each.client_id,
-                each.client_host,
-                each.rebalance_timeout,
-                each.session_timeout,
-                each.subscription,
-                each.assignment,
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout,
+                member.session_timeout,
+                member.subscription,
+                member.assignment,
             )
-            for each in value.members
+            for member in value.members
         ),
     )

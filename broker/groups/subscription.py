@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 CONSUMER_PROTOCOL = "consumer"
-"""The protocol type of those whose metadata and assignments are laid out so."""
+"""Protocol type whose metadata and assignments have this layout."""
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics that members with this metadata subscribe to; None if some can't be understood."""
+    """Topics that members with this metadata subscribe to; None if any metadata is invalid."""
     found: set[str] = set()
     try:
         for each in metadata:
@@ -26,7 +26,7 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
 
 def _topics(metadata: bytes) -> list[str]:
     if _int(metadata, 0, 2) < 0:
-        raise ValueError("a negative version")
+        raise ValueError("the version is negative")
     count, position = _int(metadata, 2, 4), 6
     topics = []
     for _ in range(count):
@@ -46,5 +46,5 @@ def _int(data: bytes, position: int, size: int) -> int:
 
 def _slice(data: bytes, position: int, size: int) -> bytes:
     if size < 0 or position + size > len(data):
-        raise ValueError("cut short")
+        raise ValueError("the metadata is truncated")
     return data[position : position + size]

@@ -16,18 +16,18 @@ from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED
 
-AS_GROUP_COORDINATOR = {
+COORDINATOR_ERROR_BY_VERIFICATION_ERROR = {
     **COORDINATOR_ERROR_BY_LOG_ERROR,
     ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
 }
-"""Asked again without another search for the coordinator, which nobody has lost."""
+"""Codes for clients. COORDINATOR_LOAD_IN_PROGRESS is retried without another FindCoordinator."""
 
 
 @value_class
 class TransactionalCommit:
-    """In which transaction somebody commits, and whom to ask about it.
+    """Transaction of a TxnOffsetCommit, and how to verify it.
 
-    `is_verified` is False where `transaction.partition.verification.enable` is.
+    `is_verified` is the config `transaction.partition.verification.enable`.
     """
 
     transactional_id: str
@@ -41,19 +41,24 @@ class TransactionalCommit:
 async def verify_transaction(
     transaction: TransactionalCommit, log: OffsetsLog, partition: int
 ) -> TransactionalProducer:
-    """Who may append to a partition of `__consumer_offsets` in the transaction. Raises KafkaError."""
+    """Verify that a partition of `__consumer_offsets` is in the transaction, or add it.
+
+    Returns the producer with the guard for its append. Raises KafkaError.
+    """
     producer_id, epoch = transaction.producer_id, transaction.producer_epoch
     support = transaction.support
     if not transaction.is_verified and not support.adds_partitions:
         if producer_id < 0 or epoch < 0:
-            raise KafkaError(ErrorCode.unknown_server_error, "a transaction of no producer")
+            raise KafkaError(ErrorCode.unknown_server_error, "the producer id or epoch is negative")
         return TransactionalProducer(producer_id, epoch, VERIFICATION_DISABLED)
     try:
         guard = log.begin_verification(
             partition, producer_id, epoch, adds_partitions=support.adds_partitions
         )
     except KafkaError as error:
-        raise KafkaError(AS_GROUP_COORDINATOR.get(error.code, error.code)) from error
+        raise KafkaError(
+            COORDINATOR_ERROR_BY_VERIFICATION_ERROR.get(error.code, error.code)
+        ) from error
     if guard is not None:
         wanted = TopicPartition(OFFSETS_TOPIC, partition)
         errors = await add_or_verify_partitions(
@@ -66,7 +71,10 @@ async def verify_transaction(
         )
         code = errors[wanted]
         if code is not ErrorCode.none:
-            raise KafkaError(AS_GROUP_COORDINATOR.get(code, code), "the transaction said no")
+            raise KafkaError(
+                COORDINATOR_ERROR_BY_VERIFICATION_ERROR.get(code, code),
+                "the partition is not in the transaction",
+            )
     return TransactionalProducer(
         producer_id, epoch, guard if transaction.is_verified else VERIFICATION_DISABLED
     )

@@ -1,1 +1,1 @@
-"""Transactions: what a coordinator and the leaders of partitions say to each other, and both ends."""
+"""Transaction coordinator, transaction markers, and verification of partitions by their leaders."""

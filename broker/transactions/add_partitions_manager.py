@@ -73,14 +73,14 @@ class AddPartitionsToTxnTransaction:
 
 
 class AddPartitionsToTxnManager:
-    """`AddPartitionsToTransaction` of a cluster: asks `local` for what this node coordinates."""
+    """Sends AddPartitionsToTxn to the coordinator's broker, or calls `local` if it is this one."""
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
         node_id: int,
         local: Callable[[], AddPartitionsToTransaction],
-        ask: SendAddPartitionsRequest,
+        request: SendAddPartitionsRequest,
         nursery: trio.Nursery,
         *,
         timeout_s: float,
@@ -89,10 +89,10 @@ class AddPartitionsToTxnManager:
         self._image = image
         self._node_id = node_id
         self._local = local
-        self._ask = ask
+        self._request = request
         self._timeout_s = timeout_s
-        self._others = RequestBatcher[AddPartitionsToTxnTransaction, PartitionErrors](
-            self._ask_about, nursery
+        self._batcher = RequestBatcher[AddPartitionsToTxnTransaction, PartitionErrors](
+            self._send_request, nursery
         )
 
     async def add_partitions(
@@ -110,19 +110,19 @@ class AddPartitionsToTxnManager:
             return await self._local().add_partitions(
                 transactional_id, producer_id, producer_epoch, partitions, verify_only=verify_only
             )
-        question = AddPartitionsToTxnTransaction(
+        transaction = AddPartitionsToTxnTransaction(
             transactional_id, producer_id, producer_epoch, tuple(partitions), verify_only
         )
         if coordinator == NO_LEADER:
-            return question.all(ErrorCode.coordinator_not_available)
+            return transaction.all(ErrorCode.coordinator_not_available)
         try:
-            return await self._others.ask(coordinator, transactional_id, question)
-        except Unsupported as error:  # a broker that verifies nothing: nothing is verified
-            log.warning("a transaction could not be verified: %s", error)
-            return question.all(ErrorCode.none)
+            return await self._batcher.ask(coordinator, transactional_id, transaction)
+        except Unsupported as error:  # as with a broker that does not verify partitions
+            log.warning("transaction verification failed: %s", error)
+            return transaction.all(ErrorCode.none)
         except ClientError as error:
-            log.info("a transaction could not be verified: %s", error)
-            return question.all(ErrorCode.network_exception)
+            log.info("transaction verification failed: %s", error)
+            return transaction.all(ErrorCode.network_exception)
 
     def _coordinator(self, transactional_id: str) -> int:
         """The coordinator's broker id, or NO_LEADER if none is available."""
@@ -134,27 +134,30 @@ class AddPartitionsToTxnManager:
         broker = image.brokers.get(leader)
         return NO_LEADER if broker is None or broker.fenced else leader
 
-    async def _ask_about(
-        self, broker_id: int, questions: Sequence[AddPartitionsToTxnTransaction]
+    async def _send_request(
+        self, broker_id: int, transactions: Sequence[AddPartitionsToTxnTransaction]
     ) -> list[PartitionErrors]:
         """Send one AddPartitionsToTxn request. Raises ClientError."""
-        respond = await self._ask(
+        response = await self._request(
             broker_id,
             ADD_PARTITIONS_TO_TXN,
-            {"transactions": [each.as_request() for each in questions]},
+            {"transactions": [transaction.as_request() for transaction in transactions]},
             timeout_s=self._timeout_s,
             at_least=BATCHED_VERSION_MIN,
         )
-        if respond.error_code != ErrorCode.none:
-            code = ErrorCode(respond.error_code)
-            log.error("broker %d refuses to verify transactions: %s", broker_id, code.name)
+        if response.error_code != ErrorCode.none:
+            code = ErrorCode(response.error_code)
+            log.error("AddPartitionsToTxn to broker %d failed: %s", broker_id, code.name)
             if code is ErrorCode.cluster_authorization_failed:
-                code = ErrorCode.invalid_txn_state  # ours, not the producer's: it learns no more
-            return [each.all(code) for each in questions]
-        found = {each.transactional_id: _errors(each) for each in respond.results_by_transaction}
+                code = ErrorCode.invalid_txn_state  # an error of this broker, not of the producer
+            return [transaction.all(code) for transaction in transactions]
+        errors = {each.transactional_id: _errors(each) for each in response.results_by_transaction}
         return [
-            {**each.all(ErrorCode.unknown_server_error), **found.get(each.transactional_id, {})}
-            for each in questions
+            {
+                **transaction.all(ErrorCode.unknown_server_error),
+                **errors.get(transaction.transactional_id, {}),
+            }
+            for transaction in transactions
         ]
 
 

@@ -134,9 +134,9 @@ class TransactionCoordinator:
             return ProducerResponse(ErrorCode.invalid_request)
         if not 0 < timeout_ms <= self._config.max_timeout_ms:
             return ProducerResponse(ErrorCode.invalid_transaction_timeout)
-        respond = await self._ask(InitProducerId(transactional_id, timeout_ms, expected))
-        assert isinstance(respond, ProducerResponse)
-        return respond
+        response = await self._run_request(InitProducerId(transactional_id, timeout_ms, expected))
+        assert isinstance(response, ProducerResponse)
+        return response
 
     async def end(
         self,
@@ -150,9 +150,9 @@ class TransactionCoordinator:
         if not transactional_id:
             return ProducerResponse(ErrorCode.invalid_request)
         event = EndTransaction(transactional_id, producer, is_commit, client_version)
-        respond = await self._ask(event)
-        assert isinstance(respond, ProducerResponse)
-        return respond
+        response = await self._run_request(event)
+        assert isinstance(response, ProducerResponse)
+        return response
 
     async def add_partitions(
         self,
@@ -175,11 +175,11 @@ class TransactionCoordinator:
         if not transactional_id:
             return dict.fromkeys(wanted, ErrorCode.invalid_request)
         try:
-            respond = await self._ask(event)
+            response = await self._run_request(event)
         except KafkaError as error:
             return dict.fromkeys(wanted, error.code)
-        assert isinstance(respond, PartitionsResponse)
-        return respond.errors
+        assert isinstance(response, PartitionsResponse)
+        return response.errors
 
     def list_transactions(self, wanted: TransactionFilter) -> list[Transaction]:
         """Transactions of the partitions led here that match the filter.
@@ -210,13 +210,13 @@ class TransactionCoordinator:
         """
         for context in self.runtime:
             if self.runtime.active_context(context.partition) is context:
-                self._run_operation(context, partial(_forget_all, context.shard))
+                self._run_operation(context, partial(_remove_all, context.shard))
 
-    async def _ask(self, event: TransactionRequest) -> Response:
+    async def _run_request(self, event: TransactionRequest) -> Response:
         context = self.runtime.context_for(event.transactional_id)
         future = ResponseFuture[Response]()
         if not self._run_operation(context, lambda now: context.shard.handle(event, future, now)):
-            raise KafkaError(ErrorCode.unknown_server_error, "a transaction broke an invariant")
+            raise KafkaError(ErrorCode.unknown_server_error, "the partition failed")
         return await future.wait()
 
     # Callbacks of the runtime
@@ -232,10 +232,10 @@ class TransactionCoordinator:
         yield from context.shard.find_prepared_transactions()
 
     def on_loaded(self, context: TransactionContext) -> str:
-        self._start(self._finish, context)
+        self._start(self._complete_prepared_transactions, context)
         return f"{len(context.shard.transactions)} transactional ids"
 
-    async def _finish(self, context: TransactionContext) -> None:
+    async def _complete_prepared_transactions(self, context: TransactionContext) -> None:
         """Complete the transactions that were prepared when the partition was loaded."""
         turn = Turn(self._clock)
         for transactional_id in context.shard.take_prepared_transactions():
@@ -279,7 +279,7 @@ class TransactionCoordinator:
                 log.info("%s", note)
             self._respond(result.replies)
             for markers_to_send in result.markers:
-                self._start(self._send, context, markers_to_send)
+                self._start(self._send_markers, context, markers_to_send)
             for allocate in result.allocations:
                 self._start(self._allocate, context, allocate)
             todo.extend(self._append(context, append) for append in result.appends)
@@ -301,8 +301,8 @@ class TransactionCoordinator:
 
     @staticmethod
     def _respond(replies: Iterable[Reply]) -> None:
-        for future, respond in replies:
-            future.set(respond)
+        for future, response in replies:
+            future.set(response)
 
     def _append(self, context: TransactionContext, append: TransitionAppend) -> TransactionResult:
         completion, now = append.completion, self._now()
@@ -319,7 +319,11 @@ class TransactionCoordinator:
             )
             context.last_offset = self._log.append(context.partition, batch, now.wall_ms)
         except KafkaError as error:
-            log.warning("%s could not be written: %s", completion.transactional_id, error)
+            log.warning(
+                "appending the state of transactional id %s failed: %s",
+                completion.transactional_id,
+                error,
+            )
             code = COORDINATOR_ERROR_BY_LOG_ERROR.get(error.code, error.code)
             return context.shard.append_failed(completion, code)
         if self.runtime.is_committed(context):
@@ -330,21 +334,23 @@ class TransactionCoordinator:
     async def _allocate(self, context: TransactionContext, allocate: AllocateProducerId) -> None:
         event, future = allocate.event, allocate.future
         try:
-            fresh_id = await self._producer_id()
+            new_producer_id = await self._producer_id()
         except KafkaError as error:
             self._respond(TransactionResult().reply(future, failed(event, error.code)).replies)
             return
         code = ErrorCode.not_coordinator
         if self.runtime.is_current(context):
             if self._run_operation(
-                context, lambda now: context.shard.handle(event, future, now, fresh_id)
+                context, lambda now: context.shard.handle(event, future, now, new_producer_id)
             ):
                 return
             code = ErrorCode.unknown_server_error
-        if future is not None and not future.is_responded:  # nobody waits for a time-out
+        if future is not None and not future.is_responded:  # a timeout has no future
             future.set(failed(event, code))
 
-    async def _send(self, context: TransactionContext, markers_to_send: SendMarkers) -> None:
+    async def _send_markers(
+        self, context: TransactionContext, markers_to_send: SendMarkers
+    ) -> None:
         if markers_to_send.attempt:
             pause_ms = self._config.marker_retry_ms * min(markers_to_send.attempt, RETRY_GROWTH_MAX)
             await self._clock.sleep(pause_ms / 1000)
@@ -363,23 +369,27 @@ class TransactionCoordinator:
                 )
             )
         if self.runtime.is_current(context):
-            self._run_operation(context, partial(context.shard.marked, markers_to_send, results))
+            self._run_operation(
+                context, partial(context.shard.on_markers_sent, markers_to_send, results)
+            )
 
     # Timeouts and expiration
 
     async def _abort_timed_out_transactions(self) -> None:
         while True:
             await self._clock.sleep(self._config.abort_interval_ms / 1000)
-            await self._each(lambda shard, each, now: shard.abort_if_timed_out(each, now))
+            await self._for_each_transaction(
+                lambda shard, txn_id, now: shard.abort_if_timed_out(txn_id, now)
+            )
 
     async def _run_expiration(self) -> None:
         while True:
             await self._clock.sleep(self._config.expiry_interval_ms / 1000)
-            await self._each(
-                lambda shard, each, now: shard.expire(each, now, self._config.id_expiration_ms)
+            await self._for_each_transaction(
+                lambda shard, txn_id, now: shard.expire(txn_id, now, self._config.id_expiration_ms)
             )
 
-    async def _each(
+    async def _for_each_transaction(
         self, act: Callable[[TransactionCoordinatorShard, str, EventContext], TransactionResult]
     ) -> None:
         """Run an operation on every transactional id led here, yielding between them."""
@@ -402,7 +412,7 @@ class TransactionCoordinator:
         )
 
 
-def _forget_all(shard: TransactionCoordinatorShard, now: EventContext) -> TransactionResult:
+def _remove_all(shard: TransactionCoordinatorShard, now: EventContext) -> TransactionResult:
     return shard.remove_all_transactional_ids()
 
 

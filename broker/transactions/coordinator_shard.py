@@ -28,7 +28,7 @@ from odradek.protocol.schemas.serde import UnknownRecord
 from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 
-FOUND_PER_STEP = 1000
+IDS_PER_STEP = 1000
 
 
 @value_class
@@ -49,7 +49,7 @@ class TransactionCoordinatorShard:
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
-        self._unfinished: list[str] = []
+        self._prepared: list[str] = []
 
     # Replaying
 
@@ -63,13 +63,13 @@ class TransactionCoordinatorShard:
         """Find the prepared transactions after replay; yields between steps."""
         for count, (transactional_id, each) in enumerate(list(self.transactions.items())):
             if each.metadata.state in PREPARE_STATES:
-                self._unfinished.append(transactional_id)
-            if count % FOUND_PER_STEP == FOUND_PER_STEP - 1:
+                self._prepared.append(transactional_id)
+            if count % IDS_PER_STEP == IDS_PER_STEP - 1:
                 yield
 
     def take_prepared_transactions(self) -> list[str]:
-        found, self._unfinished = self._unfinished, []
-        return found
+        prepared, self._prepared = self._prepared, []
+        return prepared
 
     def resume(self, transactional_id: str, now: EventContext) -> TransactionResult:
         """Send the markers of a transaction that was prepared when it was loaded."""
@@ -83,30 +83,34 @@ class TransactionCoordinatorShard:
         event: TransactionRequest,
         future: Future,
         now: EventContext,
-        fresh_id: int | None = None,
+        new_producer_id: int | None = None,
     ) -> TransactionResult:
         """Pass a request to its transaction; see `Transaction.handle`."""
         transaction = self.transactions.get(event.transactional_id)
         if transaction is not None:
-            return transaction.handle(event, future, now, fresh_id)
+            return transaction.handle(event, future, now, new_producer_id)
         if not isinstance(event, InitProducerId):
-            refused = failed(event, ErrorCode.invalid_producer_id_mapping)
-            return TransactionResult().reply(future, refused)
-        if fresh_id is None:
+            response = failed(event, ErrorCode.invalid_producer_id_mapping)
+            return TransactionResult().reply(future, response)
+        if new_producer_id is None:
             result = TransactionResult()
             result.allocations.append(AllocateProducerId(event, future))
             return result
-        transaction = Transaction.new(event.transactional_id, fresh_id, event.timeout_ms, now)
+        transaction = Transaction.new(
+            event.transactional_id, new_producer_id, event.timeout_ms, now
+        )
         self.transactions[event.transactional_id] = transaction
         return transaction.handle(event, future, now)
 
-    def marked(
+    def on_markers_sent(
         self, sent: SendMarkers, results: Mapping[TopicPartition, MarkerResult], now: EventContext
     ) -> TransactionResult:
-        """See `Transaction.marked`."""
+        """Apply the results of markers; see `Transaction.on_markers_sent`."""
         transaction = self.transactions.get(sent.transactional_id)
         return (
-            TransactionResult() if transaction is None else transaction.marked(sent, results, now)
+            TransactionResult()
+            if transaction is None
+            else transaction.on_markers_sent(sent, results, now)
         )
 
     def abort_if_timed_out(self, transactional_id: str, now: EventContext) -> TransactionResult:
@@ -136,7 +140,7 @@ class TransactionCoordinatorShard:
     def appended(self, completion: PendingTransition, now: EventContext) -> TransactionResult:
         transaction = self.transactions.get(completion.transactional_id)
         if transaction is None:
-            return _forgotten(completion, ErrorCode.not_coordinator)
+            return _fail_removed(completion, ErrorCode.not_coordinator)
         if completion.metadata is None:
             del self.transactions[completion.transactional_id]
             return TransactionResult()
@@ -145,7 +149,7 @@ class TransactionCoordinatorShard:
     def append_failed(self, completion: PendingTransition, code: ErrorCode) -> TransactionResult:
         transaction = self.transactions.get(completion.transactional_id)
         if transaction is None:
-            return _forgotten(completion, code)
+            return _fail_removed(completion, code)
         if transaction.is_new:
             del self.transactions[completion.transactional_id]
         return transaction.append_failed(completion, code)
@@ -166,7 +170,7 @@ class TransactionCoordinatorShard:
             yield transaction
 
 
-def _forgotten(completion: PendingTransition, code: ErrorCode) -> TransactionResult:
+def _fail_removed(completion: PendingTransition, code: ErrorCode) -> TransactionResult:
     if completion.event is None:
         return TransactionResult()
     return TransactionResult().reply(completion.future, failed(completion.event, code))
@@ -189,4 +193,4 @@ class TransactionLoader(coordinator_loader.CoordinatorLoader):
         self._shard.replay(transactional_id, metadata)
 
     def complete_transaction(self, producer_id: int, *, committed: bool) -> None:
-        self.skip("a transaction's marker")
+        self.skip("transaction marker")

@@ -1,8 +1,9 @@
 """Sends transaction markers to the leaders of their partitions (KIP-98).
 
 Markers for local partitions are written directly. Those of other brokers are batched: one
-WriteTxnMarkers request per broker at a time. The result tells the coordinator per partition whether
-the marker was written, has to be retried or will never be written. Nothing is kept between calls.
+WriteTxnMarkers request per broker at a time. Per partition the
+result is that the marker was written, has to be retried, or is not needed. No state is kept between
+calls.
 """
 
 from __future__ import annotations
@@ -58,15 +59,17 @@ class SendMarkersRequest(Protocol):
 
 
 class TransactionMarkerChannelManager:
-    """`MarkerChannel` of a node: its own partitions' by `writer`, others' by asking their leaders. Those
-    that nobody leads, or whose leader does not answer, wait."""
+    """Writes markers of local partitions with `writer`, and sends WriteTxnMarkers to other leaders.
+
+    Partitions without a leader, or whose leader does not respond, are retried.
+    """
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
         node_id: int,
         writer: TransactionMarkerWriter,
-        ask: SendMarkersRequest,
+        request: SendMarkersRequest,
         nursery: trio.Nursery,
         *,
         timeout_s: float,
@@ -75,12 +78,12 @@ class TransactionMarkerChannelManager:
         self._image = image
         self._node_id = node_id
         self._writer = writer
-        self._ask = ask
+        self._request = request
         self._timeout_s = timeout_s
-        self._others = RequestBatcher[TransactionMarker, MarkerErrors](self._write_at, nursery)
+        self._batcher = RequestBatcher[TransactionMarker, MarkerErrors](self._send_request, nursery)
 
     async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
-        """See `MarkerChannel`. A partition that is not in the metadata was deleted: it needs no marker."""
+        """Send a marker; see `MarkerChannel`. Partitions that are not in the metadata were deleted."""
         results: dict[TopicPartition, MarkerResult] = {}
         by_leader: dict[int, list[TopicPartition]] = {}
         for each in marker.partitions:
@@ -88,7 +91,7 @@ class TransactionMarkerChannelManager:
             if leader is None:
                 results[each] = MarkerResult.GONE
             elif leader == NO_LEADER:
-                results[each] = MarkerResult.LATER
+                results[each] = MarkerResult.RETRY
             else:
                 by_leader.setdefault(leader, []).append(each)
         parts = {
@@ -115,41 +118,50 @@ class TransactionMarkerChannelManager:
             if leader == self._node_id:
                 (errors,) = await self._writer.write([marker])
             else:
-                errors = await self._others.ask(leader, marker.producer_id, marker)
+                errors = await self._batcher.ask(leader, marker.producer_id, marker)
         except ClientError as error:
-            log.info("marker of producer %d: %s", marker.producer_id, error)
-            return dict.fromkeys(marker.partitions, MarkerResult.LATER)
+            log.info(
+                "sending the transaction marker of producer %d failed: %s",
+                marker.producer_id,
+                error,
+            )
+            return dict.fromkeys(marker.partitions, MarkerResult.RETRY)
         results = {}
         for each in marker.partitions:
             code = errors.get(each, ErrorCode.unknown_server_error)
-            results[each] = MARKER_RESULT_BY_ERROR.get(code, MarkerResult.LATER)
+            results[each] = MARKER_RESULT_BY_ERROR.get(code, MarkerResult.RETRY)
             if code is not ErrorCode.none:
-                log.info("marker of producer %d in %s: %s", marker.producer_id, each, code.name)
+                log.info(
+                    "writing the transaction marker of producer %d to %s failed: %s",
+                    marker.producer_id,
+                    each,
+                    code.name,
+                )
         return results
 
-    async def _write_at(
+    async def _send_request(
         self, broker_id: int, markers: Sequence[TransactionMarker]
     ) -> list[MarkerErrors]:
         """Send WriteTxnMarkers with one marker per producer. Raises ClientError."""
-        respond = await self._ask(
+        response = await self._request(
             broker_id,
             WRITE_TXN_MARKERS,
             {"markers": [_as_request(each) for each in markers]},
             timeout_s=self._timeout_s,
         )
-        found: dict[int, dict[TopicPartition, ErrorCode]] = {}
-        for each in respond.markers:
-            errors = found.setdefault(each.producer_id, {})
+        errors_by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
+        for each in response.markers:
+            errors = errors_by_producer.setdefault(each.producer_id, {})
             for topic in each.topics:
                 for partition in topic.partitions:
                     target = TopicPartition(topic.name, partition.partition_index)
                     errors[target] = ErrorCode(partition.error_code)
-        return [found.get(each.producer_id, {}) for each in markers]
+        return [errors_by_producer.get(each.producer_id, {}) for each in markers]
 
     def _leader(self, partition: TopicPartition) -> int | None:
         topic = self._image().topics_by_name.get(partition.topic)
-        found = None if topic is None else topic.partitions.get(partition.partition)
-        return None if found is None else found.leader
+        partition_image = None if topic is None else topic.partitions.get(partition.partition)
+        return None if partition_image is None else partition_image.leader
 
 
 def _as_request(marker: TransactionMarker) -> dict[str, Any]:

@@ -36,12 +36,12 @@ class LocalMarkerWriter:
     def __init__(
         self,
         partitions: Callable[[], PartitionTable],
-        complete_offsets: CompleteTransaction,
+        complete_transaction: CompleteTransaction,
         clock: Clock,
         timeout_ms: int,
     ) -> None:
         self._partitions = partitions
-        self._complete_offsets = complete_offsets
+        self._complete_transaction = complete_transaction
         self._clock = clock
         self._timeout_ms = timeout_ms
 
@@ -62,10 +62,12 @@ class LocalMarkerWriter:
     ) -> None:
         try:
             if marker.producer_id < 0 or marker.producer_epoch < 0:
-                raise KafkaError(ErrorCode.unknown_server_error, "a marker of no producer")
+                raise KafkaError(
+                    ErrorCode.unknown_server_error, "the producer id or epoch is negative"
+                )
             partition = await self._partitions().get(target.topic, None, target.partition)
             if target.topic == OFFSETS_TOPIC:
-                await self._complete_offsets(target.partition, marker)
+                await self._complete_transaction(target.partition, marker)
             else:
                 await self._append(marker, partition)
         except KafkaError as error:
@@ -85,12 +87,12 @@ class LocalMarkerWriter:
         )
         epoch = partition.leader_epoch
         if not partition.is_replicated(appended.last_offset, epoch):
-            await self._replicated(partition, appended.last_offset, epoch)
+            await self._wait_until_replicated(partition, appended.last_offset, epoch)
 
-    async def _replicated(self, partition: Partition, offset: int, epoch: int) -> None:
+    async def _wait_until_replicated(self, partition: Partition, offset: int, epoch: int) -> None:
         with trio.move_on_after(self._timeout_ms / 1000):
             while not partition.is_replicated(offset, epoch):
                 partition.check_leader()
                 await ChangeWatcher.wait([partition])
             return
-        raise KafkaError(ErrorCode.request_timed_out, "not all in-sync replicas had it in time")
+        raise KafkaError(ErrorCode.request_timed_out, "the marker was not replicated in time")

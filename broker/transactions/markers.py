@@ -43,17 +43,18 @@ MarkerErrors = Mapping[TopicPartition, ErrorCode]
 
 
 class TransactionMarkerWriter(Protocol):
+    """Interface to write markers to local partitions."""
+
     async def write(self, markers: Sequence[TransactionMarker]) -> list[MarkerErrors]:
-        """Append each marker to its partitions; for each marker an error of every partition.
+        """Append each marker to its partitions; for each marker an error code per partition.
 
-        `none` says that the marker is on all in-sync replicas, and for `__consumer_offsets` that
-        the group coordinator holds, or has dropped, the offsets of the transaction. Raises nothing.
+        `none` means that all in-sync replicas have the marker, and for `__consumer_offsets` that
+        the group coordinator has applied or discarded the pending offsets. Raises nothing.
 
-        What the coordinator does with the others:
-        - hand in again, later: unknown_topic_or_partition, not_leader_or_follower,
-          not_enough_replicas, not_enough_replicas_after_append, request_timed_out,
-          kafka_storage_error;
-        - give up, somebody newer is in charge: invalid_producer_epoch,
+        The transaction coordinator handles the other errors as follows:
+        - retry: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas,
+          not_enough_replicas_after_append, request_timed_out, kafka_storage_error;
+        - stop, because a newer coordinator exists: invalid_producer_epoch,
           transaction_coordinator_fenced.
         """
         ...

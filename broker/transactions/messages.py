@@ -2,7 +2,7 @@
 
 A state change is returned as a `TransitionAppend`. The caller appends its record and calls
 `appended` or `append_failed`. The state changes, and the response is sent, only after the record is
-committed. `SendMarkers` is completed by `on_markers_written`, `AllocateProducerId` by passing the
+committed. `SendMarkers` is completed by `on_markers_sent`, `AllocateProducerId` by passing the
 same request again with a producer id.
 """
 
@@ -140,13 +140,13 @@ class MarkerResult(enum.Enum):
 
     WRITTEN = "written"
     GONE = "the partition was deleted"
-    LATER = "not now: hand it in again"
-    FENCED = "somebody newer is in charge"
+    RETRY = "not written yet; retry"
+    FENCED = "fenced by a newer coordinator or producer epoch"
 
 
 class Reply(NamedTuple):
     future: Future
-    respond: Response
+    response: Response
 
 
 @value_class
@@ -158,7 +158,7 @@ class PendingTransition:
     metadata: TransactionMetadata | None
     event: TransactionRequest | None = None
     future: Future = None
-    respond: Response | None = None
+    response: Response | None = None
 
 
 @value_class
@@ -198,9 +198,9 @@ class TransactionResult:
     allocations: list[AllocateProducerId] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def reply(self, future: Future, respond: Response) -> TransactionResult:
+    def reply(self, future: Future, response: Response) -> TransactionResult:
         if future is not None:
-            self.replies.append(Reply(future, respond))
+            self.replies.append(Reply(future, response))
         return self
 
 

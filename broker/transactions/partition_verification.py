@@ -41,9 +41,9 @@ class TransactionSupportedOperation(enum.Enum):
     """Operation that a client's request version supports (Kafka's
     TransactionSupportedOperation)."""
 
-    OLD = "knows neither"
-    GENERIC_ERROR_SUPPORTED = "knows TRANSACTION_ABORTABLE"
-    ADD_PARTITION = "has its partitions added by writing to them"
+    OLD = "supports neither"
+    GENERIC_ERROR_SUPPORTED = "supports TRANSACTION_ABORTABLE"
+    ADD_PARTITION = "adds partitions implicitly by writing to them"
 
     @property
     def adds_partitions(self) -> bool:

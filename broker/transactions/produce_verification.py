@@ -67,9 +67,7 @@ async def verify_partitions(
             try:
                 check_topic_called(ctx, topic.name, topic.topic_id)
                 partition = await ctx.services.partitions.get(topic.name, topic.topic_id, index)
-            except (
-                KafkaError
-            ) as error:  # it may be there in a moment, and nobody was asked about it
+            except KafkaError as error:  # not verified: the append must not be tried either
                 refused[key] = error
                 continue
             producers.add((header.producer_id, header.producer_epoch))
@@ -77,8 +75,12 @@ async def verify_partitions(
     if not batches:
         return refused
     if len(producers) > 1:
-        told = _all(batches, ErrorCode.invalid_producer_id_mapping, "several producers at once")
-        return {**told, **refused}
+        failed = _fail_all(
+            batches,
+            ErrorCode.invalid_producer_id_mapping,
+            "the request has batches of several producers",
+        )
+        return {**failed, **refused}
     is_enabled = ctx.services.config.get_bool("transaction.partition.verification.enable")
     support = TransactionSupportedOperation.of_produce(ctx.api_version)
     unguarded = {each.key: VERIFICATION_DISABLED for each in batches}
@@ -86,8 +88,8 @@ async def verify_partitions(
         return {**unguarded, **refused}
     coordinator = ctx.services.transaction_partitions
     ((producer_id, epoch),) = producers
-    asking = _Verification(coordinator, transactional_id, producer_id, epoch, support)
-    found = await _until_decided(asking, batches, ctx)
+    verification = _Verification(coordinator, transactional_id, producer_id, epoch, support)
+    found = await _verify_until_decided(verification, batches, ctx)
     if not is_enabled:
         found = {**unguarded, **{k: v for k, v in found.items() if isinstance(v, KafkaError)}}
     return {**found, **refused}
@@ -108,7 +110,7 @@ class _Verification:
     producer_epoch: int
     support: TransactionSupportedOperation
 
-    async def once(
+    async def verify(
         self, batches: Sequence[_TransactionalBatch], ctx: RequestContext
     ) -> dict[RequestPartition, VerificationGuard | ErrorCode]:
         found: dict[RequestPartition, VerificationGuard | ErrorCode] = {}
@@ -129,7 +131,7 @@ class _Verification:
                 found[each.key] = guard
                 wanted[TopicPartition(partition.topic, partition.index)] = each.key
         if wanted:
-            await ctx.flush()  # the coordinator may be another broker, and take its time
+            await ctx.flush()  # earlier responses must not wait for another broker
             errors = await add_or_verify_partitions(
                 self.coordinator,
                 self.transactional_id,
@@ -144,8 +146,8 @@ class _Verification:
         return found
 
 
-async def _until_decided(
-    asking: _Verification, batches: Sequence[_TransactionalBatch], ctx: RequestContext
+async def _verify_until_decided(
+    verification: _Verification, batches: Sequence[_TransactionalBatch], ctx: RequestContext
 ) -> VerificationResults:
     """Verify until the coordinator decides. CONCURRENT_TRANSACTIONS is retried for
     add.partitions.to.txn.retry.backoff.max.ms while the previous transaction completes."""
@@ -153,19 +155,23 @@ async def _until_decided(
     max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
     give_up_at = clock.monotonic() + max_ms / 1000
     while True:
-        found = await asking.once(batches, ctx)
+        found = await verification.verify(batches, ctx)
         is_busy = ErrorCode.concurrent_transactions in found.values()
-        if not (is_busy and asking.support.adds_partitions and clock.monotonic() < give_up_at):
+        if not (
+            is_busy and verification.support.adds_partitions and clock.monotonic() < give_up_at
+        ):
             break
         await clock.sleep(config.get_int("add.partitions.to.txn.retry.backoff.ms") / 1000)
     return {
-        key: _as_producer(each, asking.support) if isinstance(each, ErrorCode) else each
+        key: _as_producer(each, verification.support) if isinstance(each, ErrorCode) else each
         for key, each in found.items()
     }
 
 
-def _all(batches: Sequence[_TransactionalBatch], code: ErrorCode, why: str) -> VerificationResults:
-    return {each.key: KafkaError(code, why) for each in batches}
+def _fail_all(
+    batches: Sequence[_TransactionalBatch], code: ErrorCode, message: str
+) -> VerificationResults:
+    return {each.key: KafkaError(code, message) for each in batches}
 
 
 def _as_producer(error: ErrorCode, support: TransactionSupportedOperation) -> KafkaError:

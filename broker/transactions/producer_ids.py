@@ -41,12 +41,12 @@ async def reserve_producer_ids(
 ) -> range:
     """Request the next block of producer ids. Raises KafkaError."""
     values = {"broker_id": broker_id, "broker_epoch": broker_epoch}
-    respond = await controller.request(
+    response = await controller.request(
         apis.ALLOCATE_PRODUCER_IDS, values, timeout_s=TIMEOUT_SECONDS
     )
-    if respond.error_code is not ErrorCode.none:
-        raise KafkaError(respond.error_code, "as an answer to AllocateProducerIds")
-    return range(respond.producer_id_start, respond.producer_id_start + respond.producer_id_len)
+    if response.error_code is not ErrorCode.none:
+        raise KafkaError(response.error_code, "AllocateProducerIds failed")
+    return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
 
 
 class ProducerIds:
@@ -75,7 +75,7 @@ class ProducerIds:
             with trio.move_on_after(WAIT_SECONDS):
                 await self._begin_block()
             if not self._left:
-                raise NoProducerId("the next block of producer ids is not there yet")
+                raise NoProducerId("no block of producer ids is available yet")
         producer_id = self._left.pop()
         if len(self._left) <= self._low:
             self._reserve_next()
@@ -98,26 +98,26 @@ class ProducerIds:
         finished."""
         if self._reserving is not None:
             return self._reserving
-        over = trio.Event()
+        finished = trio.Event()
         if self._following is not None:
-            over.set()
+            finished.set()
         else:
-            assert self._nursery is not None, "the node is not that far yet"
-            self._reserving = over
+            assert self._nursery is not None, "the node has not started the producer ids"
+            self._reserving = finished
             self._nursery.start_soon(self._run)
-        return over
+        return finished
 
     async def _run(self) -> None:
         """Run one allocation; after an error the next request for an id tries again."""
         try:
             self._following = await self._reserve()
         except KafkaError as error:
-            log.warning("no producer ids are to be had: %s", error)
+            log.warning("allocating a block of producer ids failed: %s", error)
             await trio.sleep(PAUSE_SECONDS)
-        except Exception:  # ours, and that reservation's alone
-            log.exception("no producer ids are to be had")
+        except Exception:  # a bug must not end the node
+            log.exception("allocating a block of producer ids failed")
             await trio.sleep(PAUSE_SECONDS)
         finally:
-            over, self._reserving = self._reserving, None
-            assert over is not None
-            over.set()
+            finished, self._reserving = self._reserving, None
+            assert finished is not None
+            finished.set()

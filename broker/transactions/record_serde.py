@@ -62,18 +62,18 @@ def _by_topic(metadata: TransactionMetadata) -> tuple[TransactionPartitions, ...
 
 
 def decode_key(data: Buffer) -> str:
-    """The transactional id. Raises UnknownRecord for a kind of key that Kafka 4.3 does not have."""
+    """Decode the transactional id. Raises UnknownRecord for a key type that Kafka 4.3 does not have."""
     transactional_id: str = serde.decode_transaction_key(data).transactional_id
     return transactional_id
 
 
 def decode_value(data: Buffer) -> TransactionMetadata:
-    """Raises InvalidRecord, and UnknownRecord for a version that Kafka 4.3 does not have."""
+    """Decode a value. Raises InvalidRecord, and UnknownRecord for a version that Kafka 4.3 does not have."""
     value: TransactionLogValue = serde.decode_transaction_value(data)
     state = STATE_BY_CODE.get(value.transaction_status)
     if state not in PERSISTENT_STATES:
         raise InvalidRecord(
-            ErrorCode.corrupt_message, f"a transaction in state {value.transaction_status}"
+            ErrorCode.corrupt_message, f"invalid transaction state {value.transaction_status}"
         )
     return TransactionMetadata(
         producer_id=value.producer_id,

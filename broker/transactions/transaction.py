@@ -97,28 +97,26 @@ class Transaction:
         event: TransactionRequest,
         future: Future,
         now: EventContext,
-        fresh_id: int | None = None,
+        new_producer_id: int | None = None,
     ) -> TransactionResult:
-        """Handle a request. `fresh_id` is the producer id that `AllocateProducerId` requested."""
+        """Handle a request. `new_producer_id` is the producer id that `AllocateProducerId` requested."""
         if isinstance(event, TransactionTimeout) and not self.is_timed_out(now):
-            return (
-                TransactionResult()
-            )  # it had to wait for a producer id, and another transaction goes on by now
-        event_kind = self._row(event)
+            return TransactionResult()  # ended while the timeout waited for a producer id
+        event_kind = self._classify(event)
         if isinstance(event_kind, ErrorCode):
             return self._respond(event, future, event_kind)
-        step = TRANSACTION_ACTIONS[event_kind][self.metadata.state]
-        if step in ERROR_BY_ACTION:
-            return self._respond(event, future, ERROR_BY_ACTION[step])
-        if step is TransactionAction.NOTHING:
+        action = TRANSACTION_ACTIONS[event_kind][self.metadata.state]
+        if action in ERROR_BY_ACTION:
+            return self._respond(event, future, ERROR_BY_ACTION[action])
+        if action is TransactionAction.NOTHING:
             return TransactionResult()
-        if self._needs_fresh_id(event, step, now) and fresh_id is None:
+        if self._needs_new_producer_id(event, action, now) and new_producer_id is None:
             result = TransactionResult()
             result.allocations.append(AllocateProducerId(event, future))
             return result
-        return _HANDLERS[step](self, event, future, now, fresh_id)
+        return _HANDLERS[action](self, event, future, now, new_producer_id)
 
-    def _row(self, event: TransactionRequest) -> TransactionEvent | ErrorCode:
+    def _classify(self, event: TransactionRequest) -> TransactionEvent | ErrorCode:
         """Classify a request for the action table, or return the error that rejects it."""
         if isinstance(event, InitProducerId):
             return (
@@ -138,7 +136,7 @@ class Transaction:
             return self._check_producer(event.producer) or TransactionEvent.VERIFY_PARTITIONS
         if isinstance(event, EndTransaction):
             if event.client_version >= TRANSACTION_VERSION_2:
-                return self._check_wait() or self._end_row(event)
+                return self._check_wait() or self._classify_end(event)
             event_kind = (
                 TransactionEvent.COMMIT_V1 if event.is_commit else TransactionEvent.ABORT_V1
             )
@@ -172,7 +170,7 @@ class Transaction:
             return None
         return ErrorCode.producer_fenced
 
-    def _end_row(self, event: EndTransaction) -> TransactionEvent | ErrorCode:
+    def _classify_end(self, event: EndTransaction) -> TransactionEvent | ErrorCode:
         producer, metadata = event.producer, self.metadata
         was_rotated = (
             producer == (metadata.previous_producer_id, PRODUCER_EPOCH_MAX - 1)
@@ -180,11 +178,11 @@ class Transaction:
         )
         if producer.producer_id != metadata.producer_id and not was_rotated:
             return ErrorCode.invalid_producer_id_mapping
-        moved_on = (
+        is_previous_epoch = (
             metadata.client_version >= TRANSACTION_VERSION_2
             and producer.epoch == metadata.epoch - 1
         )
-        if was_rotated or moved_on:
+        if was_rotated or is_previous_epoch:
             return (
                 TransactionEvent.RETRY_COMMIT if event.is_commit else TransactionEvent.RETRY_ABORT
             )
@@ -200,19 +198,19 @@ class Transaction:
         self, event: TransactionRequest, future: Future, code: ErrorCode
     ) -> TransactionResult:
         """Respond without a state change."""
-        respond = failed(event, code)
+        response = failed(event, code)
         bumps = isinstance(event, EndTransaction) and event.client_version >= TRANSACTION_VERSION_2
         if code is NO_ERROR and bumps:
-            respond = ProducerResponse(NO_ERROR, *self.producer)
+            response = ProducerResponse(NO_ERROR, *self.producer)
         if self._may_be_outdated(event):
             self.pending = self.metadata.state
             result = TransactionResult()
             completion = PendingTransition(
-                self.transactional_id, self.metadata, event, future, respond
+                self.transactional_id, self.metadata, event, future, response
             )
             result.appends.append(TransitionAppend(completion))
             return result
-        return TransactionResult().reply(future, respond)
+        return TransactionResult().reply(future, response)
 
     def _may_be_outdated(self, event: TransactionRequest) -> bool:
         """Whether a newer coordinator may have a later state.
@@ -232,19 +230,19 @@ class Transaction:
             return producer.epoch >= self.metadata.epoch
         return producer.epoch > self.metadata.epoch
 
-    def _needs_fresh_id(
-        self, event: TransactionRequest, step: TransactionAction, now: EventContext
+    def _needs_new_producer_id(
+        self, event: TransactionRequest, action: TransactionAction, now: EventContext
     ) -> bool:
         """Whether the action needs a new producer id because the epoch is exhausted."""
         if not is_exhausted(self.metadata.epoch):
             return False
-        if step is TransactionAction.BUMP_EPOCH:
+        if action is TransactionAction.BUMP_EPOCH:
             assert isinstance(event, InitProducerId)
             return event.expected is None or event.expected.epoch == self.metadata.epoch
-        if step is TransactionAction.FENCE:
+        if action is TransactionAction.FENCE:
             return now.transaction_version >= TRANSACTION_VERSION_2
         ends = isinstance(event, EndTransaction) and event.client_version >= TRANSACTION_VERSION_2
-        return ends and step in (
+        return ends and action in (
             TransactionAction.COMMIT,
             TransactionAction.ABORT,
             TransactionAction.ABORT_WITHOUT_PARTITIONS,
@@ -252,8 +250,12 @@ class Transaction:
 
     # Actions
 
-    def _begin_epoch(
-        self, event: TransactionRequest, future: Future, now: EventContext, fresh_id: int | None
+    def _bump_epoch(
+        self,
+        event: TransactionRequest,
+        future: Future,
+        now: EventContext,
+        new_producer_id: int | None,
     ) -> TransactionResult:
         assert isinstance(event, InitProducerId)
         metadata, expected = self.metadata, event.expected
@@ -261,13 +263,13 @@ class Transaction:
         if expected is not None and not self.is_new:
             if expected.epoch == metadata.epoch:
                 last_epoch = metadata.epoch
-            elif expected.epoch == metadata.last_epoch:  # it did not hear the answer
+            elif expected.epoch == metadata.last_epoch:  # a retry whose response was lost
                 epoch, last_epoch = metadata.epoch, metadata.last_epoch
             else:
                 return self._respond(event, future, ErrorCode.producer_fenced)
-        if fresh_id is not None and is_exhausted(metadata.epoch):
-            producer_id, epoch = fresh_id, 0
-        became = replace(
+        if new_producer_id is not None and is_exhausted(metadata.epoch):
+            producer_id, epoch = new_producer_id, 0
+        target = replace(
             metadata,
             state=TransactionState.EMPTY,
             producer_id=producer_id,
@@ -277,48 +279,60 @@ class Transaction:
             partitions=(),
             started_ms=-1,
         )
-        respond = ProducerResponse(NO_ERROR, producer_id, epoch)
-        return self._transition_to(became, now, event, future, respond)
+        response = ProducerResponse(NO_ERROR, producer_id, epoch)
+        return self._transition_to(target, now, event, future, response)
 
     def _fence(
-        self, event: TransactionRequest, future: Future, now: EventContext, fresh_id: int | None
+        self,
+        event: TransactionRequest,
+        future: Future,
+        now: EventContext,
+        new_producer_id: int | None,
     ) -> TransactionResult:
         """Abort with the next epoch, which fences the producer."""
         bumps = now.transaction_version >= TRANSACTION_VERSION_2
-        became = replace(
+        target = replace(
             self.metadata,
             state=TransactionState.PREPARE_ABORT,
             epoch=min(self.metadata.epoch + 1, PRODUCER_EPOCH_MAX),
             last_epoch=self.metadata.epoch if bumps else NO_PRODUCER_EPOCH,
-            next_producer_id=NO_PRODUCER_ID if fresh_id is None else fresh_id,
+            next_producer_id=NO_PRODUCER_ID if new_producer_id is None else new_producer_id,
             client_version=TRANSACTION_VERSION_2 if bumps else 0,
         )
-        respond = failed(event, ErrorCode.concurrent_transactions)
-        result = self._transition_to(became, now, event, future, respond)
-        why = (
-            "out of time"
+        response = failed(event, ErrorCode.concurrent_transactions)
+        result = self._transition_to(target, now, event, future, response)
+        cause = (
+            "due to timeout"
             if isinstance(event, TransactionTimeout)
-            else "its producer is fenced by another"
+            else "because a new producer fences the previous one"
         )
-        result.notes.append(f"{self.transactional_id} is aborted: {why}")
+        result.notes.append(f"aborting transaction of {self.transactional_id} {cause}")
         return result
 
     def _add(
-        self, event: TransactionRequest, future: Future, now: EventContext, fresh_id: int | None
+        self,
+        event: TransactionRequest,
+        future: Future,
+        now: EventContext,
+        new_producer_id: int | None,
     ) -> TransactionResult:
         assert isinstance(event, AddPartitions)
         metadata = self.metadata
-        became = replace(
+        target = replace(
             metadata,
             state=TransactionState.ONGOING,
             partitions=tuple(dict.fromkeys((*metadata.partitions, *event.partitions))),
             started_ms=now.wall_ms if metadata.state in IDLE_STATES else metadata.started_ms,
             client_version=event.client_version,
         )
-        return self._transition_to(became, now, event, future, failed(event, NO_ERROR))
+        return self._transition_to(target, now, event, future, failed(event, NO_ERROR))
 
-    def _read_committed(
-        self, event: TransactionRequest, future: Future, now: EventContext, fresh_id: int | None
+    def _verify(
+        self,
+        event: TransactionRequest,
+        future: Future,
+        now: EventContext,
+        new_producer_id: int | None,
     ) -> TransactionResult:
         assert isinstance(event, VerifyPartitions)
         known = set(self.metadata.partitions)
@@ -329,11 +343,15 @@ class Transaction:
         return TransactionResult().reply(future, PartitionsResponse(errors))
 
     def _end(
-        self, event: TransactionRequest, future: Future, now: EventContext, fresh_id: int | None
+        self,
+        event: TransactionRequest,
+        future: Future,
+        now: EventContext,
+        new_producer_id: int | None,
     ) -> TransactionResult:
         assert isinstance(event, EndTransaction)
         metadata = self.metadata
-        became = replace(
+        target = replace(
             metadata,
             state=TransactionState.PREPARE_COMMIT
             if event.is_commit
@@ -343,38 +361,38 @@ class Transaction:
             client_version=0,
         )
         if event.client_version < TRANSACTION_VERSION_2:
-            return self._transition_to(became, now, event, future, ProducerResponse(NO_ERROR))
-        became = replace(
-            became,
+            return self._transition_to(target, now, event, future, ProducerResponse(NO_ERROR))
+        target = replace(
+            target,
             epoch=min(metadata.epoch + 1, PRODUCER_EPOCH_MAX),
             last_epoch=metadata.epoch,
-            next_producer_id=NO_PRODUCER_ID if fresh_id is None else fresh_id,
+            next_producer_id=NO_PRODUCER_ID if new_producer_id is None else new_producer_id,
             client_version=event.client_version,
         )
-        after = completed(became)
-        respond = ProducerResponse(NO_ERROR, after.producer_id, after.epoch)
-        return self._transition_to(became, now, event, future, respond)
+        after = completed(target)
+        response = ProducerResponse(NO_ERROR, after.producer_id, after.epoch)
+        return self._transition_to(target, now, event, future, response)
 
     def _transition_to(
         self,
-        became: TransactionMetadata,
+        target: TransactionMetadata,
         now: EventContext,
         event: TransactionRequest | None = None,
         future: Future = None,
-        respond: ProducerResponse | PartitionsResponse | None = None,
+        response: ProducerResponse | PartitionsResponse | None = None,
     ) -> TransactionResult:
         """Return the append that changes the state when it is committed."""
         assert self.pending is None
-        assert became.state in VALID_TRANSITIONS[self.metadata.state], (
+        assert target.state in VALID_TRANSITIONS[self.metadata.state], (
             self.metadata.state,
-            became.state,
+            target.state,
         )
-        self.pending = became.state
-        became = replace(
-            became, updated_ms=now.wall_ms, previous_producer_id=self.metadata.producer_id
+        self.pending = target.state
+        target = replace(
+            target, updated_ms=now.wall_ms, previous_producer_id=self.metadata.producer_id
         )
         result = TransactionResult()
-        completion = PendingTransition(self.transactional_id, became, event, future, respond)
+        completion = PendingTransition(self.transactional_id, target, event, future, response)
         result.appends.append(TransitionAppend(completion))
         return result
 
@@ -386,8 +404,8 @@ class Transaction:
         self.pending = None
         self.metadata = completion.metadata
         result = self.resume(now)
-        if completion.respond is not None:
-            result.reply(completion.future, completion.respond)
+        if completion.response is not None:
+            result.reply(completion.future, completion.response)
         return result
 
     def append_failed(self, completion: PendingTransition, code: ErrorCode) -> TransactionResult:
@@ -428,27 +446,27 @@ class Transaction:
         )
         return result
 
-    def marked(
+    def on_markers_sent(
         self, sent: SendMarkers, results: Mapping[TopicPartition, MarkerResult], now: EventContext
     ) -> TransactionResult:
-        """What became of the markers that were sent; complete when no partition is left.
+        """Apply the results of the markers; complete the transaction when no partition is left.
 
-        Where a partition knows somebody newer this coordinator gives up: whoever leads its partition
-        next finds the transaction as it stands.
+        If a partition has a newer coordinator epoch, this coordinator stops: the current leader of
+        the `__transaction_state` partition completes the transaction.
         """
         result = TransactionResult()
-        is_over = self.metadata.state not in PREPARE_STATES or sent.producer != self.producer
-        if self.pending is not None or is_over:
+        has_ended = self.metadata.state not in PREPARE_STATES or sent.producer != self.producer
+        if self.pending is not None or has_ended:
             return result
         if MarkerResult.FENCED in results.values():
             result.notes.append(
-                f"{self.transactional_id}: its markers are refused, somebody newer is in charge"
+                f"stopped sending markers of {self.transactional_id}: fenced by a newer coordinator"
             )
             return result
         left = tuple(
             each
             for each in self.metadata.partitions
-            if results.get(each, MarkerResult.LATER) is MarkerResult.LATER
+            if results.get(each, MarkerResult.RETRY) is MarkerResult.RETRY
         )
         self.metadata = replace(self.metadata, partitions=left)
         if left:
@@ -462,7 +480,7 @@ class Transaction:
         )
         return self._transition_to(completed(self.metadata), now)
 
-    # Expiry
+    # Timeout and expiration
 
     def is_timed_out(self, now: EventContext) -> bool:
         metadata = self.metadata
@@ -476,11 +494,11 @@ class Transaction:
         """Remove the transactional id if it was unused for `expiration_ms`."""
         metadata, result = self.metadata, TransactionResult()
         is_due = metadata.updated_ms <= now.wall_ms - expiration_ms
-        may = (
+        can_expire = (
             TRANSACTION_ACTIONS[TransactionEvent.EXPIRATION][metadata.state]
             is TransactionAction.REMOVE
         )
-        if self.pending is None and is_due and may:
+        if self.pending is None and is_due and can_expire:
             assert TransactionState.DEAD in VALID_TRANSITIONS[metadata.state]
             self.pending = TransactionState.DEAD
             result.appends.append(TransitionAppend(PendingTransition(self.transactional_id, None)))
@@ -509,10 +527,10 @@ _HANDLERS: Mapping[
         [Transaction, TransactionRequest, Future, EventContext, int | None], TransactionResult
     ],
 ] = {
-    TransactionAction.BUMP_EPOCH: Transaction._begin_epoch,
+    TransactionAction.BUMP_EPOCH: Transaction._bump_epoch,
     TransactionAction.FENCE: Transaction._fence,
     TransactionAction.ADD: Transaction._add,
-    TransactionAction.VERIFY: Transaction._read_committed,
+    TransactionAction.VERIFY: Transaction._verify,
     TransactionAction.COMMIT: Transaction._end,
     TransactionAction.ABORT: Transaction._end,
     TransactionAction.ABORT_WITHOUT_PARTITIONS: Transaction._end,

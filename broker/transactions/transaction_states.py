@@ -1,7 +1,7 @@
 """States of a transaction and the action for each event in each state.
 
 The states are those of KIP-98. With KIP-890 EndTxn increments the producer epoch, so that a retry
-with the previous epoch can be told from a request of the next transaction.
+with the previous epoch can be distinguished from a request of the next transaction.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ IDLE_STATES = frozenset(
 class TransactionEvent(enum.Enum):
     """Events of a transactional id, as the table distinguishes them."""
 
-    INIT_PRODUCER_ID = "a producer takes over (InitProducerId)"
-    ADD_NEW_PARTITIONS = "it adds partitions that are not in the transaction yet"
-    ADD_EXISTING_PARTITIONS = "it adds partitions that are all in it"
-    VERIFY_PARTITIONS = "a partition's leader asks whether it is in it"
-    COMMIT_V1 = "it commits, EndTxn up to version 4"
-    ABORT_V1 = "it aborts, EndTxn up to version 4"
-    END_WITH_COMMIT = "it commits"
-    END_WITH_ABORT = "it aborts"
-    RETRY_COMMIT = "it commits under the epoch before"
-    RETRY_ABORT = "it aborts under the epoch before"
-    TIMEOUT = "transaction.timeout.ms is over"
-    MARKERS_WRITTEN = "every partition has its marker"
-    EXPIRATION = "nobody used it for transactional.id.expiration.ms"
+    INIT_PRODUCER_ID = "InitProducerId"
+    ADD_NEW_PARTITIONS = "AddPartitionsToTxn with new partitions"
+    ADD_EXISTING_PARTITIONS = "AddPartitionsToTxn with partitions that are all in the transaction"
+    VERIFY_PARTITIONS = "AddPartitionsToTxn with VerifyOnly"
+    COMMIT_V1 = "EndTxn v0-4, commit"
+    ABORT_V1 = "EndTxn v0-4, abort"
+    END_WITH_COMMIT = "EndTxn v5, commit"
+    END_WITH_ABORT = "EndTxn v5, abort"
+    RETRY_COMMIT = "EndTxn v5, commit, with the previous epoch (retry)"
+    RETRY_ABORT = "EndTxn v5, abort, with the previous epoch (retry)"
+    TIMEOUT = "transaction.timeout.ms exceeded"
+    MARKERS_WRITTEN = "all markers written"
+    EXPIRATION = "unused for transactional.id.expiration.ms"
 
 
 class TransactionAction(enum.Enum):
     """Actions of the coordinator."""
 
-    BUMP_EPOCH = "the next epoch, or the next producer id; → Empty"
-    FENCE = "fence the producer: abort, → PrepareAbort; the one who takes over asks again"
-    ADD = "add them; → Ongoing"
-    VERIFY = "say which are in it"
+    BUMP_EPOCH = "increment the epoch, or allocate a new producer id; → Empty"
+    FENCE = "fence the producer and abort; return CONCURRENT_TRANSACTIONS; → PrepareAbort"
+    ADD = "add the partitions; → Ongoing"
+    VERIFY = "return NONE or TRANSACTION_ABORTABLE for each partition"
     COMMIT = "→ PrepareCommit"
     ABORT = "→ PrepareAbort"
-    ABORT_WITHOUT_PARTITIONS = "→ PrepareAbort, without partitions"
+    ABORT_WITHOUT_PARTITIONS = "→ PrepareAbort without partitions"
     COMPLETE_COMMIT = "→ CompleteCommit"
     COMPLETE_ABORT = "→ CompleteAbort"
-    REMOVE = "forget it"
-    DONE = "it is so already"
-    WAIT = "CONCURRENT_TRANSACTIONS"
-    REFUSE = "INVALID_TXN_STATE"
-    FENCED = "PRODUCER_FENCED"
+    REMOVE = "append a tombstone; → Dead"
+    DONE = "return NONE"
+    WAIT = "return CONCURRENT_TRANSACTIONS"
+    REFUSE = "return INVALID_TXN_STATE"
+    FENCED = "return PRODUCER_FENCED"
     NOTHING = "nothing"
 
 

@@ -51,7 +51,7 @@ EXPECTED: Mapping[tuple[str, str], Cause] = {
         "%s was the last or the metadata directory: ",
     ): Cause.DISK,
     ("odradek.storage.moving.mover", "the move of %s failed (%s): "): Cause.DISK,
-    ("odradek.coordination", "%s-%d can't be loaded, "): Cause.DISK,
+    ("odradek.coordination", "Failed to load %s-%d, "): Cause.DISK,
     ("odradek.node", "Log directory %s failed: %d partitions are offline; "): Cause.DISK,
     ("odradek.node", "Log directory %s is full: "): Cause.DISK,
     ("odradek.node", "%s"): Cause.DISK,  # that its storage is lost

@@ -36,7 +36,7 @@ class Blocks:
         return ids
 
 
-async def test_concurrent_askers_share_a_block_and_get_distinct_ids(
+async def test_concurrent_calls_get_distinct_ids_of_one_block(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     blocks = Blocks()
@@ -53,7 +53,7 @@ async def test_concurrent_askers_share_a_block_and_get_distinct_ids(
     assert blocks.reserved == [0, 1000, 2000]
 
 
-async def test_the_next_block_is_reserved_before_this_one_is_used_up(
+async def test_next_block_is_allocated_before_current_one_is_used_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     blocks = Blocks()
@@ -80,7 +80,7 @@ async def test_the_next_block_is_reserved_before_this_one_is_used_up(
     ],
     ids=repr,
 )
-async def test_who_gets_none_is_to_ask_again(
+async def test_failed_allocation_returns_retriable_error(
     autojump_clock: trio.testing.MockClock, failure: Exception
 ) -> None:
     blocks = Blocks()
@@ -94,7 +94,7 @@ async def test_who_gets_none_is_to_ask_again(
         assert await ids.next() == 1000
 
 
-async def test_a_controller_that_does_not_answer_is_not_waited_for(
+async def test_allocation_without_response_times_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Nor is it asked again meanwhile; and what it gives in the end is not lost."""

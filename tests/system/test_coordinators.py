@@ -129,7 +129,7 @@ def committed(cluster: Cluster, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_a_transaction_ends_after_its_coordinator_was_killed(
+def test_transaction_completes_after_coordinator_crash(
     cluster: Cluster, topic: str, end: str
 ) -> None:
     producer = transactional(cluster, topic)
@@ -145,9 +145,7 @@ def test_a_transaction_ends_after_its_coordinator_was_killed(
     assert committed(cluster, topic, len(wanted)) == wanted
 
 
-def test_a_transaction_ends_in_the_partitions_of_who_was_killed(
-    cluster: Cluster, topic: str
-) -> None:
+def test_transaction_completes_after_leader_crash(cluster: Cluster, topic: str) -> None:
     """The markers go to whoever leads the partition by then."""
     name = next(
         f"{topic}-{number}"
@@ -164,7 +162,7 @@ def test_a_transaction_ends_in_the_partitions_of_who_was_killed(
     assert committed(cluster, topic, 3) == [b"open"] * 3
 
 
-def test_markers_do_not_wait_for_who_stands_still(cluster: Cluster, topic: str) -> None:
+def test_markers_do_not_wait_for_hanging_broker(cluster: Cluster, topic: str) -> None:
     name = next(
         f"{topic}-{number}"
         for number in range(100)
@@ -194,7 +192,7 @@ def test_markers_do_not_wait_for_who_stands_still(cluster: Cluster, topic: str) 
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_goes_on_after_its_coordinator_was_killed(
+def test_group_continues_after_coordinator_crash(
     cluster: Cluster, topic: str, protocol: str
 ) -> None:
     group = f"{topic}-group"

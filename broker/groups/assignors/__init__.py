@@ -11,9 +11,9 @@ ASSIGNORS: Mapping[str, Assign] = {
     uniform_assignor.NAME: uniform_assignor.assign,
     range_assignor.NAME: range_assignor.assign,
 }
-"""By the names that members and `group.consumer.assignors` call them."""
+"""Assignors by the name in heartbeats and in `group.consumer.assignors`."""
 CLASSES: Mapping[str, str] = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": uniform_assignor.NAME,
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": range_assignor.NAME,
 }
-"""What a Kafka broker's configs may call them."""
+"""Kafka's class names, which `group.consumer.assignors` also accepts."""

@@ -1,8 +1,8 @@
-"""The range assignor: each topic's partitions in ranges, the same members in the same order for each.
+"""The range assignor: assigns a range of each topic's partitions to each subscriber.
 
-So topics with as many partitions are co-partitioned: whoever has partition 3 of one has it of the
-other, if all subscribe to both. Static members come first, by instance id, and keep their ranges when
-they come back under another member id; otherwise it is not sticky.
+Members have the same order for every topic, so topics with the same number of partitions and the
+same subscribers are co-partitioned. Static members come first, ordered by instance id, and keep
+their ranges when they rejoin with another member id. Otherwise the assignor is not sticky.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def assign(group: GroupSpec) -> Result:
     for member in group.members.values():
         for topic in member.topics:
             subscribers[topic] = subscribers.get(topic, 0) + 1
-    # How many a member gets at least, how many get one more, and where the next range starts.
+    # Minimum partitions per member, number of members with one more, and start of the next range.
     quotas = {
         topic: divmod(group.partition_counts[topic], count) for topic, count in subscribers.items()
     }

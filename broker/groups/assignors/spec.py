@@ -10,14 +10,14 @@ from uuid import UUID
 from odradek.seams.values import value_class
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
-"""A member's partitions by topic."""
+"""Partitions of a member by topic id."""
 
 
 @value_class
 class MemberSpec:
-    """A member: the existing topics that it subscribes to, and what it was assigned last.
+    """A member: existing topics that it subscribes to, and its current target assignment.
 
-    `topics` are in a fixed order, `assigned` is disjoint from every other member's.
+    `topics` has a fixed order. `assigned` is disjoint from that of other members.
     """
 
     topics: tuple[UUID, ...]
@@ -28,7 +28,7 @@ class MemberSpec:
 
 @value_class
 class GroupSpec:
-    """The members by id, and how many partitions their topics have."""
+    """Members by id, and the number of partitions of their topics."""
 
     members: Mapping[str, MemberSpec]
     partition_counts: Mapping[UUID, int]
@@ -47,7 +47,7 @@ class GroupSpec:
 
 
 Result: TypeAlias = dict[str, dict[UUID, frozenset[int]]]
-"""Member to partitions; every partition of a topic that someone subscribes to is in it once."""
+"""Member id to partitions. Every partition of a subscribed topic is assigned once."""
 
 
 class Assignor(Protocol):

@@ -1,10 +1,10 @@
-"""The uniform assignor: everyone has as many partitions as anyone, or one more, and keeps its own.
+"""The uniform assignor: the same number of partitions for each member, or one more. Sticky.
 
-Balance before stickiness. Where all members subscribe to the same topics, members give up what is
-over their quota and the rest is handed out, in one pass. Where they do not, what nobody has goes to
-whoever has least, topic by topic, and then each topic's partitions move from those who have most to
-those who have least until no move helps. Members that share topics but not all of them may then be
-a little apart still, see `ROUNDS_MAX`.
+Balance takes precedence over stickiness. If all members subscribe to the same topics, members lose
+partitions above their quota, and free partitions are assigned in one pass. Otherwise free partitions
+are assigned topic by topic to the member with the fewest, then each topic's partitions are moved
+from members with most to members with fewest partitions until no move improves the balance, for at
+most `ROUNDS_MAX` rounds. With overlapping subscriptions a small imbalance may remain.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ from odradek.broker.groups.assignors.spec import Assignment, GroupSpec, Result
 
 NAME = "uniform"
 ROUNDS_MAX = 16
-"""How often all topics are balanced: each round about halves what members are apart."""
+"""Maximum rounds over all topics; each round about halves the imbalance."""
 
 Owned = dict[UUID, set[int]]
 Run = tuple[UUID, Sequence[int]]
-"""Some partitions of a topic."""
+"""A topic and some of its partitions."""
 
 
 def assign(group: GroupSpec) -> Result:
     if not group.members:
         return {}
-    owned = _assign_homogeneous(group) if group.is_homogeneous else _Heterogeneous(group).assign()
+    owned = (
+        _assign_homogeneous(group)
+        if group.is_homogeneous
+        else _HeterogeneousAssignment(group).assign()
+    )
     return {
         member_id: {
             topic: frozenset(partitions) for topic, partitions in topics.items() if partitions
@@ -39,44 +43,43 @@ def assign(group: GroupSpec) -> Result:
 
 def _assign_homogeneous(group: GroupSpec) -> dict[str, Owned]:
     topics = next(iter(group.members.values())).topics
-    free = _Free(group, topics)
+    free = _FreePartitions(group, topics)
     total = sum(group.partition_counts[topic] for topic in topics)
     least, extras = divmod(total, len(group.members))
     result: dict[str, Owned] = {}
-    room: list[tuple[str, int]] = []
+    missing: list[tuple[str, int]] = []
     for index, (member_id, member) in enumerate(group.members.items()):
         quota = least + (extras > 0)
         takes_extra = extras > 0
-        kept, given = _keep(member.assigned, frozenset(topics), quota)
-        free.add(given)
+        kept, released = _keep(member.assigned, frozenset(topics), quota)
+        free.add(released)
         left = quota - sum(map(len, kept.values()))
-        # Whoever has to get something may leave the extra one to somebody who has it already, as
-        # long as there are enough left to take them all.
+        # A member that needs partitions leaves the extra one to a later member, which may own one
+        # more already, as long as enough members remain for all extra partitions.
         if left and takes_extra and len(group.members) - index > extras:
             left -= 1
             takes_extra = False
         if left:
-            room.append((member_id, left))
+            missing.append((member_id, left))
         extras -= takes_extra
         result[member_id] = kept
-    for member_id, count in room:
+    for member_id, count in missing:
         for topic, partitions in free.take(count):
             result[member_id].setdefault(topic, set()).update(partitions)
     return result
 
 
-class _Free:
-    """What is to be handed out, in order: runs of partitions, for there may be many in each."""
+class _FreePartitions:
+    """Free partitions in order, as runs of partitions of one topic."""
 
     def __init__(self, group: GroupSpec, topics: Iterable[UUID]) -> None:
-        """What nobody has."""
         taken: dict[UUID, list[frozenset[int]]] = {}
         for member in group.members.values():
             for topic, partitions in member.assigned.items():
                 taken.setdefault(topic, []).append(partitions)
         self._runs: deque[Run] = deque()
         self._used = 0
-        """How many of the first run are gone."""
+        """Number of partitions taken from the first run."""
         for topic in topics:
             every = range(group.partition_counts[topic])
             if topic in taken:
@@ -89,22 +92,22 @@ class _Free:
         self._runs.extend(run for run in runs if run[1])
 
     def take(self, count: int) -> Iterator[Run]:
-        """The next `count`, or as many as there are."""
+        """Take the next `count` partitions, or fewer if there are not enough."""
         while count and self._runs:
             topic, partitions = self._runs[0]
-            found = partitions[self._used : self._used + count]
-            count -= len(found)
-            self._used += len(found)
+            taken = partitions[self._used : self._used + count]
+            count -= len(taken)
+            self._used += len(taken)
             if self._used == len(partitions):
                 self._runs.popleft()
                 self._used = 0
-            yield topic, found
+            yield topic, taken
 
 
 def _keep(assigned: Assignment, topics: frozenset[UUID], quota: int) -> tuple[Owned, list[Run]]:
-    """What a member keeps, up to its quota, and what it gives to others."""
+    """Partitions that a member keeps, up to its quota, and those that it loses."""
     kept: Owned = {}
-    given: list[Run] = []
+    released: list[Run] = []
     for topic, partitions in assigned.items():
         if topic not in topics:
             continue
@@ -113,12 +116,12 @@ def _keep(assigned: Assignment, topics: frozenset[UUID], quota: int) -> tuple[Ow
         else:
             ordered = sorted(partitions)
             kept[topic] = set(ordered[:quota])
-            given.append((topic, ordered[quota:]))
+            released.append((topic, ordered[quota:]))
         quota -= len(kept[topic])
-    return kept, given
+    return kept, released
 
 
-class _Heterogeneous:
+class _HeterogeneousAssignment:
     """Members that subscribe to different topics."""
 
     def __init__(self, group: GroupSpec) -> None:
@@ -137,7 +140,7 @@ class _Heterogeneous:
     def assign(self) -> dict[str, Owned]:
         topics = sorted(self._subscribers, key=self._order)
         for topic in topics:
-            self._hand_out(topic)
+            self._assign_free(topic)
         shared = [topic for topic in topics if len(self._subscribers[topic]) > 1]
         for _ in range(ROUNDS_MAX):
             if not sum([self._balance(topic) for topic in shared]):
@@ -145,12 +148,12 @@ class _Heterogeneous:
         return dict(zip(self._ids, self._owned, strict=True))
 
     def _order(self, topic: UUID) -> tuple[float, int, UUID]:
-        """Topics with much for each subscriber first: others even out what those leave."""
+        """Order by partitions per subscriber, most first: later topics balance the earlier ones."""
         subscribers = len(self._subscribers[topic])
         return -self._group.partition_counts[topic] / subscribers, subscribers, topic
 
-    def _hand_out(self, topic: UUID) -> None:
-        """What nobody has goes to whoever has least."""
+    def _assign_free(self, topic: UUID) -> None:
+        """Assign free partitions to the subscribers with the fewest partitions."""
         subscribers = self._subscribers[topic]
         taken = {each for index in subscribers for each in self._owned[index].get(topic, ())}
         heap = [(self._sizes[index], index) for index in subscribers]
@@ -163,7 +166,7 @@ class _Heterogeneous:
                 heapq.heapreplace(heap, (size + 1, index))
 
     def _balance(self, topic: UUID) -> int:
-        """Move partitions of a topic from those with most to those with least; how many moved."""
+        """Move partitions from the members with most to those with fewest; returns the number of moves."""
         least = [(self._sizes[index], index) for index in self._subscribers[topic]]
         most = [
             (-self._sizes[index], index)
@@ -173,7 +176,7 @@ class _Heterogeneous:
         heapq.heapify(least)
         heapq.heapify(most)
         moved = 0
-        # Whoever gives stays above whoever gets, so neither comes up in the other heap.
+        # A giver always has more partitions than a taker, so neither is in both heaps.
         while most and -most[0][0] - least[0][0] > 1:
             size, giver = most[0]
             partitions = self._owned[giver][topic]

@@ -50,40 +50,45 @@ from odradek.protocol.schemas.consumer_protocol import (
 from odradek.protocol.uuids import uuid_to_text
 
 
-def needs_id(request: JoinGroup) -> JoinGroupResponse | None:
-    """What a dynamic member is told that joins without an id, where it has to have one (KIP-394)."""
+def check_member_id(request: JoinGroup) -> JoinGroupResponse | None:
+    """MEMBER_ID_REQUIRED for a dynamic member that joins without a member id (KIP-394), else None."""
     if request.member_id != NO_MEMBER_ID or request.instance_id is not None:
         return None
     return (
-        JoinGroupResponse(ErrorCode.member_id_required, fresh_id(request))
+        JoinGroupResponse(ErrorCode.member_id_required, generate_member_id(request))
         if request.id_required
         else None
     )
 
 
-def fresh_id(request: JoinGroup) -> str:
-    return uuid_to_text(UUID(request.fresh_id))
+def generate_member_id(request: JoinGroup) -> str:
+    return uuid_to_text(UUID(request.member_uuid))
 
 
 def check_join(group: ConsumerGroup, request: JoinGroup) -> None:
-    """Raises KafkaError where the group can't take such a member."""
+    """Check group size and protocols of a JoinGroup request. Raises KafkaError."""
     group.check_group_size(ConsumerGroupUpdate(group.state), request.member_id)
     supported = group.state.classic_protocols()
-    everyone = group.state.classic_count
+    classic_count = group.state.classic_count
     names = [name for name, _ in request.protocols]
     if request.protocol_type != CONSUMER_PROTOCOL or not any(
-        supported[name] == everyone for name in names
+        supported[name] == classic_count for name in names
     ):
-        raise KafkaError(ErrorCode.inconsistent_group_protocol, "no protocol that all support")
+        raise KafkaError(
+            ErrorCode.inconsistent_group_protocol, "no protocol is supported by all members"
+        )
 
 
 def rejoin(
     group: ConsumerGroup, update: ConsumerGroupUpdate, request: JoinGroup
 ) -> tuple[ConsumerGroupMember, bool, Partitions]:
-    """Write down that a member joins, or joins again: the member, whether its subscription is
-    another, and what it says that it owns. Raises KafkaError."""
-    subscription = _read(request)
-    before = _find(group, update, request)
+    """Add the records of a member that joins or rejoins.
+
+    Returns the member, whether its subscription changed, and its owned partitions. Raises
+    KafkaError.
+    """
+    subscription = _read_subscription(request)
+    before = _get_or_replace_member(group, update, request)
     timeout_ms = request.rebalance_timeout_ms
     after = replace(
         before,
@@ -103,7 +108,7 @@ def rejoin(
     return after, changed, as_owned(subscription.owned_partitions, group.environment.topics)
 
 
-def _read(request: JoinGroup) -> ConsumerProtocolSubscription:
+def _read_subscription(request: JoinGroup) -> ConsumerProtocolSubscription:
     try:
         return consumer_protocol.read_subscription(request.protocols[0][1])
     except InvalidFrame:
@@ -112,11 +117,11 @@ def _read(request: JoinGroup) -> ConsumerProtocolSubscription:
         ) from None
 
 
-def _find(
+def _get_or_replace_member(
     group: ConsumerGroup, update: ConsumerGroupUpdate, request: JoinGroup
 ) -> ConsumerGroupMember:
     is_unknown = request.member_id == NO_MEMBER_ID
-    member_id = fresh_id(request) if is_unknown else request.member_id
+    member_id = generate_member_id(request) if is_unknown else request.member_id
     if request.instance_id is None:
         return group.get_or_create_member(update, member_id)
     existing = update.state.static_member(request.instance_id)
@@ -124,13 +129,15 @@ def _find(
         return check_instance(existing, request.instance_id, member_id)
     if existing is None:
         return group.get_or_create_member(update, member_id)
-    back = replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-    group.replace(update, existing, back)
-    return back
+    rejoined = replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    group.replace(update, existing, rejoined)
+    return rejoined
 
 
-def joined(group: ConsumerGroup, member: ConsumerGroupMember, now: EventTime) -> JoinGroupResponse:
-    """The answer to a join; from now on it has to sync within its rebalance timeout."""
+def on_joined(
+    group: ConsumerGroup, member: ConsumerGroupMember, now: EventTime
+) -> JoinGroupResponse:
+    """Response to JoinGroup; the member then has its rebalance timeout to send SyncGroup."""
     assert member.classic is not None
     group.deadlines.cancel(member.member_id, MemberTimeout.JOIN)
     group.extend_session(member.member_id, now, member.classic.session_timeout_ms)
@@ -147,7 +154,7 @@ def join_response(member: ConsumerGroupMember) -> JoinGroupResponse:
 
 
 def sync(group: ConsumerGroup, request: SyncGroup, now: EventTime) -> SyncGroupResponse:
-    """Raises KafkaError."""
+    """Return the current assignment. Raises KafkaError."""
     member = _member(group, request.member_id, request.instance_id)
     assert member.classic is not None
     _check_generation(member, request.generation)
@@ -156,11 +163,15 @@ def sync(group: ConsumerGroup, request: SyncGroup, now: EventTime) -> SyncGroupR
         None,
         protocol,
     ):
-        raise KafkaError(ErrorCode.inconsistent_group_protocol, f"it joined with {protocol}")
+        raise KafkaError(
+            ErrorCode.inconsistent_group_protocol, f"the member joined with protocol {protocol}"
+        )
     is_behind = group.state.target_epoch > member.epoch
     if is_behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
         _expect_join(group, member, now)
-        raise KafkaError(ErrorCode.rebalance_in_progress, "there is a new target to join for")
+        raise KafkaError(
+            ErrorCode.rebalance_in_progress, "the member has to rejoin for a new target assignment"
+        )
     group.deadlines.cancel(member.member_id, MemberTimeout.SYNC)
     group.extend_session(member.member_id, now, member.classic.session_timeout_ms)
     return SyncGroupResponse(
@@ -172,7 +183,7 @@ def sync(group: ConsumerGroup, request: SyncGroup, now: EventTime) -> SyncGroupR
 
 
 def heartbeat(group: ConsumerGroup, request: Heartbeat, now: EventTime) -> ErrorCode:
-    """Raises KafkaError."""
+    """Extend the session; REBALANCE_IN_PROGRESS if the member has to rejoin. Raises KafkaError."""
     member = _member(group, request.member_id, request.instance_id)
     assert member.classic is not None
     _check_generation(member, request.generation)
@@ -180,11 +191,11 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, now: EventTime) -> Error
     state = group.state
     if (
         member.epoch < state.target_epoch
-        or _must_assign(group, now)
+        or _needs_rejoin_to_assign(group, now)
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (
             member.state is MemberState.UNRELEASED_PARTITIONS
-            and not _waits_for_others(group, member)
+            and not _is_waiting_for_others(group, member)
         )
     ):
         _expect_join(group, member, now)
@@ -192,15 +203,18 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, now: EventTime) -> Error
     return NO_ERROR
 
 
-def _must_assign(group: ConsumerGroup, now: EventTime) -> bool:
-    """Whether there has to be a new target, and nobody of the new protocol whose heartbeat makes one:
-    joining again does. Kafka before 4.3 has them join for any new epoch; 4.3 does not, and such a group
-    stands still."""
+def _needs_rejoin_to_assign(group: ConsumerGroup, now: EventTime) -> bool:
+    """Whether a new target assignment is due and only a JoinGroup can compute it.
+
+    Heartbeats of the consumer protocol compute it otherwise. Kafka before 4.3 lets classic members
+    rejoin for every group epoch. Kafka 4.3 does not, so a group without members of the consumer
+    protocol does not get a new assignment.
+    """
     state = group.state
     return group.is_assignment_due(state, now) and state.classic_count == len(state.members)
 
 
-def _waits_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
+def _is_waiting_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     state = group.state
     return any(
         (partitions - member.assigned.get(topic, {}).keys()) & state.owned_partitions(topic)
@@ -229,14 +243,16 @@ def _member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Co
 
 def _check_generation(member: ConsumerGroupMember, generation: int) -> None:
     if generation != member.epoch:
-        raise KafkaError(ErrorCode.illegal_generation, f"it is in generation {member.epoch}")
+        raise KafkaError(
+            ErrorCode.illegal_generation, f"the generation of the member is {member.epoch}"
+        )
 
 
-def leavers(
+def leaving_members(
     group: ConsumerGroup, request: LeaveGroup
 ) -> tuple[list[ConsumerGroupMember], tuple[LeaveMemberResponse, ...]]:
-    """Who leaves, of either protocol, and what each one is told."""
-    gone: dict[str, ConsumerGroupMember] = {}
+    """Members of a LeaveGroup request, of either protocol, and a response for each."""
+    leaving: dict[str, ConsumerGroupMember] = {}
     responses = []
     for each in request.members:
         error = NO_ERROR
@@ -249,18 +265,18 @@ def leavers(
                 member = group.state.static_member(each.instance_id)
                 claimed = each.member_id or (member.member_id if member is not None else "")
                 member = check_instance(member, each.instance_id, claimed)
-            gone[member.member_id] = member
-        except KafkaError as refused:
-            error = refused.code
+            leaving[member.member_id] = member
+        except KafkaError as member_error:
+            error = member_error.code
         responses.append(LeaveMemberResponse(each.member_id, each.instance_id, error))
-    return list(gone.values()), tuple(responses)
+    return list(leaving.values()), tuple(responses)
 
 
-# Between topic names and ids
+# Topic names and ids
 
 
 def as_owned(topics: Iterable[TopicPartitions], known: TopicMetadata) -> Partitions:
-    """What a member says it owns, by id; topics that are gone are left out."""
+    """Owned partitions by topic id, without topics that do not exist."""
     return {
         topic_id: frozenset(each.partitions)
         for each in topics
@@ -271,8 +287,10 @@ def as_owned(topics: Iterable[TopicPartitions], known: TopicMetadata) -> Partiti
 def write_assignment(
     assigned: AssignedPartitions | Partitions, metadata: bytes, known: TopicMetadata
 ) -> bytes:
-    """An assignment by name, in the version that the member wrote its subscription in. Of what it
-    says in any protocol but its first nobody knows yet that it is one: all can read version 0."""
+    """Encode an assignment with topic names, in the version of the member's subscription.
+
+    If that can't be decoded (only the first protocol is validated), version 0 is used.
+    """
     named = tuple(
         TopicPartitions(topic=name, partitions=tuple(sorted(partitions)))
         for topic_id, partitions in assigned.items()

@@ -13,21 +13,27 @@ member has reached.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 from uuid import UUID
 
 from odradek.broker.groups.assignors.spec import GroupSpec, MemberSpec
 from odradek.broker.groups.consumer import record_helpers as records
-from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
-from odradek.broker.groups.consumer.expressions import check_expression
 from odradek.broker.groups.consumer.group_state import (
     ConsumerGroupState,
     ConsumerGroupUpdate,
     ReplayedConsumerGroup,
 )
-from odradek.broker.groups.consumer.member import ConsumerGroupMember, MemberState, Partitions
+from odradek.broker.groups.consumer.member import (
+    AssignedPartitions,
+    ConsumerGroupMember,
+    MemberState,
+    Partitions,
+)
 from odradek.broker.groups.consumer.member_timeouts import MemberDeadlines, MemberTimeout
 from odradek.broker.groups.consumer.reconciliation import TargetAssignment, reconcile
 from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
+from odradek.broker.groups.consumer.topic_metadata import ConsumerGroupEnvironment, TopicMetadata
+from odradek.broker.groups.consumer.topic_regex_resolver import check_expression
 from odradek.broker.groups.messages import (
     NO_ERROR,
     NO_MEMBER_ID,
@@ -38,10 +44,33 @@ from odradek.broker.groups.messages import (
 from odradek.broker.groups.offset_store import OffsetExpirationRule
 from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 REGEX_REFRESH_INTERVAL_MS_MIN = 10_000
 NEW_PROTOCOL_COMMIT_SINCE = 9
-"""OffsetCommit: the first version that has room for a member's epoch."""
+"""First OffsetCommit version with a member epoch."""
+
+
+NamedPartitions: TypeAlias = tuple[tuple[UUID, str, tuple[int, ...]], ...]
+"""Topic id, name and partitions of existing topics."""
+
+
+@value_class
+class DescribedConsumerGroupMember:
+    member: ConsumerGroupMember
+    assigned: NamedPartitions
+    """Owned partitions, including those to revoke."""
+    target: NamedPartitions
+
+
+@value_class
+class DescribedConsumerGroup:
+    group_id: str
+    state: str
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[DescribedConsumerGroupMember, ...]
 
 
 class ConsumerGroup:
@@ -57,13 +86,13 @@ class ConsumerGroup:
         self.state = ReplayedConsumerGroup(group_id)
         self.deadlines = MemberDeadlines()
         self.is_resolving_regular_expressions = False
-        """Whether its expressions are being matched right now."""
+        """Whether a task resolves the regular expressions of the group."""
         self._metadata_epoch: int | None = None
-        """The group's epoch when its topics were last looked at; None if they were not yet."""
+        """Group epoch when the topic metadata was last checked; None if never."""
         self._metadata_version = -1
-        """The offset of the metadata log up to which they are known to be what they were then."""
+        """Offset of the metadata log up to which the topics of the group are unchanged since then."""
 
-    # What it is
+    # State
 
     @property
     def state_name(self) -> str:
@@ -80,7 +109,7 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.state.subscribed_topics()
 
-    def expiry_rule(self) -> OffsetExpirationRule:
+    def offset_expiration_rule(self) -> OffsetExpirationRule:
         return OffsetExpirationRule(since_ms=None)
 
     def check_offset_delete(self) -> ErrorCode:
@@ -89,21 +118,42 @@ class ConsumerGroup:
     def check_delete(self) -> ErrorCode:
         return NO_ERROR if self.is_empty else ErrorCode.non_empty_group
 
-    def gone(self) -> tuple[Record, ...]:
-        """The records that end it."""
+    def tombstones(self) -> tuple[Record, ...]:
+        """The records that delete the group."""
         update = ConsumerGroupUpdate(self.state)
-        self.tombstones(update)
+        self.write_tombstones(update)
         return tuple(update.records)
 
-    # Life
+    def describe(self) -> DescribedConsumerGroup:
+        """Result of ConsumerGroupDescribe for this group."""
+        state, topics = self.state, self.environment.topics
+        default = self.environment.config.consumer_assignors[0]
+        return DescribedConsumerGroup(
+            self.group_id,
+            self.state_name,
+            state.epoch,
+            state.target_epoch,
+            state.preferred_assignor() or default,
+            tuple(
+                DescribedConsumerGroupMember(
+                    member,
+                    _named(topics, member.assigned, member.revoking),
+                    _named(topics, state.target_of(member.member_id)),
+                )
+                for member in state.members.values()
+            ),
+        )
 
-    def end(self, code: ErrorCode, now: EventTime) -> CoordinatorResult:
-        """The group is no more, or not this node's any more. Nobody ever waits in it."""
+    # Load and close
+
+    def close(self, code: ErrorCode, now: EventTime) -> CoordinatorResult:
+        """Cancel all deadlines after the group was deleted or its partition unloaded. No request waits in a
+        consumer group."""
         self.deadlines.clear()
         return CoordinatorResult()
 
     def on_group_loaded(self, now: EventTime) -> None:
-        """Its state was loaded: every member gets a whole session to show itself."""
+        """Start the sessions of the members after the group was loaded."""
         session_ms = self.environment.settings(self.group_id).session_timeout_ms
         for member in self.state.members.values():
             self.deadlines.set(
@@ -112,10 +162,10 @@ class ConsumerGroup:
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 self._await_revocation(member, now)
 
-    # Steps
+    # Members and subscriptions
 
     def check_group_size(self, update: ConsumerGroupUpdate, member_id: str) -> None:
-        """Raises GROUP_MAX_SIZE_REACHED."""
+        """Raises GROUP_MAX_SIZE_REACHED for a new member of a full group."""
         most = self.environment.config.consumer_max_size
         if len(update.members) >= most and member_id not in update.members:
             raise KafkaError(
@@ -126,8 +176,11 @@ class ConsumerGroup:
     def get_or_create_member(
         self, update: ConsumerGroupUpdate, member_id: str
     ) -> ConsumerGroupMember:
-        """A new one inherits no deadline from who had its id before. Those were kept until now, for
-        a member whose end could not be written goes on to have its session."""
+        """The member, or a new one without deadlines.
+
+        Deadlines of a removed member with the same id are cancelled here, not at its removal: if
+        the records of the removal can't be written, the member still has its session.
+        """
         member = update.members.get(member_id)
         if member is None:
             self.deadlines.cancel(member_id)
@@ -137,48 +190,48 @@ class ConsumerGroup:
     def replace(
         self, update: ConsumerGroupUpdate, old: ConsumerGroupMember, new: ConsumerGroupMember
     ) -> None:
-        """A static member is back under another id, and takes the place of its old self.
+        """Replace a static member that rejoined with a new member id; it keeps its target assignment.
 
-        Its deadlines stay until the records are there; then nobody has the old id any more.
+        The deadlines of the old id stay. They have no effect once the records are replayed.
         """
         target = update.state.target_of(old.member_id)
         self.remove(update, [old.member_id])
         update.write(
-            records.subscription(self.group_id, new),
-            records.target(self.group_id, new.member_id, target),
-            records.current(self.group_id, new),
+            records.member_subscription(self.group_id, new),
+            records.target_assignment(self.group_id, new.member_id, target),
+            records.current_assignment(self.group_id, new),
         )
 
     def remove(self, update: ConsumerGroupUpdate, member_ids: Iterable[str]) -> None:
         for member_id in member_ids:
             update.write(
-                records.current_gone(self.group_id, member_id),
-                records.target_gone(self.group_id, member_id),
-                records.subscription_gone(self.group_id, member_id),
+                records.current_assignment_tombstone(self.group_id, member_id),
+                records.target_assignment_tombstone(self.group_id, member_id),
+                records.member_subscription_tombstone(self.group_id, member_id),
             )
 
     def subscribe(
         self, update: ConsumerGroupUpdate, before: ConsumerGroupMember, after: ConsumerGroupMember
     ) -> bool:
-        """Write down what a member says of itself; whether its topics by name are others."""
+        """Add the member's subscription record if it changed; returns whether its topic names changed."""
         if after == before and after.member_id in update.members:
             return False
-        update.write(records.subscription(self.group_id, after))
+        update.write(records.member_subscription(self.group_id, after))
         return after.topics != before.topics
 
     def update_regular_expression(
         self, update: ConsumerGroupUpdate, before: ConsumerGroupMember, after: ConsumerGroupMember
     ) -> tuple[bool, bool]:
-        """Whether a member's expression is another one, and if so, whether it is known already
-        what that matches. Raises INVALID_REGULAR_EXPRESSION.
+        """Returns whether the member's regular expression changed, and whether the new one is resolved.
 
-        To be called before `subscribe`, as long as the draft counts the old one.
+        Must be called before `subscribe`, while `update` has the old expression. Raises
+        INVALID_REGULAR_EXPRESSION.
         """
         if before.regex == after.regex:
             return False, False
         counts = update.state.regex_counts()
         if before.regex and counts[before.regex] == 1:
-            update.write(records.regex_gone(self.group_id, before.regex))
+            update.write(records.regular_expression_tombstone(self.group_id, before.regex))
         if not after.regex:
             return True, True
         if not counts[after.regex]:
@@ -188,8 +241,11 @@ class ConsumerGroup:
     def regular_expressions_to_resolve(
         self, update: ConsumerGroupUpdate, now: EventTime
     ) -> tuple[str, ...]:
-        """The expressions to match with the topics now, if it is time for that: where one is not
-        resolved yet, where there are new topics, and now and then; at once if the clock was set back."""
+        """Regular expressions to resolve now; empty if none is due.
+
+        They are due if one is not resolved yet, topics were created, the refresh interval has
+        passed, or the clock was set back, but at most every 10 s.
+        """
         state = update.state
         wanted = tuple(sorted(state.regex_counts()))
         if not wanted or self.is_resolving_regular_expressions:
@@ -209,20 +265,20 @@ class ConsumerGroup:
         return wanted if is_due else ()
 
     def update_group_epoch(self, update: ConsumerGroupUpdate, *, bump: bool) -> None:
-        """Go on to the next epoch if something says so, or if the topics are not what they were."""
+        """Increase the group epoch with `bump`, or if the topic metadata changed."""
         if not bump and self._is_topic_metadata_current():
             return
         state = update.state
         found = self.environment.topics.metadata_hash(state.subscribed_topics())
         if bump or found != state.metadata_hash:
-            update.write(records.epoch(self.group_id, state.epoch + 1, found))
+            update.write(records.group_epoch(self.group_id, state.epoch + 1, found))
         self._metadata_epoch = update.state.epoch
         self._metadata_version = self.environment.topics.version
         if state.has_partition_metadata:
-            update.write(records.partition_metadata_gone(self.group_id))
+            update.write(records.partition_metadata_tombstone(self.group_id))
 
     def _is_topic_metadata_current(self) -> bool:
-        """Whether its topics are what they were when they were last looked at."""
+        """Whether the subscribed topics are unchanged since the last check."""
         if self._metadata_epoch is None or self._metadata_epoch > self.state.epoch:
             return False
         if self.environment.is_changed(self.state.subscribed_topics(), self._metadata_version):
@@ -231,7 +287,7 @@ class ConsumerGroup:
         return True
 
     def update_target_assignment(self, update: ConsumerGroupUpdate, now: EventTime) -> None:
-        """Assign anew where that is due."""
+        """Compute a new target assignment if it is due."""
         state = update.state
         if not self.is_assignment_due(state, now):
             return
@@ -239,11 +295,12 @@ class ConsumerGroup:
         for member_id in state.members:
             target = assigned.get(member_id, {})
             if target != state.targets.get(member_id):
-                update.write(records.target(self.group_id, member_id, target))
-        update.write(records.target_epoch(self.group_id, state.epoch, now.wall_ms))
+                update.write(records.target_assignment(self.group_id, member_id, target))
+        update.write(records.target_assignment_epoch(self.group_id, state.epoch, now.wall_ms))
 
     def is_assignment_due(self, state: ReplayedConsumerGroup, now: EventTime) -> bool:
-        """Whether the group's epoch is ahead, unless everyone was assigned anew a moment ago."""
+        """Whether the group epoch is ahead of the target assignment epoch, and the assignment interval has
+        passed."""
         if state.target_epoch >= state.epoch:
             return False
         interval_ms = self.environment.settings(self.group_id).assignment_interval_ms
@@ -254,7 +311,7 @@ class ConsumerGroup:
         topics = self.environment.topics
         counts: dict[UUID, int] = {}
         members = {}
-        known: dict[frozenset[str], tuple[UUID, ...]] = {}  # most members want the same
+        known: dict[frozenset[str], tuple[UUID, ...]] = {}  # most members have the same topics
         for member in state.members.values():
             names = state.topics_of(member)
             wanted = known.get(names)
@@ -264,7 +321,7 @@ class ConsumerGroup:
             members[member.member_id] = MemberSpec(
                 wanted,
                 {
-                    topic: _below(topics.partition_count(topic), partitions)
+                    topic: _existing(topics.partition_count(topic), partitions)
                     for topic, partitions in state.target_of(member.member_id).items()
                 },
                 member.instance_id,
@@ -281,7 +338,7 @@ class ConsumerGroup:
         *,
         subscription_changed: bool,
     ) -> ConsumerGroupMember:
-        """Let a member take its next step towards its target."""
+        """Take the member's next reconciliation step; returns the member."""
         state = update.state
         before = state.members[member_id]
         if not subscription_changed and before.is_reconciled_to(state.target_epoch):
@@ -291,31 +348,31 @@ class ConsumerGroup:
             TargetAssignment(state.target_epoch, state.target_of(member_id)),
             owned=owned,
             subscribed=self.environment.topics.ids_of(state.topics_of(before)),
-            subscribes_to_less=subscription_changed,
+            subscription_changed=subscription_changed,
             owned_partitions=state.owned_partitions,
         )
         if after == before:
             return before
-        update.write(records.current(self.group_id, after))
-        # Those of the classic protocol have a time to join and one to sync instead.
+        update.write(records.current_assignment(self.group_id, after))
+        # Members of the classic protocol have join and sync timeouts instead.
         if after.state is MemberState.UNREVOKED_PARTITIONS and not after.is_classic:
             self._await_revocation(after, now)
         return after
 
     def fence(self, update: ConsumerGroupUpdate, member_ids: Iterable[str]) -> None:
-        """Remove members, and what only they subscribed with, and go on to the next epoch."""
+        """Remove members and the regular expressions that no other member uses; increase the group epoch."""
         gone = list(member_ids)
         self.remove(update, gone)
         left = update.state.regex_counts()
         for expression in [each for each in update.state.regexes if not left[each]]:
-            update.write(records.regex_gone(self.group_id, expression))
+            update.write(records.regular_expression_tombstone(self.group_id, expression))
         found = self.environment.topics.metadata_hash(update.state.subscribed_topics())
-        update.write(records.epoch(self.group_id, update.state.epoch + 1, found))
+        update.write(records.group_epoch(self.group_id, update.state.epoch + 1, found))
 
     def apply_resolved_regular_expressions(
         self, update: ConsumerGroupUpdate, resolved: dict[str, ResolvedRegularExpression]
     ) -> None:
-        """What expressions match: those that nobody uses any more are passed over."""
+        """Add the records of resolved expressions. Expressions that no member uses are ignored."""
         counts = update.state.regex_counts()
         bump = False
         for expression, found in resolved.items():
@@ -323,22 +380,30 @@ class ConsumerGroup:
                 continue
             held = update.state.regexes.get(expression)
             bump = bump or found.topics != (held.topics if held is not None else frozenset())
-            update.write(records.regex(self.group_id, expression, found))
+            update.write(records.regular_expression(self.group_id, expression, found))
         found_hash = self.environment.topics.metadata_hash(update.state.subscribed_topics())
         if bump or found_hash != update.state.metadata_hash:
-            update.write(records.epoch(self.group_id, update.state.epoch + 1, found_hash))
+            update.write(records.group_epoch(self.group_id, update.state.epoch + 1, found_hash))
             self._metadata_epoch = update.state.epoch
 
-    def tombstones(self, update: ConsumerGroupUpdate) -> None:
-        """End everything that the log has of the group, in the order in which Kafka does."""
+    def write_tombstones(self, update: ConsumerGroupUpdate) -> None:
+        """Add tombstones for all records of the group, in Kafka's order."""
         members = list(update.members)
         regexes = list(update.state.regexes)
-        update.write_all(records.current_gone(self.group_id, each) for each in members)
-        update.write_all(records.target_gone(self.group_id, each) for each in members)
-        update.write(records.target_epoch_gone(self.group_id))
-        update.write_all(records.subscription_gone(self.group_id, each) for each in members)
-        update.write_all(records.regex_gone(self.group_id, each) for each in regexes)
-        update.write(records.partition_metadata_gone(self.group_id))
+        update.write_all(
+            records.current_assignment_tombstone(self.group_id, each) for each in members
+        )
+        update.write_all(
+            records.target_assignment_tombstone(self.group_id, each) for each in members
+        )
+        update.write(records.target_assignment_epoch_tombstone(self.group_id))
+        update.write_all(
+            records.member_subscription_tombstone(self.group_id, each) for each in members
+        )
+        update.write_all(
+            records.regular_expression_tombstone(self.group_id, each) for each in regexes
+        )
+        update.write(records.partition_metadata_tombstone(self.group_id))
         update.write(records.group_epoch_tombstone(self.group_id))
 
     # Sessions
@@ -353,18 +418,20 @@ class ConsumerGroup:
         self.deadlines.set(member.member_id, MemberTimeout.REVOCATION, at_ms, member.epoch)
 
     def expire_members(self, now: EventTime) -> dict[str, MemberTimeout]:
-        """Members whose time is over, and what they are late with."""
-        late: dict[str, MemberTimeout] = {}
+        """Members with a due deadline, and the first timeout of each."""
+        timeouts: dict[str, MemberTimeout] = {}
         for member_id, wait, epoch in self.deadlines.pop_expired(now.monotonic_ms):
             member = self.state.members.get(member_id)
-            if member is None or (wait is MemberTimeout.REVOCATION and not _revokes(member, epoch)):
+            if member is None or (
+                wait is MemberTimeout.REVOCATION and not _is_revoking(member, epoch)
+            ):
                 continue
-            late.setdefault(member_id, wait)
-        return late
+            timeouts.setdefault(member_id, wait)
+        return timeouts
 
-    def retry_expiration(self, late: Mapping[str, MemberTimeout], at_ms: int) -> None:
-        """What `expire_members` gave could not be written: it is to be taken again at that time."""
-        for member_id, wait in late.items():
+    def retry_expiration(self, timeouts: Mapping[str, MemberTimeout], at_ms: int) -> None:
+        """Set the deadlines of expired members again after their removal could not be written."""
+        for member_id, wait in timeouts.items():
             self.deadlines.set(member_id, wait, at_ms, self.state.members[member_id].epoch)
 
     # Offsets
@@ -379,15 +446,16 @@ class ConsumerGroup:
         knows_epochs: bool = True,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Whether a member may commit offsets of partitions (topic id, index) (KIP-1251).
+        """Check an offset commit of partitions, given as (topic id, index) (KIP-1251).
 
-        It may in its present epoch; in an older one, what it has had since then.
+        The current member epoch is valid. An older one is valid for partitions that were assigned
+        to the member in that epoch or before.
         """
         state = self.state
         if epoch < 0 and not state.members:
             return NO_ERROR
-        is_nameless = epoch == -1 and member_id == NO_MEMBER_ID and instance_id is None
-        if transactional and is_nameless:
+        has_no_identity = epoch == -1 and member_id == NO_MEMBER_ID and instance_id is None
+        if transactional and has_no_identity:
             return NO_ERROR
         member = state.members.get(member_id)
         if member is None:
@@ -406,7 +474,7 @@ class ConsumerGroup:
         return NO_ERROR
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member may ask for offsets; anyone may who does not claim to be one."""
+        """Check the member of an OffsetFetch request; a request without a member is valid."""
         if member_id is None and epoch < 0:
             return NO_ERROR
         member = self.state.members.get(member_id or NO_MEMBER_ID)
@@ -415,19 +483,19 @@ class ConsumerGroup:
         return NO_ERROR if epoch == member.epoch else _stale(member)
 
 
-def _revokes(member: ConsumerGroupMember, epoch: int) -> bool:
+def _is_revoking(member: ConsumerGroupMember, epoch: int) -> bool:
     return member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == epoch
 
 
-def _below(count: int, partitions: frozenset[int]) -> frozenset[int]:
-    """Those that there are; nearly always all."""
+def _existing(count: int, partitions: frozenset[int]) -> frozenset[int]:
+    """The partitions that exist; usually all."""
     if max(partitions, default=-1) < count:
         return partitions
     return frozenset(each for each in partitions if each < count)
 
 
 def _assigned_in(member: ConsumerGroupMember, topic: UUID, partition: int) -> int | None:
-    """The epoch in which a member got what it has, or has yet to give up."""
+    """Epoch in which the partition was assigned to the member; None if the member does not own it."""
     found = member.assigned.get(topic, {}).get(partition)
     return member.revoking.get(topic, {}).get(partition) if found is None else found
 
@@ -445,7 +513,7 @@ def unknown_member(group_id: str, member_id: str) -> KafkaError:
 def check_instance(
     member: ConsumerGroupMember | None, instance_id: str, member_id: str
 ) -> ConsumerGroupMember:
-    """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another has the name."""
+    """The member, if its member id matches. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     if member is None:
         raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
     if member.member_id != member_id:
@@ -455,3 +523,15 @@ def check_instance(
             f"{member.member_id}.",
         )
     return member
+
+
+def _named(topics: TopicMetadata, *parts: AssignedPartitions | Partitions) -> NamedPartitions:
+    found: dict[UUID, list[int]] = {}
+    for part in parts:
+        for topic, partitions in part.items():
+            found.setdefault(topic, []).extend(partitions)
+    return tuple(
+        (topic, name, tuple(sorted(partitions)))
+        for topic, partitions in found.items()
+        if (name := topics.name_of(topic)) is not None
+    )

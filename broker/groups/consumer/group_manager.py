@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from odradek.broker.groups.classic_group import ClassicGroup
-from odradek.broker.groups.consumer import classic_protocol as classic_members
+from odradek.broker.groups.consumer import classic_protocol, migration
 from odradek.broker.groups.consumer import heartbeat as heartbeats
-from odradek.broker.groups.consumer import migration
 from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
-from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
 from odradek.broker.groups.consumer.group_state import ConsumerGroupUpdate
 from odradek.broker.groups.consumer.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
+from odradek.broker.groups.consumer.topic_metadata import ConsumerGroupEnvironment
 from odradek.broker.groups.messages import (
     NO_ERROR,
     NO_MEMBER_ID,
@@ -48,7 +47,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 EXPIRATION_RETRY_MS = 500
-"""How soon a member that is too late is removed again, when that could not be written."""
+"""Delay before expired members are removed again after the append failed."""
 
 
 class ConsumerGroupNotFound(KafkaError):
@@ -63,7 +62,7 @@ class ConsumerGroupManager:
         self._environment = environment
 
     def group(self, group_id: str) -> ConsumerGroup:
-        """Raises NotConsumerGroup."""
+        """The consumer group with this id. Raises ConsumerGroupNotFound."""
         group = self._groups.get(group_id)
         if group is None:
             raise ConsumerGroupNotFound(f"Group {group_id} not found.")
@@ -81,18 +80,18 @@ class ConsumerGroupManager:
                 return self._leave(request, future, now)
             return self._heartbeat(request, future, now)
         except KafkaError as error:
-            respond = ConsumerGroupHeartbeatResponse(error.code, error.message or None)
-            return CoordinatorResult(replies=[Reply(future, respond)])
+            response = ConsumerGroupHeartbeatResponse(error.code, error.message or None)
+            return CoordinatorResult(replies=[Reply(future, response)])
 
     def _heartbeat(
         self, request: ConsumerGroupHeartbeat, future: Future, now: EventTime
     ) -> CoordinatorResult:
         group, update = self._get_or_create_group(request, now)
         before = self._groups.get(request.group_id)
-        respond = heartbeats.heartbeat(group, update, request, now)
-        reply = (Reply(future, respond),)
+        response = heartbeats.heartbeat(group, update, request, now)
+        reply = (Reply(future, response),)
         completion: AppendCompletion = SendReplies(reply)
-        if group is not before:  # it takes its place before its records are replayed
+        if group is not before:  # replaying its records needs the group
             self._groups[request.group_id] = group
             completion = GroupConverted(request.group_id, before, reply)
         result = _append(update.records, completion)
@@ -107,8 +106,10 @@ class ConsumerGroupManager:
     def _get_or_create_group(
         self, request: ConsumerGroupHeartbeat, now: EventTime
     ) -> tuple[ConsumerGroup, ConsumerGroupUpdate]:
-        """The group, as it is or as it will be. Only one who joins makes one, or makes a classic
-        group one. Raises GROUP_ID_NOT_FOUND."""
+        """The group, or a new one if the member joins (epoch 0). A classic group is upgraded.
+
+        Raises ConsumerGroupNotFound or CannotUpgrade.
+        """
         group_id, group = request.group_id, self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group, ConsumerGroupUpdate(group.state)
@@ -118,23 +119,23 @@ class ConsumerGroupManager:
             raise ConsumerGroupNotFound(f"Group {group_id} is not a consumer group.")
         if group is not None and not group.is_empty:
             return migration.upgrade(group, self._environment, now)
-        made = ConsumerGroup(group_id, self._environment)
-        update = ConsumerGroupUpdate(made.state)
+        created = ConsumerGroup(group_id, self._environment)
+        update = ConsumerGroupUpdate(created.state)
         if group is not None:
             update.records.append(Record(GroupKey(group_id), None))
-        return made, update
+        return created, update
 
     def _leave(
         self, request: ConsumerGroupHeartbeat, future: Future, now: EventTime
     ) -> CoordinatorResult:
         group = self.group(request.group_id)
-        member = heartbeats.leaver(group, request)
+        member = heartbeats.leaving_member(group, request)
         if request.epoch == STATIC_LEAVE_EPOCH:
             update = ConsumerGroupUpdate(group.state)
-            respond = heartbeats.leave_for_now(group, update, member)
-            return _append(update.records, SendReplies((Reply(future, respond),)))
-        respond = ConsumerGroupHeartbeatResponse(NO_ERROR, None, request.member_id, request.epoch)
-        reply = (Reply(future, respond),)
+            response = heartbeats.leave_temporarily(group, update, member)
+            return _append(update.records, SendReplies((Reply(future, response),)))
+        response = ConsumerGroupHeartbeatResponse(NO_ERROR, None, request.member_id, request.epoch)
+        reply = (Reply(future, response),)
         result = self._fence(group, (member.member_id,), SendReplies(reply), now)
         result.notes.append(f"{member.member_id} left")
         return result
@@ -146,9 +147,9 @@ class ConsumerGroupManager:
         completion: SendReplies | MembersExpired,
         now: EventTime,
     ) -> CoordinatorResult:
-        """Remove members; if none of the new protocol is left, the group may become a classic one."""
+        """Remove members. If only members of the classic protocol remain, the group may be downgraded."""
         update = ConsumerGroupUpdate(group.state)
-        if migration.downgrades_without(group, member_ids):
+        if migration.is_downgraded_without(group, member_ids):
             return self._downgrade(
                 group, update, member_ids, completion.replies, now, rebalance=True
             )
@@ -173,7 +174,7 @@ class ConsumerGroupManager:
         )
         results = [classic.on_group_loaded(now)]
         if rebalance:
-            results.append(classic.rebalance("it was a consumer group", now))
+            results.append(classic.start_rebalance("downgrade group from consumer to classic", now))
         for each in results:
             result.notes += each.notes
             result.appends += each.appends
@@ -184,12 +185,12 @@ class ConsumerGroupManager:
     def join(
         self, group: ConsumerGroup, request: JoinGroup, future: Future, now: EventTime
     ) -> CoordinatorResult:
-        """A member of the classic protocol joins a consumer group that is not empty."""
+        """JoinGroup of a consumer group that is not empty."""
         try:
-            classic_members.check_join(group, request)
-            respond = classic_members.needs_id(request)
-            if respond is not None:
-                return CoordinatorResult(replies=[Reply(future, respond)])
+            classic_protocol.check_join(group, request)
+            response = classic_protocol.check_member_id(request)
+            if response is not None:
+                return CoordinatorResult(replies=[Reply(future, response)])
             return self._join(group, request, future, now)
         except KafkaError as error:
             failed = JoinGroupResponse(error.code, NO_MEMBER_ID)
@@ -200,35 +201,35 @@ class ConsumerGroupManager:
     ) -> CoordinatorResult:
         update, name = ConsumerGroupUpdate(group.state), request.instance_id
         replaced = None if name is None else group.state.static_member(name)
-        goes_back = migration.downgrades_by(group, replaced)
-        member, changed, owned = classic_members.rejoin(group, update, request)
-        if not goes_back:
+        downgrades = migration.is_downgraded_by(group, replaced)
+        member, changed, owned = classic_protocol.rejoin(group, update, request)
+        if not downgrades:
             group.update_target_assignment(update, now)
         is_stale = update.state.target_epoch < update.state.epoch
-        if not (goes_back and is_stale):
+        if not (downgrades and is_stale):
             member = group.reconcile(
                 update, member.member_id, owned, now, subscription_changed=changed
             )
-        if goes_back:
-            reply = (Reply(future, classic_members.join_response(member)),)
+        if downgrades:
+            reply = (Reply(future, classic_protocol.join_response(member)),)
             return self._downgrade(group, update, (), reply, now, rebalance=is_stale)
-        reply = (Reply(future, classic_members.joined(group, member, now)),)
+        reply = (Reply(future, classic_protocol.on_joined(group, member, now)),)
         return _append(update.records, SendReplies(reply))
 
     def sync(
         self, group: ConsumerGroup, request: SyncGroup, future: Future, now: EventTime
     ) -> CoordinatorResult:
         try:
-            respond = classic_members.sync(group, request, now)
+            response = classic_protocol.sync(group, request, now)
         except KafkaError as error:
             return CoordinatorResult(replies=[Reply(future, SyncGroupResponse(error.code))])
-        return _append([], SendReplies((Reply(future, respond),)))
+        return _append([], SendReplies((Reply(future, response),)))
 
     def classic_heartbeat(
         self, group: ConsumerGroup, request: Heartbeat, future: Future, now: EventTime
     ) -> CoordinatorResult:
         try:
-            code = classic_members.heartbeat(group, request, now)
+            code = classic_protocol.heartbeat(group, request, now)
         except KafkaError as error:
             code = error.code
         return CoordinatorResult(replies=[Reply(future, HeartbeatResponse(code))])
@@ -236,53 +237,53 @@ class ConsumerGroupManager:
     def leave(
         self, group: ConsumerGroup, request: LeaveGroup, future: Future, now: EventTime
     ) -> CoordinatorResult:
-        gone, responses = classic_members.leavers(group, request)
+        leaving, responses = classic_protocol.leaving_members(group, request)
         reply = (Reply(future, LeaveGroupResponse(NO_ERROR, responses)),)
-        if not gone:
+        if not leaving:
             return CoordinatorResult(replies=list(reply))
-        member_ids = tuple(each.member_id for each in gone)
+        member_ids = tuple(each.member_id for each in leaving)
         return self._fence(group, member_ids, SendReplies(reply), now)
 
-    # Time, and what took some
+    # Timeouts and regular expressions
 
     def tick(self, group: ConsumerGroup, now: EventTime) -> CoordinatorResult:
-        late = group.expire_members(now)
-        if not late:
+        timeouts = group.expire_members(now)
+        if not timeouts:
             return CoordinatorResult()
-        completion = MembersExpired(group.group_id, late)
-        result = self._fence(group, tuple(late), completion, now)
-        result.notes += [f"{member_id}: {wait.value}" for member_id, wait in late.items()]
+        completion = MembersExpired(group.group_id, timeouts)
+        result = self._fence(group, tuple(timeouts), completion, now)
+        result.notes += [f"{member_id}: {wait.value}" for member_id, wait in timeouts.items()]
         return result
 
-    def resolved(
-        self, group_id: str, found: Mapping[str, ResolvedRegularExpression]
+    def on_regular_expressions_resolved(
+        self, group_id: str, resolved: Mapping[str, ResolvedRegularExpression]
     ) -> CoordinatorResult:
-        """What a group's expressions match; nothing if that could not be found out."""
+        """Apply resolved regular expressions; `resolved` is empty if resolving failed."""
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return CoordinatorResult()
         group.is_resolving_regular_expressions = False
         update = ConsumerGroupUpdate(group.state)
-        group.apply_resolved_regular_expressions(update, dict(found))
+        group.apply_resolved_regular_expressions(update, dict(resolved))
         return _append(update.records, SendReplies()) if update.records else CoordinatorResult()
 
-    # What became of an append
+    # Append results
 
-    def converted(self, completion: GroupConverted, now: EventTime) -> CoordinatorResult:
-        """A group took another's place: who waits in that one has to join again."""
+    def on_converted(self, completion: GroupConverted, now: EventTime) -> CoordinatorResult:
+        """The conversion is committed: requests that wait in the previous group get REBALANCE_IN_PROGRESS."""
         result = CoordinatorResult(replies=list(completion.replies))
         if isinstance(completion.before, ClassicGroup):
-            result.replies += completion.before.end(ErrorCode.rebalance_in_progress, now).replies
+            result.replies += completion.before.close(ErrorCode.rebalance_in_progress, now).replies
         return result
 
     def group_conversion_failed(
         self, completion: GroupConverted, code: ErrorCode, written: bool, now: EventTime
     ) -> CoordinatorResult:
         if written:
-            result = self.converted(GroupConverted(completion.group_id, completion.before), now)
+            result = self.on_converted(GroupConverted(completion.group_id, completion.before), now)
         else:
-            refused = self._groups.pop(completion.group_id, None)
-            result = CoordinatorResult() if refused is None else refused.end(code, now)
+            converted = self._groups.pop(completion.group_id, None)
+            result = CoordinatorResult() if converted is None else converted.close(code, now)
             if completion.before is not None:
                 self._groups[completion.group_id] = completion.before
                 if isinstance(completion.before, ConsumerGroup):
@@ -293,11 +294,11 @@ class ConsumerGroupManager:
     def member_expiration_failed(
         self, completion: MembersExpired, code: ErrorCode, written: bool, now: EventTime
     ) -> CoordinatorResult:
-        """Members that should have gone are still there, and still late: they are looked at again
-        soon. If it was written they are not; who has the id now has come since."""
+        """Schedule the removal of expired members again. If the records were written, the members are
+        removed, and a member with the same id has joined since."""
         group = self._groups.get(completion.group_id)
         if isinstance(group, ConsumerGroup) and not written:
-            group.retry_expiration(completion.late, now.monotonic_ms + EXPIRATION_RETRY_MS)
+            group.retry_expiration(completion.timeouts, now.monotonic_ms + EXPIRATION_RETRY_MS)
         return CoordinatorResult(replies=_failed(completion.replies, code))
 
 
@@ -306,4 +307,4 @@ def _append(records: list[Record], completion: AppendCompletion) -> CoordinatorR
 
 
 def _failed(replies: tuple[Reply, ...], code: ErrorCode) -> list[Reply]:
-    return [Reply(future, respond.failed(code)) for future, respond in replies]
+    return [Reply(future, response.failed(code)) for future, response in replies]

@@ -37,11 +37,11 @@ from odradek.protocol.schemas.consumer_group_records import (
 )
 
 FIRST_EPOCH = 1
-"""Of a group without a record; no member is ever in epoch 0, which says that it joins."""
+"""Epoch of a group without a record. Epoch 0 is that of a member that joins."""
 
 
 class ConsumerGroupState(enum.Enum):
-    """Kafka's names; they follow from the epochs, nobody sets them."""
+    """Kafka's states of a consumer group, derived from its members and epochs."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -50,14 +50,14 @@ class ConsumerGroupState(enum.Enum):
 
 
 class ReplayedConsumerGroup:
-    """See the module."""
+    """State of one consumer group, changed by `replay` only."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.has_partition_metadata = False
-        """Whether the log has a record of a kind that Kafka wrote before 4.1."""
+        """Whether the log has a partition metadata record, which Kafka wrote before 4.1."""
         self.target_epoch = 0
         self.target_timestamp_ms = 0
         self.members: dict[str, ConsumerGroupMember] = {}
@@ -68,24 +68,27 @@ class ReplayedConsumerGroup:
         self._owners: dict[UUID, dict[int, str]] = {}
         """Topic to partition to member id."""
         self._subscribed: frozenset[str] | None = None
-        """What all members subscribe to, once somebody asked for it."""
+        """Cached `subscribed_topics`."""
         self._regex_counts: Counter[str] | None = None
 
     def copy(self) -> ReplayedConsumerGroup:
-        made = ReplayedConsumerGroup(self.group_id)
-        made.epoch, made.metadata_hash = self.epoch, self.metadata_hash
-        made.has_partition_metadata = self.has_partition_metadata
-        made.target_epoch, made.target_timestamp_ms = self.target_epoch, self.target_timestamp_ms
-        made.members, made.static = dict(self.members), dict(self.static)
-        made.targets, made.regexes = dict(self.targets), dict(self.regexes)
-        made._owners = {topic: dict(owners) for topic, owners in self._owners.items()}
-        made._subscribed, made._regex_counts = self._subscribed, self._regex_counts
-        return made
+        copied = ReplayedConsumerGroup(self.group_id)
+        copied.epoch, copied.metadata_hash = self.epoch, self.metadata_hash
+        copied.has_partition_metadata = self.has_partition_metadata
+        copied.target_epoch, copied.target_timestamp_ms = (
+            self.target_epoch,
+            self.target_timestamp_ms,
+        )
+        copied.members, copied.static = dict(self.members), dict(self.static)
+        copied.targets, copied.regexes = dict(self.targets), dict(self.regexes)
+        copied._owners = {topic: dict(owners) for topic, owners in self._owners.items()}
+        copied._subscribed, copied._regex_counts = self._subscribed, self._regex_counts
+        return copied
 
     # Replaying
 
     def replay(self, key: ConsumerGroupKey, value: Any) -> None:
-        """Take over a record of this group's; None is a tombstone."""
+        """Replay a record of this group; a value of None is a tombstone."""
         if isinstance(key, ConsumerGroupMemberMetadataKey | ConsumerGroupRegularExpressionKey):
             self._subscribed = self._regex_counts = None
         match key:
@@ -103,56 +106,60 @@ class ReplayedConsumerGroup:
                 if value is None:
                     self.targets.pop(key.member_id, None)
                 else:
-                    self.targets[key.member_id] = records.read_target(value)
+                    self.targets[key.member_id] = records.read_target_assignment(value)
             case ConsumerGroupCurrentMemberAssignmentKey():
                 self._replay_current(key.member_id, value)
             case ConsumerGroupRegularExpressionKey():
                 if value is None:
                     self.regexes.pop(key.regular_expression, None)
                 else:
-                    self.regexes[key.regular_expression] = records.read_regex(value)
+                    self.regexes[key.regular_expression] = records.read_regular_expression(value)
 
     def _replay_member(self, member_id: str, value: Any) -> None:
         before = self.members.get(member_id)
         if value is not None:
-            self._hold(
+            self._put_member(
                 replace(
-                    before or ConsumerGroupMember(member_id), **records.read_subscription(value)
+                    before or ConsumerGroupMember(member_id),
+                    **records.read_member_subscription(value),
                 )
             )
         elif before is not None:
-            self._release(before)
+            self._remove_member(before)
             del self.members[member_id]
 
     def _replay_current(self, member_id: str, value: Any) -> None:
         before = self.members.get(member_id)
         if value is not None:
-            self._hold(
-                replace(before or ConsumerGroupMember(member_id), **records.read_current(value))
+            self._put_member(
+                replace(
+                    before or ConsumerGroupMember(member_id),
+                    **records.read_current_assignment(value),
+                )
             )
         elif before is not None:
-            self._hold(replace(before, **records.no_current()))
+            self._put_member(replace(before, **records.no_current_assignment()))
 
-    def _hold(self, member: ConsumerGroupMember) -> None:
+    def _put_member(self, member: ConsumerGroupMember) -> None:
         before = self.members.get(member.member_id)
         if before is not None:
-            self._release(before)
+            self._remove_member(before)
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
-        for held in (member.assigned, member.revoking):
-            for topic, partitions in held.items():
+        for owned in (member.assigned, member.revoking):
+            for topic, partitions in owned.items():
                 owners = self._owners.setdefault(topic, {})
                 owners.update(dict.fromkeys(partitions, member.member_id))
 
-    def _release(self, member: ConsumerGroupMember) -> None:
+    def _remove_member(self, member: ConsumerGroupMember) -> None:
         if (
             member.instance_id is not None
             and self.static.get(member.instance_id) == member.member_id
         ):
             del self.static[member.instance_id]
-        for held in (member.assigned, member.revoking):
-            for topic, partitions in held.items():
+        for owned in (member.assigned, member.revoking):
+            for topic, partitions in owned.items():
                 owners = self._owners.get(topic, {})
                 for partition in partitions:
                     if owners.get(partition) == member.member_id:
@@ -160,7 +167,7 @@ class ReplayedConsumerGroup:
                 if not owners:
                     self._owners.pop(topic, None)
 
-    # Asking
+    # Queries
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -173,7 +180,7 @@ class ReplayedConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def owned_partitions(self, topic: UUID) -> Set[int]:
-        """The topic's partitions that a member has, or has yet to give up."""
+        """Partitions of the topic that members own, including those to revoke."""
         return self._owners.get(topic, {}).keys()
 
     def owner(self, topic: UUID, partition: int) -> str | None:
@@ -187,7 +194,7 @@ class ReplayedConsumerGroup:
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
-        """What a member subscribes to, by name or by expression, whether it exists or not."""
+        """Topics that a member subscribes to by name or regular expression, existing or not."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return member.topics if resolved is None else member.topics | resolved.topics
 
@@ -198,7 +205,7 @@ class ReplayedConsumerGroup:
         return self._subscribed
 
     def regex_counts(self) -> Counter[str]:
-        """How many members subscribe with each expression; not to be changed."""
+        """Number of members per regular expression. The result must not be modified."""
         if self._regex_counts is None:
             every = (each.regex for each in self.members.values() if each.regex)
             self._regex_counts = Counter(every)
@@ -209,7 +216,7 @@ class ReplayedConsumerGroup:
         return sum(each.is_classic for each in self.members.values())
 
     def classic_protocols(self) -> Counter[str]:
-        """How many of the members that speak the classic protocol support each of its protocols."""
+        """Number of members of the classic protocol that support each embedded protocol."""
         return Counter(
             name
             for each in self.members.values()
@@ -218,13 +225,13 @@ class ReplayedConsumerGroup:
         )
 
     def preferred_assignor(self) -> str | None:
-        """What most members ask for; of several the one that was asked for first."""
+        """The assignor with the most votes; of equal counts the earliest vote wins."""
         votes = Counter(each.assignor for each in self.members.values() if each.assignor)
         return max(votes, key=votes.__getitem__, default=None)
 
 
 class ConsumerGroupUpdate:
-    """A group as it will be once `records` are in the log."""
+    """Records to append, and the state of the group after them."""
 
     def __init__(self, state: ReplayedConsumerGroup) -> None:
         self._before = state
@@ -240,7 +247,7 @@ class ConsumerGroupUpdate:
         return self.state.members
 
     def write(self, *written: Record) -> None:
-        """Add records; the copy is made with the first one."""
+        """Add records; the copy is copied with the first one."""
         if not written:
             return
         if self._after is None:

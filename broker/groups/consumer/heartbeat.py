@@ -37,10 +37,10 @@ def heartbeat(
     request: ConsumerGroupHeartbeat,
     now: EventTime,
 ) -> ConsumerGroupHeartbeatResponse:
-    """A member is alive, joins, or says what changed. Raises KafkaError, and then nothing has."""
+    """Handle a heartbeat of a member that joins or stays. Raises KafkaError without any change."""
     group.check_group_size(update, request.member_id)
-    before = _find(group, update, request)
-    after = _said(before, request)
+    before = _get_or_replace_member(group, update, request)
+    after = _update_from_request(before, request)
     expression_changed, is_resolved = group.update_regular_expression(update, before, after)
     topics_changed = group.subscribe(update, before, after)
     group.update_group_epoch(update, bump=topics_changed or is_resolved)
@@ -53,26 +53,28 @@ def heartbeat(
         subscription_changed=topics_changed or expression_changed,
     )
     group.extend_session(member.member_id, now)
-    is_full = (
+    is_full_request = (
         request.rebalance_timeout_ms != -1
         and (request.topics is not None or request.regex is not None)
         and request.owned is not None
     )
-    is_told = request.epoch == JOIN_EPOCH or is_full or member.assigned != before.assigned
+    sends_assignment = (
+        request.epoch == JOIN_EPOCH or is_full_request or member.assigned != before.assigned
+    )
     return ConsumerGroupHeartbeatResponse(
         NO_ERROR,
         None,
         member.member_id,
         member.epoch,
         group.environment.settings(group.group_id).heartbeat_interval_ms,
-        _told(member.assigned) if is_told else None,
+        _response_assignment(member.assigned) if sends_assignment else None,
     )
 
 
-def _find(
+def _get_or_replace_member(
     group: ConsumerGroup, update: ConsumerGroupUpdate, request: ConsumerGroupHeartbeat
 ) -> ConsumerGroupMember:
-    """The member that speaks, or a new one; a static one that is back takes its old place."""
+    """The member of the request, or a new one. A static member that rejoins is replaced."""
     member_id, instance_id = request.member_id, request.instance_id
     if instance_id is None:
         member = update.members.get(member_id)
@@ -95,13 +97,14 @@ def _find(
             f"Static member {member_id} with instance id {instance_id} cannot join the group "
             f"because the instance id is owned by {existing.member_id} member.",
         )
-    back = replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-    group.replace(update, existing, back)
-    return back
+    rejoined = replace(existing, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    group.replace(update, existing, rejoined)
+    return rejoined
 
 
 def _check_epoch(member: ConsumerGroupMember, request: ConsumerGroupHeartbeat) -> None:
-    """Raises FENCED_MEMBER_EPOCH, unless it only missed the answer that told it the present one."""
+    """Raises FENCED_MEMBER_EPOCH for another epoch. The previous one is accepted if the member owns only
+    assigned partitions: it may have missed the last response."""
     if request.epoch in (JOIN_EPOCH, member.epoch):
         return
     if request.epoch > member.epoch:
@@ -127,8 +130,10 @@ def _is_within(owned: Partitions | None, assigned: AssignedPartitions) -> bool:
     )
 
 
-def _said(member: ConsumerGroupMember, request: ConsumerGroupHeartbeat) -> ConsumerGroupMember:
-    """The member with what it says of itself."""
+def _update_from_request(
+    member: ConsumerGroupMember, request: ConsumerGroupHeartbeat
+) -> ConsumerGroupMember:
+    """The member with the fields of the request."""
     timeout_ms = request.rebalance_timeout_ms
     return replace(
         member,
@@ -144,26 +149,26 @@ def _said(member: ConsumerGroupMember, request: ConsumerGroupHeartbeat) -> Consu
     )
 
 
-def _told(assigned: AssignedPartitions) -> dict[UUID, tuple[int, ...]]:
+def _response_assignment(assigned: AssignedPartitions) -> dict[UUID, tuple[int, ...]]:
     return {topic: tuple(sorted(partitions)) for topic, partitions in assigned.items()}
 
 
-def leaver(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> ConsumerGroupMember:
-    """The member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> ConsumerGroupMember:
+    """The member of a request that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     if request.instance_id is not None:
-        found = group.state.static_member(request.instance_id)
-        return check_instance(found, request.instance_id, request.member_id)
+        member_of_instance = group.state.static_member(request.instance_id)
+        return check_instance(member_of_instance, request.instance_id, request.member_id)
     member = group.state.members.get(request.member_id)
     if member is None:
         raise unknown_member(group.group_id, request.member_id)
     return member
 
 
-def leave_for_now(
+def leave_temporarily(
     group: ConsumerGroup, update: ConsumerGroupUpdate, member: ConsumerGroupMember
 ) -> ConsumerGroupHeartbeatResponse:
-    """A static member goes, and keeps what it has until its session ends."""
+    """A static member leaves temporarily and keeps its assignment until its session expires."""
     kept = {topic: dict.fromkeys(partitions, 0) for topic, partitions in member.assigned.items()}
     away = replace(member, epoch=STATIC_LEAVE_EPOCH, assigned=kept, revoking={})
-    update.write(records.current(group.group_id, away))
+    update.write(records.current_assignment(group.group_id, away))
     return ConsumerGroupHeartbeatResponse(NO_ERROR, None, member.member_id, STATIC_LEAVE_EPOCH)

@@ -1,7 +1,7 @@
-"""A member of a consumer group, as a value: what it said of itself, what it has, and in which epoch.
+"""A member of a consumer group: subscription, assignment and epochs.
 
-A partition goes with the epoch in which the member got it, so that a commit of what it read since
-then can be told from one by somebody who had it before.
+Each partition has the epoch in which it was assigned to the member, so that offset commits of a
+previous owner of the partition can be rejected (KIP-1251).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from odradek.broker.groups.messages import SupportedProtocols
 from odradek.seams.values import value_class
 
 AssignedPartitions: TypeAlias = Mapping[UUID, Mapping[int, int]]
-"""Topic to partition to the epoch in which it was assigned."""
+"""Topic id to partition to the epoch in which it was assigned."""
 Partitions: TypeAlias = Mapping[UUID, frozenset[int]]
-"""Topic to partitions: a target, or what a member says that it owns."""
+"""Topic id to partitions: a target assignment, or the owned partitions of a heartbeat."""
 
 NO_ASSIGNED_PARTITIONS: Mapping[UUID, Mapping[int, int]] = MappingProxyType({})
 NO_PARTITIONS: Mapping[UUID, frozenset[int]] = MappingProxyType({})
 
 JOIN_EPOCH = 0
-"""The epoch of a member that joins, or joins again with nothing."""
+"""Epoch of a member that joins, or rejoins without partitions."""
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
-"""The epoch of a static member that is away: it may come back under its instance id."""
+"""Epoch of a static member that left temporarily and may rejoin with its instance id."""
 
 
 class MemberState(enum.Enum):
-    """How far a member is on its way to its target; the numbers are those of the records."""
+    """Reconciliation state of a member, as in the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -41,7 +41,7 @@ class MemberState(enum.Enum):
 
     @classmethod
     def from_number(cls, number: int) -> MemberState:
-        """A state that a later version wrote is UNKNOWN."""
+        """The state of a record; UNKNOWN for a value that a later version wrote."""
         return cls(number) if number in _NUMBERS else cls.UNKNOWN
 
 
@@ -50,7 +50,7 @@ _NUMBERS = frozenset(each.value for each in MemberState)
 
 @value_class
 class ClassicProtocolMember:
-    """What a member that speaks the classic protocol said in JoinGroup."""
+    """JoinGroup fields of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: SupportedProtocols
@@ -58,7 +58,7 @@ class ClassicProtocolMember:
 
 @value_class
 class ConsumerGroupMember:
-    """See the module. `rebalance_timeout_ms` -1 is not said yet; no regex is the empty string."""
+    """A member. `rebalance_timeout_ms` is -1 until it is known; `regex` is "" for none."""
 
     member_id: str
     epoch: int = JOIN_EPOCH
@@ -74,7 +74,7 @@ class ConsumerGroupMember:
     assignor: str | None = None
     assigned: AssignedPartitions = field(default_factory=dict)
     revoking: AssignedPartitions = field(default_factory=dict)
-    """What it has to give up before it goes on."""
+    """Partitions that the member has to revoke first."""
     classic: ClassicProtocolMember | None = None
 
     @property
@@ -83,7 +83,7 @@ class ConsumerGroupMember:
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol (JoinGroup) in this consumer group."""
+        """Whether the member uses the classic protocol (JoinGroup) in this consumer group."""
         return self.classic is not None
 
     @property
@@ -94,7 +94,7 @@ class ConsumerGroupMember:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def holdings(self) -> list[tuple[UUID, int]]:
-        """Every partition that nobody else may have while this member is as it is."""
+        """Partitions that the member owns, including those that it has to revoke."""
         return [
             (topic, partition)
             for owned in (self.assigned, self.revoking)
@@ -104,10 +104,10 @@ class ConsumerGroupMember:
 
 
 def as_partitions(assigned: AssignedPartitions) -> Partitions:
-    """Without the epochs."""
+    """The partitions without their epochs."""
     return {topic: frozenset(partitions) for topic, partitions in assigned.items() if partitions}
 
 
 def same_partitions(one: AssignedPartitions, other: AssignedPartitions) -> bool:
-    """Whether both are the same partitions, in whatever epoch they were assigned."""
+    """Whether both have the same partitions; epochs may differ."""
     return as_partitions(one) == as_partitions(other)

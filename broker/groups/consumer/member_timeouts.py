@@ -6,49 +6,49 @@ import enum
 
 
 class MemberTimeout(enum.Enum):
-    """What a member is late with when its time is over."""
+    """Timeouts of a member; the value is the reason for its removal."""
 
     SESSION = "its session expired"
-    REVOCATION = "it did not give up its partitions within the rebalance timeout"
-    JOIN = "it did not join again within the rebalance timeout"
-    SYNC = "it did not ask for its assignment within the rebalance timeout"
+    REVOCATION = "it did not revoke its partitions within the rebalance timeout"
+    JOIN = "it did not rejoin within the rebalance timeout"
+    SYNC = "it did not send SyncGroup within the rebalance timeout"
 
 
 class MemberDeadlines:
-    """`next_deadline_ms` is the first of them, or before it: moving one back leaves it as it is."""
+    """Deadlines of the members of one group. `next_deadline_ms` is never later than the first one."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[str, MemberTimeout], tuple[int, int]] = {}
-        """Member and what is awaited of it: when (ms), and in which epoch of the member."""
+        """Member id and timeout to deadline (ms) and member epoch."""
         self.next_deadline_ms: int | None = None
 
-    def set(self, member_id: str, wait: MemberTimeout, at_ms: int, epoch: int = 0) -> None:
-        self._at[member_id, wait] = (at_ms, epoch)
+    def set(self, member_id: str, timeout: MemberTimeout, at_ms: int, epoch: int = 0) -> None:
+        self._at[member_id, timeout] = (at_ms, epoch)
         if self.next_deadline_ms is None or at_ms < self.next_deadline_ms:
             self.next_deadline_ms = at_ms
 
-    def set_if_absent(self, member_id: str, wait: MemberTimeout, at_ms: int) -> None:
-        if (member_id, wait) not in self._at:
-            self.set(member_id, wait, at_ms)
+    def set_if_absent(self, member_id: str, timeout: MemberTimeout, at_ms: int) -> None:
+        if (member_id, timeout) not in self._at:
+            self.set(member_id, timeout, at_ms)
 
-    def get(self, member_id: str, wait: MemberTimeout) -> int | None:
-        found = self._at.get((member_id, wait))
-        return None if found is None else found[0]
+    def get(self, member_id: str, timeout: MemberTimeout) -> int | None:
+        deadline = self._at.get((member_id, timeout))
+        return None if deadline is None else deadline[0]
 
-    def cancel(self, member_id: str, *waits: MemberTimeout) -> None:
-        for wait in waits or MemberTimeout:
-            self._at.pop((member_id, wait), None)
+    def cancel(self, member_id: str, *timeouts: MemberTimeout) -> None:
+        for timeout in timeouts or MemberTimeout:
+            self._at.pop((member_id, timeout), None)
 
     def clear(self) -> None:
         self._at.clear()
         self.next_deadline_ms = None
 
     def pop_expired(self, now_ms: int) -> list[tuple[str, MemberTimeout, int]]:
-        """Those whose time is over, the first first, each with the epoch it was set in; they are
-        forgotten, and `next_deadline_ms` is exact again."""
+        """Remove the due deadlines and return them in order of time, each with the member epoch in
+        which it was set. `next_deadline_ms` is then exact."""
         due = sorted(
-            (at_ms, member_id, wait.name, epoch)
-            for (member_id, wait), (at_ms, epoch) in self._at.items()
+            (at_ms, member_id, timeout.name, epoch)
+            for (member_id, timeout), (at_ms, epoch) in self._at.items()
             if at_ms <= now_ms
         )
         for _, member_id, name, _ in due:

@@ -14,10 +14,10 @@ from odradek.broker.groups.classic_group_members import ClassicGroupMember as Cl
 from odradek.broker.groups.consumer import record_helpers as records
 from odradek.broker.groups.consumer.classic_protocol import as_owned, write_assignment
 from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
-from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
 from odradek.broker.groups.consumer.group_state import ConsumerGroupUpdate
 from odradek.broker.groups.consumer.member import ClassicProtocolMember, ConsumerGroupMember
 from odradek.broker.groups.consumer.member_timeouts import MemberTimeout
+from odradek.broker.groups.consumer.topic_metadata import ConsumerGroupEnvironment
 from odradek.broker.groups.messages import EventTime, GroupKey, Record
 from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
@@ -33,43 +33,44 @@ class CannotUpgrade(KafkaError):
         )
 
 
-# From classic to consumer
+# Upgrade
 
 
 def upgrade(
     classic: ClassicGroup, environment: ConsumerGroupEnvironment, now: EventTime
 ) -> tuple[ConsumerGroup, ConsumerGroupUpdate]:
-    """The consumer group that a classic group becomes, and the records that make it one.
+    """Convert a classic group: the consumer group, and the update with its records.
 
-    Its members are stable in what they were assigned last. Raises CannotUpgrade.
+    Members keep their last assignment and are stable. Raises CannotUpgrade.
     """
     group_id, config = classic.group_id, environment.config
     if not config.migration_policy.upgrades:
         raise CannotUpgrade(group_id, "online upgrade is disabled.")
     if classic.protocol_type != CONSUMER_PROTOCOL:
         raise CannotUpgrade(group_id, "the group does not use the consumer embedded protocol.")
-    if len(classic.roster) > config.consumer_max_size:
+    if len(classic.members) > config.consumer_max_size:
         raise CannotUpgrade(group_id, "the group size exceeds the consumer group maximum size.")
     try:
         members = [
-            _as_member(each, classic, environment) for each in classic.roster.members.values()
+            _to_consumer_member(each, classic, environment)
+            for each in classic.members.by_id.values()
         ]
     except InvalidFrame:
         raise CannotUpgrade(group_id, "the embedded consumer protocol is malformed.") from None
-    held = [partition for each in members for partition in each.holdings()]
-    if len(set(held)) < len(held):
+    owned = [partition for each in members for partition in each.holdings()]
+    if len(set(owned)) < len(owned):
         raise CannotUpgrade(group_id, "a partition is assigned to more than one member.")
     group = ConsumerGroup(group_id, environment)
     update = ConsumerGroupUpdate(group.state)
     update.records.append(Record(GroupKey(group_id), None))
-    update.write_all(records.subscription(group_id, each) for each in members)
-    found = environment.topics.metadata_hash(update.state.subscribed_topics())
-    update.write(records.epoch(group_id, classic.generation, found))
+    update.write_all(records.member_subscription(group_id, each) for each in members)
+    metadata_hash = environment.topics.metadata_hash(update.state.subscribed_topics())
+    update.write(records.group_epoch(group_id, classic.generation, metadata_hash))
     for each in members:
         target = {topic: frozenset(partitions) for topic, partitions in each.assigned.items()}
-        update.write(records.target(group_id, each.member_id, target))
-    update.write(records.target_epoch(group_id, classic.generation, 0))
-    update.write_all(records.current(group_id, each) for each in members)
+        update.write(records.target_assignment(group_id, each.member_id, target))
+    update.write(records.target_assignment_epoch(group_id, classic.generation, 0))
+    update.write_all(records.current_assignment(group_id, each) for each in members)
     for each in members:
         assert each.classic is not None
         at_ms = now.monotonic_ms + each.classic.session_timeout_ms
@@ -77,10 +78,10 @@ def upgrade(
     return group, update
 
 
-def _as_member(
+def _to_consumer_member(
     member: ClassicMember, classic: ClassicGroup, environment: ConsumerGroupEnvironment
 ) -> ConsumerGroupMember:
-    """Raises InvalidFrame, or CannotUpgrade for what a custom assignor would lose."""
+    """Convert a member. Raises InvalidFrame, or CannotUpgrade for user data of a custom assignor."""
     assignment = consumer_protocol.read_assignment(member.assignment)
     if assignment.user_data:
         raise CannotUpgrade(
@@ -111,24 +112,29 @@ def _as_member(
     )
 
 
-# From consumer to classic
+# Downgrade
 
 
-def downgrades_without(group: ConsumerGroup, leaving: Collection[str]) -> bool:
-    """Whether only members that speak the classic protocol stay when some leave, and may go back."""
-    staying = [each for each in group.state.members.values() if each.member_id not in leaving]
-    return bool(staying) and all(each.is_classic for each in staying) and _may(group, len(staying))
+def is_downgraded_without(group: ConsumerGroup, leaving: Collection[str]) -> bool:
+    """Whether only members of the classic protocol remain without `leaving`, and the policy allows a
+    downgrade."""
+    remaining = [each for each in group.state.members.values() if each.member_id not in leaving]
+    return (
+        bool(remaining)
+        and all(each.is_classic for each in remaining)
+        and _allows_downgrade(group, len(remaining))
+    )
 
 
-def downgrades_by(group: ConsumerGroup, replaced: ConsumerGroupMember | None) -> bool:
-    """Whether the last member of the new protocol is replaced by one of the classic protocol."""
+def is_downgraded_by(group: ConsumerGroup, replaced: ConsumerGroupMember | None) -> bool:
+    """Whether a member of the classic protocol replaces the last one of the consumer protocol."""
     if replaced is None or replaced.is_classic:
         return False
     count = len(group.state.members)
-    return group.state.classic_count == count - 1 and _may(group, count)
+    return group.state.classic_count == count - 1 and _allows_downgrade(group, count)
 
 
-def _may(group: ConsumerGroup, count: int) -> bool:
+def _allows_downgrade(group: ConsumerGroup, count: int) -> bool:
     config = group.environment.config
     return config.migration_policy.downgrades and count <= config.max_size
 
@@ -136,16 +142,16 @@ def _may(group: ConsumerGroup, count: int) -> bool:
 def downgrade(
     group: ConsumerGroup, update: ConsumerGroupUpdate, leaving: Collection[str], now: EventTime
 ) -> tuple[ClassicGroup, list[Record]]:
-    """The classic group that a consumer group becomes without some, and the records for it.
+    """Convert a consumer group without the members `leaving`: the classic group, and the records.
 
-    The draft has what was written so far; everybody who stays speaks the classic protocol.
+    `update` has the records so far. All other members use the classic protocol.
     """
     state = update.state
     members = []
     for each in state.members.values():
         if each.member_id in leaving:
             continue
-        assert each.classic is not None, "a member of the new protocol stays"
+        assert each.classic is not None, "a member of the consumer protocol remains"
         members.append(
             ClassicMember(
                 each.member_id,
@@ -159,7 +165,7 @@ def downgrade(
             )
         )
     config = group.environment.config
-    classic = ClassicGroup.converted(group.group_id, state.epoch, members, config, now)
+    classic = ClassicGroup.from_consumer_group(group.group_id, state.epoch, members, config, now)
     assignments = {}
     for member in members:
         member.assignment = assignments[member.member_id] = write_assignment(
@@ -167,6 +173,6 @@ def downgrade(
             member.metadata(classic.protocol),
             group.environment.topics,
         )
-    stored = classic.stored(assignments)
-    group.tombstones(update)
-    return classic, [*update.records, Record(GroupKey(group.group_id), stored)]
+    metadata = classic.to_metadata(assignments)
+    group.write_tombstones(update)
+    return classic, [*update.records, Record(GroupKey(group.group_id), metadata)]

@@ -1,6 +1,6 @@
 """Reconciles a member's assignment with its target (KIP-848, Kafka's CurrentAssignmentBuilder).
 
-A member first revokes partitions outside its target (UNREVOKED_PARTITIONS) and keeps its epoch
+A member first revokes partitions outside its target (UNREVOKED_PARTITIONS) and retained its epoch
 until its heartbeat confirms it. It then takes the target epoch and the free partitions of its
 target. It is UNRELEASED_PARTITIONS while other members still own some, and STABLE when it has all.
 `RECONCILIATION_ACTIONS` is the action for every case and state.
@@ -27,27 +27,27 @@ from odradek.seams.values import value_class
 
 
 class ReconciliationAction(enum.Enum):
-    """What is done for a member that is heard of."""
+    """Actions for a member that sends a heartbeat or JoinGroup."""
 
-    STAY = "it goes on as it is"
-    REVOKE_UNSUBSCRIBED = "it has to give up the topics that it no longer subscribes to"
-    RECONCILE = "it goes on towards its target"
-    RESTART = "it begins again with nothing, in the target's epoch"
-    FENCE = "FENCED_MEMBER_EPOCH: it has to give up everything and join again"
+    STAY = "keep the assignment"
+    REVOKE_UNSUBSCRIBED = "revoke the topics that it no longer subscribes to"
+    RECONCILE = "reconcile with the target assignment"
+    RESTART = "reconcile, starting from the target assignment epoch"
+    FENCE = "return FENCED_MEMBER_EPOCH: revoke all partitions and rejoin"
 
 
 class ReconciliationCase(enum.Enum):
-    """What a step depends on beside the state: (still holds, is behind, subscribes to less).
+    """Cases of a member: (owns partitions to revoke, is behind the target epoch, subscription changed).
 
-    "Holds": it says that it owns some of what it has to give up, or does not say what it owns.
-    "Behind": its epoch is not the target's.
+    A member owns partitions to revoke if its heartbeat lists some of them, or has no owned
+    partitions. It is behind if its epoch differs from the target assignment epoch.
     """
 
     RECONCILED = (False, False, False)
     RECONCILED_SUBSCRIPTION_REDUCED = (False, False, True)
     BEHIND = (False, True, False)
     BEHIND_SUBSCRIPTION_REDUCED = (False, True, True)
-    HOLDS = (True, False, False)
+    REVOKING = (True, False, False)
     REVOKING_SUBSCRIPTION_REDUCED = (True, False, True)
     REVOKING_BEHIND = (True, True, False)
     REVOKING_BEHIND_SUBSCRIPTION_REDUCED = (True, True, True)
@@ -62,17 +62,17 @@ def _table() -> Mapping[ReconciliationCase, Mapping[MemberState, ReconciliationA
         s.RECONCILED_SUBSCRIPTION_REDUCED:      (on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.RECONCILE, on.RESTART),
         s.BEHIND:                          (on.RECONCILE, on.RECONCILE, on.RECONCILE, on.RESTART),
         s.BEHIND_SUBSCRIPTION_REDUCED:       (on.RECONCILE, on.RECONCILE, on.RECONCILE, on.RESTART),
-        s.HOLDS:                           (on.STAY,    on.STAY,    on.RECONCILE, on.FENCE),
+        s.REVOKING:                        (on.STAY,    on.STAY,    on.RECONCILE, on.FENCE),
         s.REVOKING_SUBSCRIPTION_REDUCED:        (on.REVOKE_UNSUBSCRIBED,   on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.FENCE),
         s.REVOKING_BEHIND:                    (on.RECONCILE, on.STAY,    on.RECONCILE, on.FENCE),
         s.REVOKING_BEHIND_SUBSCRIPTION_REDUCED: (on.RECONCILE, on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.FENCE),
     }
     # fmt: on
-    return {situation: dict(zip(MemberState, row, strict=True)) for situation, row in rows.items()}
+    return {case: dict(zip(MemberState, row, strict=True)) for case, row in rows.items()}
 
 
 RECONCILIATION_ACTIONS = _table()
-"""Situation, then state: what is done."""
+"""Action by case and member state."""
 
 
 class FencedMemberEpoch(KafkaError):
@@ -81,7 +81,7 @@ class FencedMemberEpoch(KafkaError):
 
 @value_class
 class TargetAssignment:
-    """What a member should have, and the epoch of that."""
+    """Target assignment of a member and its epoch."""
 
     epoch: int
     partitions: Partitions
@@ -93,31 +93,34 @@ def reconcile(
     *,
     owned: Partitions | None,
     subscribed: frozenset[UUID],
-    subscribes_to_less: bool,
+    subscription_changed: bool,
     owned_partitions: Callable[[UUID], Set[int]],
 ) -> ConsumerGroupMember:
-    """The member after the next step; itself if it can't take one.
+    """The member after its next reconciliation step; unchanged if there is none.
 
-    `owned` is what it says that it has, None if it did not say; `subscribed` are the topics that it
-    may have, `subscribes_to_less` whether those may lack some that it has. `owned_partitions` tells which
-    partitions of a topic any member has, or has yet to give up. Raises FencedMember.
+    `owned` are the partitions that the member reports, None if it reports none. `subscribed` are the
+    ids of its topics; `subscription_changed` if it may no longer subscribe to some that it owns.
+    `owned_partitions` returns the partitions of a topic that any member owns or has to revoke.
+    Raises FencedMemberEpoch.
     """
-    holds = _holds(owned, member.revoking)
-    situation = ReconciliationCase((holds, member.epoch != target.epoch, subscribes_to_less))
-    match RECONCILIATION_ACTIONS[situation][member.state]:
+    owns_revoking = _owns_revoking(owned, member.revoking)
+    case = ReconciliationCase((owns_revoking, member.epoch != target.epoch, subscription_changed))
+    match RECONCILIATION_ACTIONS[case][member.state]:
         case ReconciliationAction.STAY:
             return member
         case ReconciliationAction.REVOKE_UNSUBSCRIBED:
-            return _strip(member, owned, subscribed)
+            return _revoke_unsubscribed(member, owned, subscribed)
         case ReconciliationAction.RECONCILE:
-            return _advance(member, target, owned, subscribed, owned_partitions)
+            return _reconcile_with_target(member, target, owned, subscribed, owned_partitions)
         case ReconciliationAction.RESTART:
-            return _advance(member, target, owned, subscribed, owned_partitions, target.epoch)
+            return _reconcile_with_target(
+                member, target, owned, subscribed, owned_partitions, target.epoch
+            )
         case ReconciliationAction.FENCE:
-            raise FencedMemberEpoch("the member is in an unknown state and has to join again")
+            raise FencedMemberEpoch("The member is in an unknown state and must rejoin.")
 
 
-def _holds(owned: Partitions | None, revoking: AssignedPartitions) -> bool:
+def _owns_revoking(owned: Partitions | None, revoking: AssignedPartitions) -> bool:
     if owned is None:
         return True
     return any(
@@ -127,10 +130,10 @@ def _holds(owned: Partitions | None, revoking: AssignedPartitions) -> bool:
     )
 
 
-def _strip(
+def _revoke_unsubscribed(
     member: ConsumerGroupMember, owned: Partitions | None, subscribed: frozenset[UUID]
 ) -> ConsumerGroupMember:
-    """Take away topics that it does not subscribe to, without looking for more."""
+    """Revoke topics that the member no longer subscribes to; assign nothing new."""
     dropped = {topic: each for topic, each in member.assigned.items() if topic not in subscribed}
     if not dropped:
         return member
@@ -138,12 +141,12 @@ def _strip(
     revoking = dict(member.revoking)
     for topic, partitions in dropped.items():
         revoking[topic] = {**revoking.get(topic, {}), **partitions}
-    if not _holds(owned, revoking):
-        return _moved(member, member.state, member.epoch, kept, member.revoking)
-    return _moved(member, MemberState.UNREVOKED_PARTITIONS, member.epoch, kept, revoking)
+    if not _owns_revoking(owned, revoking):
+        return _updated(member, member.state, member.epoch, kept, member.revoking)
+    return _updated(member, MemberState.UNREVOKED_PARTITIONS, member.epoch, kept, revoking)
 
 
-def _advance(
+def _reconcile_with_target(
     member: ConsumerGroupMember,
     target: TargetAssignment,
     owned: Partitions | None,
@@ -151,44 +154,55 @@ def _advance(
     owned_partitions: Callable[[UUID], Set[int]],
     epoch: int | None = None,
 ) -> ConsumerGroupMember:
-    """`epoch` is the one that it stays in if it has to give something up first; its own if None."""
+    """Compare the assignment with the target: revoke partitions first, then assign the free ones.
+
+    `epoch` is the epoch of the member while it revokes; None is its current one.
+    """
     kept: dict[UUID, dict[int, int]] = {}
     revoking: dict[UUID, dict[int, int]] = {}
-    gained: dict[UUID, list[int]] = {}
-    waits = False
+    assigned: dict[UUID, list[int]] = {}
+    is_waiting = False
     for topic in dict.fromkeys((*target.partitions, *member.assigned)):
-        wanted = target.partitions.get(topic, frozenset()) if topic in subscribed else frozenset()
+        target_partitions = (
+            target.partitions.get(topic, frozenset()) if topic in subscribed else frozenset()
+        )
         has = member.assigned.get(topic, {})
-        keeps = {partition: epoch for partition, epoch in has.items() if partition in wanted}
-        gives = {partition: epoch for partition, epoch in has.items() if partition not in wanted}
+        retained = {
+            partition: epoch for partition, epoch in has.items() if partition in target_partitions
+        }
+        revoked = {
+            partition: epoch
+            for partition, epoch in has.items()
+            if partition not in target_partitions
+        }
         was_revoking = member.revoking.get(topic, {})
-        missing = wanted - keeps.keys()
-        # What it had to give up itself is free: nobody else can have got it.
-        elsewhere = (missing & owned_partitions(topic)) - was_revoking.keys()
-        waits = waits or bool(elsewhere)
-        free = sorted(missing - elsewhere)
-        for found, part in ((kept, keeps), (revoking, gives)):
+        missing = target_partitions - retained.keys()
+        # Partitions that this member revokes itself are free: no other member can own them.
+        owned_by_others = (missing & owned_partitions(topic)) - was_revoking.keys()
+        is_waiting = is_waiting or bool(owned_by_others)
+        free = sorted(missing - owned_by_others)
+        for partitions_by_topic, part in ((kept, retained), (revoking, revoked)):
             if part:
-                found[topic] = part
+                partitions_by_topic[topic] = part
         if free:
-            gained[topic] = free
-    if revoking and _holds(owned, revoking):
+            assigned[topic] = free
+    if revoking and _owns_revoking(owned, revoking):
         epoch = member.epoch if epoch is None else epoch
-        return _moved(member, MemberState.UNREVOKED_PARTITIONS, epoch, kept, revoking)
-    for topic, partitions in gained.items():
+        return _updated(member, MemberState.UNREVOKED_PARTITIONS, epoch, kept, revoking)
+    for topic, partitions in assigned.items():
         kept.setdefault(topic, {}).update(dict.fromkeys(partitions, target.epoch))
-    state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return _moved(member, state, target.epoch, kept, NO_ASSIGNED_PARTITIONS)
+    state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
+    return _updated(member, state, target.epoch, kept, NO_ASSIGNED_PARTITIONS)
 
 
-def _moved(
+def _updated(
     member: ConsumerGroupMember,
     state: MemberState,
     epoch: int,
     assigned: AssignedPartitions,
     revoking: AssignedPartitions,
 ) -> ConsumerGroupMember:
-    """The same member one step further on; its previous epoch is that of the step before."""
+    """The member with a new state, epoch and assignment; its current epoch becomes the previous one."""
     return replace(
         member,
         state=state,

@@ -1,6 +1,6 @@
-"""The records of a consumer group: what of its state goes into the log, in Kafka's formats.
+"""Creates and reads the records of consumer groups (Kafka's GroupCoordinatorRecordHelpers).
 
-One function makes each kind, as Kafka 4.3 fills it in; what they mean is `state.GroupState.replay`'s.
+Values are filled in as Kafka 4.3 does. `group_state.ReplayedConsumerGroup.replay` applies them.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from odradek.seams.values import value_class
 
 @value_class
 class ResolvedRegularExpression:
-    """The topics that an expression matched, as of an offset of the metadata log."""
+    """Topics that an expression matched. `version` is the offset of the metadata log at that time."""
 
     topics: frozenset[str]
     version: int
     timestamp_ms: int
 
 
-# What a member said
+# Member subscription
 
 
-def subscription(group_id: str, member: ConsumerGroupMember) -> Record:
+def member_subscription(group_id: str, member: ConsumerGroupMember) -> Record:
     classic = member.classic
     value = ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
@@ -76,7 +76,7 @@ def subscription(group_id: str, member: ConsumerGroupMember) -> Record:
     return Record(_member_key(group_id, member.member_id), value)
 
 
-def subscription_gone(group_id: str, member_id: str) -> Record:
+def member_subscription_tombstone(group_id: str, member_id: str) -> Record:
     return Record(_member_key(group_id, member_id), None)
 
 
@@ -84,7 +84,7 @@ def _member_key(group_id: str, member_id: str) -> ConsumerGroupMemberMetadataKey
     return ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
 
 
-def read_subscription(value: ConsumerGroupMemberMetadataValue) -> dict[str, Any]:
+def read_member_subscription(value: ConsumerGroupMemberMetadataValue) -> dict[str, Any]:
     """The attributes of a `ConsumerGroupMember` that the record holds."""
     classic = value.classic_member_metadata
     return {
@@ -105,10 +105,10 @@ def read_subscription(value: ConsumerGroupMemberMetadataValue) -> dict[str, Any]
     }
 
 
-# The group
+# Group epoch
 
 
-def epoch(group_id: str, group_epoch: int, metadata_hash: int) -> Record:
+def group_epoch(group_id: str, group_epoch: int, metadata_hash: int) -> Record:
     key = ConsumerGroupMetadataKey(group_id=group_id)
     value = ConsumerGroupMetadataValue(epoch=group_epoch, metadata_hash=metadata_hash)
     return Record(key, value)
@@ -118,15 +118,15 @@ def group_epoch_tombstone(group_id: str) -> Record:
     return Record(ConsumerGroupMetadataKey(group_id=group_id), None)
 
 
-def partition_metadata_gone(group_id: str) -> Record:
-    """What Kafka kept before version 4.1, and ends where it finds it."""
+def partition_metadata_tombstone(group_id: str) -> Record:
+    """Tombstone of a record that Kafka wrote before version 4.1."""
     return Record(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
-# What members should have
+# Target assignment
 
 
-def target_epoch(group_id: str, assignment_epoch: int, timestamp_ms: int) -> Record:
+def target_assignment_epoch(group_id: str, assignment_epoch: int, timestamp_ms: int) -> Record:
     key = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)
     value = ConsumerGroupTargetAssignmentMetadataValue(
         assignment_epoch=assignment_epoch, assignment_timestamp=timestamp_ms
@@ -134,11 +134,11 @@ def target_epoch(group_id: str, assignment_epoch: int, timestamp_ms: int) -> Rec
     return Record(key, value)
 
 
-def target_epoch_gone(group_id: str) -> Record:
+def target_assignment_epoch_tombstone(group_id: str) -> Record:
     return Record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None)
 
 
-def target(group_id: str, member_id: str, partitions: Partitions) -> Record:
+def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> Record:
     value = ConsumerGroupTargetAssignmentMemberValue(
         topic_partitions=tuple(
             TargetTopicPartitions(topic_id=topic, partitions=tuple(sorted(each)))
@@ -148,7 +148,7 @@ def target(group_id: str, member_id: str, partitions: Partitions) -> Record:
     return Record(_target_key(group_id, member_id), value)
 
 
-def target_gone(group_id: str, member_id: str) -> Record:
+def target_assignment_tombstone(group_id: str, member_id: str) -> Record:
     return Record(_target_key(group_id, member_id), None)
 
 
@@ -156,14 +156,14 @@ def _target_key(group_id: str, member_id: str) -> ConsumerGroupTargetAssignmentM
     return ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
 
 
-def read_target(value: ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
+def read_target_assignment(value: ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
     return {each.topic_id: frozenset(each.partitions) for each in value.topic_partitions}
 
 
-# What members have
+# Current assignment
 
 
-def current(group_id: str, member: ConsumerGroupMember) -> Record:
+def current_assignment(group_id: str, member: ConsumerGroupMember) -> Record:
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
@@ -174,7 +174,7 @@ def current(group_id: str, member: ConsumerGroupMember) -> Record:
     return Record(_current_key(group_id, member.member_id), value)
 
 
-def current_gone(group_id: str, member_id: str) -> Record:
+def current_assignment_tombstone(group_id: str, member_id: str) -> Record:
     return Record(_current_key(group_id, member_id), None)
 
 
@@ -196,7 +196,7 @@ def _current(assigned: AssignedPartitions) -> tuple[CurrentTopicPartitions, ...]
     return tuple(found)
 
 
-def read_current(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[str, Any]:
+def read_current_assignment(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[str, Any]:
     """The attributes of a `ConsumerGroupMember` that the record holds."""
     return {
         "epoch": value.member_epoch,
@@ -207,8 +207,8 @@ def read_current(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[str, 
     }
 
 
-def no_current() -> dict[str, Any]:
-    """What a member is without the record."""
+def no_current_assignment() -> dict[str, Any]:
+    """The attributes of a member without a current assignment record."""
     return {
         "epoch": -1,
         "previous_epoch": -1,
@@ -219,7 +219,7 @@ def no_current() -> dict[str, Any]:
 
 
 def _read_assigned(topics: Iterable[CurrentTopicPartitions], epoch: int) -> AssignedPartitions:
-    """Records of Kafka before 4.3 have no epochs: the member's is as old as any can be."""
+    """Records of Kafka before 4.3 have no assignment epochs; the member epoch is used."""
     found: dict[UUID, dict[int, int]] = {}
     for each in topics:
         epochs = each.assignment_epochs
@@ -229,10 +229,12 @@ def _read_assigned(topics: Iterable[CurrentTopicPartitions], epoch: int) -> Assi
     return found
 
 
-# Expressions
+# Regular expressions
 
 
-def regex(group_id: str, expression: str, resolved: ResolvedRegularExpression) -> Record:
+def regular_expression(
+    group_id: str, expression: str, resolved: ResolvedRegularExpression
+) -> Record:
     value = ConsumerGroupRegularExpressionValue(
         topics=tuple(sorted(resolved.topics)),
         version=resolved.version,
@@ -241,7 +243,7 @@ def regex(group_id: str, expression: str, resolved: ResolvedRegularExpression) -
     return Record(_regex_key(group_id, expression), value)
 
 
-def regex_gone(group_id: str, expression: str) -> Record:
+def regular_expression_tombstone(group_id: str, expression: str) -> Record:
     return Record(_regex_key(group_id, expression), None)
 
 
@@ -249,5 +251,7 @@ def _regex_key(group_id: str, expression: str) -> ConsumerGroupRegularExpression
     return ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression)
 
 
-def read_regex(value: ConsumerGroupRegularExpressionValue) -> ResolvedRegularExpression:
+def read_regular_expression(
+    value: ConsumerGroupRegularExpressionValue,
+) -> ResolvedRegularExpression:
     return ResolvedRegularExpression(frozenset(value.topics), value.version, value.timestamp)

@@ -1,26 +1,29 @@
-"""The cluster's topics as consumer groups look at them: names, ids, partitions, and a hash of all that.
+"""Topic metadata and configs for consumer groups.
 
-The hash stands in a group's record, so that a coordinator that has just loaded the group can tell
-whether its topics changed meanwhile. It is Kafka's: XXH3 over the topic's id, name, partitions and
-the racks of those, in the byte order of the library that Kafka takes it from.
+The metadata hash of a group is in its record, so that a coordinator that loads the group detects
+whether its topics have changed. As in Kafka it is XXH3 over the topics' ids, names, partitions and
+racks, in the byte order of the library that Kafka uses.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from uuid import UUID
 
+from odradek.broker.groups.assignors import ASSIGNORS
+from odradek.broker.groups.assignors.spec import Assign
+from odradek.broker.groups.config import ConsumerGroupConfig, GroupConfig
 from odradek.replication.controller.image import MetadataImage, TopicImage
 
 _INT = struct.Struct("<i")
 MAGIC = b"\x00"
-"""The version of the hash of a topic."""
+"""Version of the topic hash."""
 
 
 class TopicMetadata:
-    """One image's topics. What was hashed in the one `before` is not hashed again."""
+    """Topics of one metadata image. Reuses the hashes of `before`."""
 
     def __init__(self, image: MetadataImage, before: TopicMetadata | None = None) -> None:
         self.image = image
@@ -31,7 +34,7 @@ class TopicMetadata:
 
     @property
     def version(self) -> int:
-        """The offset of the metadata log that this is the state at."""
+        """Offset of the metadata log of this image."""
         return self.image.offset
 
     def names(self) -> Iterable[str]:
@@ -46,12 +49,12 @@ class TopicMetadata:
         return None if topic is None else topic.name
 
     def ids_of(self, names: Iterable[str]) -> frozenset[UUID]:
-        """The ids of those that exist."""
+        """Ids of those topics that exist."""
         found = (self.image.topics_by_name.get(name) for name in names)
         return frozenset(topic.id for topic in found if topic is not None)
 
     def partition_count(self, topic_id: UUID) -> int:
-        """0 for a topic that does not exist."""
+        """Number of partitions; 0 for a topic that does not exist."""
         topic = self.image.topics_by_id.get(topic_id)
         return 0 if topic is None else len(topic.partitions)
 
@@ -78,7 +81,7 @@ def _topic_hash(topic: TopicImage, racks: Mapping[int, str | None]) -> int:
     parts = [MAGIC, struct.pack("<QQ", high, low), _text(topic.name)]
     parts.append(_INT.pack(len(topic.partitions)))
     known: dict[tuple[int, ...], bytes] = {}
-    """What each set of replicas adds: many partitions, but few of those."""
+    """Encoded racks by replicas, which are the same for many partitions."""
     for index in sorted(topic.partitions):
         replicas = topic.partitions[index].replicas
         found = known.get(replicas)
@@ -95,7 +98,7 @@ def _racks(replicas: Iterable[int], racks: Mapping[int, str | None]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _text(text: str) -> bytes:
-    """As the hash takes in a string: UTF-16 code units, then how many."""
+    """Encode a string for the hash: UTF-16 code units, then their number."""
     units = text.encode("utf-16-le", "surrogatepass")
     return units + _INT.pack(len(units) // 2)
 
@@ -105,3 +108,58 @@ def _xxh3(data: bytes) -> int:
 
     (signed,) = struct.unpack("<q", struct.pack("<Q", xxh3_64_intdigest(data)))
     return int(signed)
+
+
+NO_TOPICS = MetadataImage()
+CHANGED_TOPICS_MAX = 10_000
+"""Number of changed topics that are tracked before all count as changed."""
+
+
+class ConsumerGroupEnvironment:
+    """Topics and configs for all consumer groups of a node."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        image: MetadataImage = NO_TOPICS,
+        settings: Callable[[str], ConsumerGroupConfig] = lambda group_id: ConsumerGroupConfig(),
+    ) -> None:
+        """`settings` returns the current configs of a group."""
+        self.config = config
+        self.topics = TopicMetadata(image)
+        self.settings = settings
+        self.new_topics_version = image.offset
+        """Offset of the metadata log at which topics were created last. Expressions that were resolved
+        before may match more topics."""
+        self._changed: dict[str, int] = {}
+        """Topic to the offset of the metadata log at which it was created, deleted or changed."""
+        self._known_since = image.offset
+        """Changes up to this offset are not in `_changed`."""
+
+    def topics_changed(
+        self, image: MetadataImage, topics: Collection[str], *, created: bool
+    ) -> None:
+        """These topics were created, deleted or changed; `created` if any of them is new."""
+        self.topics = TopicMetadata(image, self.topics)
+        if len(self._changed) > CHANGED_TOPICS_MAX:
+            self._changed.clear()
+            self._known_since = image.offset
+        self._changed.update(dict.fromkeys(topics, image.offset))
+        if created:
+            self.new_topics_version = image.offset
+
+    def is_changed(self, topics: Iterable[str], version: int) -> bool:
+        """Whether any of these topics may have changed since that offset of the metadata log.
+
+        Groups check it in heartbeats, so that a change of a topic costs nothing per group.
+        """
+        if version >= self.topics.version:
+            return False
+        if version < self._known_since:
+            return True
+        return any(self._changed.get(name, -1) > version for name in topics)
+
+    def assignor(self, name: str | None) -> Assign:
+        """The named assignor if it is enabled, else the default one."""
+        names = self.config.consumer_assignors
+        return ASSIGNORS[name if name in names and name is not None else names[0]]

@@ -63,7 +63,7 @@ class Request:
     responses: list[Any] = field(default_factory=list)
 
     @property
-    def respond(self) -> Any:
+    def response(self) -> Any:
         assert len(self.responses) <= 1, f"{self.who}'s {self.what} was answered twice"
         return self.responses[0] if self.responses else None
 
@@ -91,15 +91,15 @@ class Client:
     is_leader: bool = False
     members: tuple[str, ...] = ()
 
-    def learn(self, respond: Any) -> None:
-        if isinstance(respond, JoinGroupResponse):
-            if respond.error in (ErrorCode.none, ErrorCode.member_id_required):
-                self.member_id = respond.member_id
-                self.generation = respond.generation
-                self.protocol = respond.protocol_name
-                self.is_leader = respond.leader == respond.member_id
-                self.members = tuple(each.member_id for each in respond.members)
-            elif respond.error is ErrorCode.unknown_member_id:
+    def learn(self, response: Any) -> None:
+        if isinstance(response, JoinGroupResponse):
+            if response.error in (ErrorCode.none, ErrorCode.member_id_required):
+                self.member_id = response.member_id
+                self.generation = response.generation
+                self.protocol = response.protocol_name
+                self.is_leader = response.leader == response.member_id
+                self.members = tuple(each.member_id for each in response.members)
+            elif response.error is ErrorCode.unknown_member_id:
                 self.member_id = NO_MEMBER_ID
 
 
@@ -168,7 +168,7 @@ class Stage:
     def joins(self, name: str, **said: Any) -> Request:
         """Join as a client does: again, with the id, if it is told to."""
         request = self.join(name, **said)
-        if request.respond is not None and request.respond.error is ErrorCode.member_id_required:
+        if request.response is not None and request.response.error is ErrorCode.member_id_required:
             request = self.join(name)
         return request
 
@@ -195,7 +195,7 @@ class Stage:
         future = self._ask(name, "heartbeat")
         request = Heartbeat(GROUP, client.member_id, client.instance_id, client.generation)
         self.do(self.shard.heartbeat(request, future, self.now))
-        assert future.is_waiting or isinstance(future.respond, HeartbeatResponse)
+        assert future.is_waiting or isinstance(future.response, HeartbeatResponse)
         return future
 
     def leave(self, *leavers: LeavingMember, who: str = "admin") -> Request:
@@ -252,16 +252,16 @@ class Stage:
         while todo:
             result = todo.popleft()
             self.story += result.notes
-            for future, respond in result.replies:
-                self._respond(future, respond)
+            for future, response in result.replies:
+                self._respond(future, response)
             todo.extend(self._append(each) for each in result.appends)
 
-    def _respond(self, future: Request, respond: Any) -> None:
-        future.responses.append(respond)
+    def _respond(self, future: Request, response: Any) -> None:
+        future.responses.append(response)
         assert len(future.responses) == 1, f"{future.who}'s {future.what} was answered twice"
         if future.who in self.clients:
-            self.clients[future.who].learn(respond)
-        self.story.append(f"{future.who} <- {tell(future.what, respond)}")
+            self.clients[future.who].learn(response)
+        self.story.append(f"{future.who} <- {tell(future.what, response)}")
 
     def tell_record(self, record: Record) -> str:
         return tell_record(record)
@@ -311,37 +311,37 @@ class Stage:
 # In words, for transcripts
 
 
-def tell(what: str, respond: Any) -> str:
-    code = respond.error.name.upper() if hasattr(respond, "error") else ""
-    if isinstance(respond, JoinGroupResponse):
-        if respond.error is ErrorCode.member_id_required:
-            return f"{what}: {code}, id {respond.member_id}"
-        if respond.error is not ErrorCode.none:
+def tell(what: str, response: Any) -> str:
+    code = response.error.name.upper() if hasattr(response, "error") else ""
+    if isinstance(response, JoinGroupResponse):
+        if response.error is ErrorCode.member_id_required:
+            return f"{what}: {code}, id {response.member_id}"
+        if response.error is not ErrorCode.none:
             return f"{what}: {code}"
         parts = [
-            f"generation {respond.generation}",
-            f"id {respond.member_id}",
-            f"protocol {respond.protocol_name}",
-            f"leader {respond.leader}",
+            f"generation {response.generation}",
+            f"id {response.member_id}",
+            f"protocol {response.protocol_name}",
+            f"leader {response.leader}",
         ]
-        if respond.members:
-            parts.append("of " + " ".join(each.member_id for each in respond.members))
-        if respond.skip_assignment:
+        if response.members:
+            parts.append("of " + " ".join(each.member_id for each in response.members))
+        if response.skip_assignment:
             parts.append("skip the assignment")
         return f"{what}: " + ", ".join(parts)
-    if isinstance(respond, SyncGroupResponse):
-        if respond.error is not ErrorCode.none:
+    if isinstance(response, SyncGroupResponse):
+        if response.error is not ErrorCode.none:
             return f"{what}: {code}"
-        return f"{what}: assigned {respond.assignment.decode() or 'nothing'}"
-    if isinstance(respond, LeaveGroupResponse):
+        return f"{what}: assigned {response.assignment.decode() or 'nothing'}"
+    if isinstance(response, LeaveGroupResponse):
         members = (
             f"{each.member_id or each.instance_id} {each.error.name.upper()}"
-            for each in respond.members
+            for each in response.members
         )
-        return f"{what}: " + (code if respond.error else ", ".join(members))
-    if hasattr(respond, "partitions"):
+        return f"{what}: " + (code if response.error else ", ".join(members))
+    if hasattr(response, "partitions"):
         errors = (
-            f"{topic}-{index} {each.name.upper()}" for topic, index, each in respond.partitions
+            f"{topic}-{index} {each.name.upper()}" for topic, index, each in response.partitions
         )
         return f"{what}: " + ", ".join(errors)
     return f"{what}: {code}"

@@ -14,11 +14,11 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.coordination.coordinator_runtime import LoadInProgress, NotCoordinator
 from odradek.broker.groups import record_serde as records
+from odradek.broker.groups.classic_group import ClassicGroupNotFound
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
+from odradek.broker.groups.consumer.consumer_group import DescribedConsumerGroup
 from odradek.broker.groups.coordinator import GroupCoordinator
 from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
-from odradek.broker.groups.describe import ClassicGroupNotFound
 from odradek.broker.groups.messages import (
     ClassicGroupMetadata,
     ClassicMemberMetadata,
@@ -77,7 +77,7 @@ def a_join(member_id: str = "", group: str = "g", **said: object) -> JoinGroup:
         "rebalance_timeout_ms": 20_000,
         "protocol_type": "consumer",
         "protocols": (("range", b""),),
-        "fresh_id": "1",
+        "member_uuid": "1",
         "id_required": False,
         **said,
     }
@@ -114,19 +114,19 @@ class Asked:
     """A request in a task of its own."""
 
     def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
-        self.respond: object = None
+        self.response: object = None
         self.is_responded = trio.Event()
         nursery.start_soon(self._run, ask)
 
     async def _run(self, ask: Callable[[], Awaitable[object]]) -> None:
         try:
-            self.respond = await ask()
+            self.response = await ask()
         except KafkaError as error:
-            self.respond = error.code
+            self.response = error.code
         self.is_responded.set()
 
 
-async def test_the_first_assignment_of_one_member(clock: VirtualClock) -> None:
+async def test_first_member_gets_assignment(clock: VirtualClock) -> None:
     """Without a delay nothing is waited for: virtual time stands still."""
     async with running(clock, MemoryLog()) as groups:
         joined = await groups.join(a_join())
@@ -138,23 +138,23 @@ async def test_the_first_assignment_of_one_member(clock: VirtualClock) -> None:
         assert groups.count_by_state() == {("classic", "Stable"): 1}
 
 
-async def test_members_that_start_together_are_in_the_first_generation(clock: VirtualClock) -> None:
+async def test_members_that_start_together_are_in_first_generation(clock: VirtualClock) -> None:
     """The second one has the join go on as long again."""
     delay_ms = 5
     async with (
         running(clock, MemoryLog(), initial_rebalance_delay_ms=delay_ms) as groups,
         trio.open_nursery() as nursery,
     ):
-        one = Asked(nursery, lambda: groups.join(a_join(fresh_id="1")))
+        one = Asked(nursery, lambda: groups.join(a_join(member_uuid="1")))
         await clock.run_for((delay_ms - 1) / 1000)
-        two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        two = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.run_for(delay_ms / 1000)
         assert not one.is_responded.is_set()
         await clock.run_for(0.002)
-        assert [getattr(each.respond, "generation", None) for each in (one, two)] == [1, 1]
+        assert [getattr(each.response, "generation", None) for each in (one, two)] == [1, 1]
 
 
-async def test_members_that_start_50_ms_apart_are_soon_in_one_generation(
+async def test_members_that_start_50_ms_apart_are_in_second_generation(
     clock: VirtualClock,
 ) -> None:
     """With group.initial.rebalance.delay.ms=0 the first one has its assignment at once, and learns of
@@ -170,50 +170,50 @@ async def test_members_that_start_50_ms_apart_are_soon_in_one_generation(
         ) as groups,
         trio.open_nursery() as nursery,
     ):
-        joined = await groups.join(a_join(fresh_id="1"))
+        joined = await groups.join(a_join(member_uuid="1"))
         assert (await groups.sync(a_sync(joined))).assignment == b"mine"
         assert clock.monotonic() == 0
         beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
         await clock.run_for(0.050)
         assert not beat.is_responded.is_set()
-        two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        two = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.run_for(0.001)
-        assert beat.respond == HeartbeatResponse(ErrorCode.rebalance_in_progress)
+        assert beat.response == HeartbeatResponse(ErrorCode.rebalance_in_progress)
         one = await groups.join(a_join(member_id=joined.member_id))
         await two.is_responded.wait()
-        assert [getattr(each, "generation", None) for each in (one, two.respond)] == [2, 2]
+        assert [getattr(each, "generation", None) for each in (one, two.response)] == [2, 2]
         assert len(one.members) == 2
 
 
-async def test_one_who_stays_alone_has_its_heartbeats_answered(clock: VirtualClock) -> None:
+async def test_delayed_heartbeat_of_single_member_completes(clock: VirtualClock) -> None:
     async with (
         running(clock, MemoryLog(), arrival_ms=100) as groups,
         trio.open_nursery() as nursery,
     ):
-        joined = await groups.join(a_join(fresh_id="1"))
+        joined = await groups.join(a_join(member_uuid="1"))
         await groups.sync(a_sync(joined))
         beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
         await clock.run_for(0.099)
         assert not beat.is_responded.is_set()
         await clock.run_for(0.002)
-        assert beat.respond == HeartbeatResponse(ErrorCode.none)
+        assert beat.response == HeartbeatResponse(ErrorCode.none)
         assert await groups.heartbeat(a_heartbeat(joined)) == HeartbeatResponse(ErrorCode.none)
 
 
-async def test_the_first_join_waits_for_others(clock: VirtualClock) -> None:
+async def test_initial_rebalance_delay_waits_for_members(clock: VirtualClock) -> None:
     async with (
         running(clock, MemoryLog(), initial_rebalance_delay_ms=3000) as groups,
         trio.open_nursery() as nursery,
     ):
-        one = Asked(nursery, lambda: groups.join(a_join(fresh_id="1")))
-        two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        one = Asked(nursery, lambda: groups.join(a_join(member_uuid="1")))
+        two = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.run_for(2.999)
         assert not one.is_responded.is_set()
         await clock.run_for(3.002)
-        assert {getattr(each.respond, "member_id", None) for each in (one, two)} == {"c-1", "c-2"}
+        assert {getattr(each.response, "member_id", None) for each in (one, two)} == {"c-1", "c-2"}
 
 
-async def test_sessions_end_on_time(clock: VirtualClock) -> None:
+async def test_sessions_expire_on_time(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog()) as groups:
         joined = await a_member(groups)
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
@@ -227,7 +227,7 @@ async def test_sessions_end_on_time(clock: VirtualClock) -> None:
         assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
 
 
-async def test_a_group_can_be_deleted_from_when_its_last_session_ends(clock: VirtualClock) -> None:
+async def test_group_can_be_deleted_after_last_session_expires(clock: VirtualClock) -> None:
     """Whatever the timers' task has come to by then: nothing else gets a turn here."""
     async with running(clock, MemoryLog()) as groups:
         await a_member(groups)
@@ -237,7 +237,7 @@ async def test_a_group_can_be_deleted_from_when_its_last_session_ends(clock: Vir
         assert await groups.delete_groups(["g"]) == [("g", ErrorCode.none)]
 
 
-async def test_many_groups_each_on_their_own_time(clock: VirtualClock) -> None:
+async def test_deadlines_of_many_groups_are_independent(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog(8)) as groups:
         for index in range(40):
             group = f"g{index}"
@@ -248,13 +248,15 @@ async def test_many_groups_each_on_their_own_time(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize("session_timeout_ms", [5999, 1_800_001])
-async def test_session_timeouts_have_bounds(clock: VirtualClock, session_timeout_ms: int) -> None:
+async def test_session_timeout_out_of_bounds_is_rejected(
+    clock: VirtualClock, session_timeout_ms: int
+) -> None:
     async with running(clock, MemoryLog()) as groups:
-        respond = await groups.join(a_join(session_timeout_ms=session_timeout_ms))
-        assert respond.error is ErrorCode.invalid_session_timeout
+        response = await groups.join(a_join(session_timeout_ms=session_timeout_ms))
+        assert response.error is ErrorCode.invalid_session_timeout
 
 
-async def test_the_empty_group_id_is_for_offsets_alone(clock: VirtualClock) -> None:
+async def test_empty_group_id_is_valid_only_for_offsets(clock: VirtualClock) -> None:
     invalid = ErrorCode.invalid_group_id
     async with running(clock, MemoryLog()) as groups:
         assert (await groups.join(a_join(group=""))).error is invalid
@@ -266,7 +268,7 @@ async def test_the_empty_group_id_is_for_offsets_alone(clock: VirtualClock) -> N
         assert await fetched(groups, "") == 5
 
 
-async def test_a_commit_is_answered_when_the_replicas_have_it(clock: VirtualClock) -> None:
+async def test_offset_commit_completes_when_committed(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         await groups.commit(a_commit(1))
@@ -279,11 +281,11 @@ async def test_a_commit_is_answered_when_the_replicas_have_it(clock: VirtualCloc
         assert not fetch.is_responded.is_set(), "what could be taken back was shown"
         log.move_on()
         await clock.settle()
-        assert getattr(commit.respond, "error", None) is ErrorCode.none
-        assert fetch.respond == 2
+        assert getattr(commit.response, "error", None) is ErrorCode.none
+        assert fetch.response == 2
 
 
-async def test_a_commit_that_comes_while_a_reader_waits_is_not_told_to_it(
+async def test_offset_fetch_does_not_return_later_commits(
     clock: VirtualClock,
 ) -> None:
     log = MemoryLog()
@@ -301,11 +303,11 @@ async def test_a_commit_that_comes_while_a_reader_waits_is_not_told_to_it(
         await clock.settle()
         assert first.is_responded.is_set()
         assert not second.is_responded.is_set()
-        assert fetch.respond == 2
+        assert fetch.response == 2
         log.move_on()
 
 
-async def test_a_consumer_group_is_described_as_the_replicas_have_it(clock: VirtualClock) -> None:
+async def test_consumer_group_description_waits_for_high_watermark(clock: VirtualClock) -> None:
     log = MemoryLog()
     beat = ConsumerGroupHeartbeat(
         "g", "m", 0, "c", "/::1", rebalance_timeout_ms=1000, topics=("t",), owned={}
@@ -320,11 +322,11 @@ async def test_a_consumer_group_is_described_as_the_replicas_have_it(clock: Virt
         assert not described.is_responded.is_set(), "what could be taken back was shown"
         log.move_on()
         await clock.settle()
-        assert isinstance(described.respond, DescribedConsumerGroup)
-        assert [each.member.member_id for each in described.respond.members] == ["m"]
+        assert isinstance(described.response, DescribedConsumerGroup)
+        assert [each.member.member_id for each in described.response.members] == ["m"]
 
 
-async def test_that_somebody_is_not_there_is_told_as_the_replicas_have_it(
+async def test_not_found_errors_wait_for_high_watermark(
     clock: VirtualClock,
 ) -> None:
     """A client that is told so gives up what it has: its member's partitions, or the group."""
@@ -351,11 +353,11 @@ async def test_that_somebody_is_not_there_is_told_as_the_replicas_have_it(
         assert not described.is_responded.is_set()
         log.move_on()
         await clock.settle()
-        assert fetched.respond is ErrorCode.unknown_member_id
-        assert described.respond is ErrorCode.group_id_not_found
+        assert fetched.response is ErrorCode.unknown_member_id
+        assert described.response is ErrorCode.group_id_not_found
 
 
-async def test_answers_come_in_the_order_of_the_log(clock: VirtualClock) -> None:
+async def test_responses_are_in_log_order(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         log.hold()
@@ -373,7 +375,7 @@ async def test_answers_come_in_the_order_of_the_log(clock: VirtualClock) -> None
         assert order == [0, 1, 2, 3, 4]
 
 
-async def test_replicas_that_do_not_follow_cost_the_commit_timeout(clock: VirtualClock) -> None:
+async def test_offset_commit_without_replication_times_out(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log, commit_timeout_ms=5000) as groups:
         async with trio.open_nursery() as nursery:
@@ -382,8 +384,8 @@ async def test_replicas_that_do_not_follow_cost_the_commit_timeout(clock: Virtua
             await clock.settle()
             fetch = Asked(nursery, lambda: fetched(groups))
             await clock.run_for(5)
-            assert getattr(commit.respond, "error", None) is ErrorCode.coordinator_not_available
-            assert fetch.respond is ErrorCode.not_coordinator
+            assert getattr(commit.response, "error", None) is ErrorCode.coordinator_not_available
+            assert fetch.response is ErrorCode.not_coordinator
             again = Asked(nursery, lambda: fetched(groups))
             await clock.settle()
             assert not again.is_responded.is_set(), "what could be taken back was shown"
@@ -400,7 +402,7 @@ async def test_replicas_that_do_not_follow_cost_the_commit_timeout(clock: Virtua
         (ErrorCode.message_too_large, ErrorCode.unknown_server_error),
     ],
 )
-async def test_what_the_log_refuses_has_not_happened(
+async def test_failed_append_leaves_state_unchanged(
     clock: VirtualClock, code: ErrorCode, told: ErrorCode
 ) -> None:
     log = MemoryLog()
@@ -413,7 +415,7 @@ async def test_what_the_log_refuses_has_not_happened(
         assert groups.count_by_state() == {}
 
 
-async def test_what_no_record_has_room_for_harms_nobody_else(clock: VirtualClock) -> None:
+async def test_oversized_record_fails_only_its_request(clock: VirtualClock) -> None:
     """A string's length has 16 bits there: Kafka fails the request, too."""
     async with running(clock, MemoryLog()) as groups:
         joined = await groups.join(a_join(client_id="c" * 32_767, group="other"))
@@ -427,7 +429,7 @@ async def test_what_no_record_has_room_for_harms_nobody_else(clock: VirtualClock
         assert (await groups.commit(a_commit())).error is ErrorCode.none
 
 
-async def test_the_assignments_that_could_not_be_stored(clock: VirtualClock) -> None:
+async def test_failed_assignment_write_rebalances(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         joined = await groups.join(a_join())
@@ -439,7 +441,7 @@ async def test_the_assignments_that_could_not_be_stored(clock: VirtualClock) -> 
         assert (await groups.sync(a_sync(again))).assignment == b"mine"
 
 
-async def test_state_survives_a_restart(clock: VirtualClock) -> None:
+async def test_state_survives_restart(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         joined = await a_member(groups)
@@ -464,7 +466,7 @@ class SlowClock(VirtualClock):
         return super().monotonic()
 
 
-async def test_others_get_their_turn_while_many_groups_are_taken_up() -> None:
+async def test_loading_many_groups_yields_to_other_tasks() -> None:
     log, count = MemoryLog(), 200
     async with running(VirtualClock(), log) as groups:
         for each in range(count):
@@ -483,7 +485,7 @@ async def test_others_get_their_turn_while_many_groups_are_taken_up() -> None:
         assert await fetched(groups, f"g{count - 1}") == 5
 
 
-async def test_while_loading(clock: VirtualClock) -> None:
+async def test_requests_while_loading(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         joined = await a_member(groups)
@@ -525,7 +527,7 @@ TWINS = ClassicGroupMetadata(
     ],
     ids=["no key", "not UTF-8", "an impossible group"],
 )
-async def test_a_partition_that_cannot_be_read_is_fenced_alone(
+async def test_failed_load_affects_only_its_partition(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture, bad: tuple[bytes, bytes]
 ) -> None:
     log = MemoryLog(2)
@@ -535,7 +537,7 @@ async def test_a_partition_that_cannot_be_read_is_fenced_alone(
     async with running(clock, log) as groups:
         with caplog.at_level(logging.ERROR, "odradek.coordination"):
             await clock.settle()
-        assert "can't be loaded" in caplog.text
+        assert "Failed to load" in caplog.text
         with pytest.raises(NotCoordinator):
             await fetched(groups, in_bad)
         assert await fetched(groups, in_good) == -1
@@ -550,11 +552,11 @@ def _partition(group_id: str) -> int:
     return ord(group_id) % 2
 
 
-async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualClock) -> None:
+async def test_waiting_requests_fail_when_coordinator_moves(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         joined = await a_member(groups)
-        other = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        other = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.settle()
         log.hold()
         commit = Asked(nursery, lambda: groups.commit(a_commit(group="other")))
@@ -562,8 +564,8 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         groups.runtime.unload(0)
         groups.runtime.unload(0)
         await clock.settle()
-        assert getattr(other.respond, "error", None) is ErrorCode.not_coordinator
-        assert getattr(commit.respond, "error", None) is ErrorCode.not_coordinator
+        assert getattr(other.response, "error", None) is ErrorCode.not_coordinator
+        assert getattr(commit.response, "error", None) is ErrorCode.not_coordinator
         with pytest.raises(NotCoordinator):
             await groups.sync(a_sync(joined))
         assert groups.list_groups([], []) == []
@@ -574,7 +576,7 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         assert (await groups.heartbeat(beat)).error is ErrorCode.none
 
 
-async def test_resigning_while_loading(clock: VirtualClock) -> None:
+async def test_unload_while_loading(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         await a_member(groups)
@@ -588,7 +590,7 @@ async def test_resigning_while_loading(clock: VirtualClock) -> None:
         assert groups.describe("g") is not None
 
 
-async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClock) -> None:
+async def test_no_coordinator_before_topic_exists(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog(0)) as groups:
         with pytest.raises(NotCoordinator):
             await groups.join(a_join())
@@ -596,7 +598,7 @@ async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClo
             groups.runtime.partition_for("g")
 
 
-async def test_groups_are_listed_by_state_and_type(clock: VirtualClock) -> None:
+async def test_list_groups_filters_by_state_and_type(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog()) as groups:
         await a_member(groups)
         await groups.commit(a_commit(1, "simple"))
@@ -609,7 +611,7 @@ async def test_groups_are_listed_by_state_and_type(clock: VirtualClock) -> None:
         assert groups.list_groups(["nonsense"], []) == []
 
 
-async def test_groups_are_deleted_with_their_offsets(clock: VirtualClock) -> None:
+async def test_delete_groups_removes_offsets(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         await a_member(groups)
@@ -627,18 +629,18 @@ async def test_groups_are_deleted_with_their_offsets(clock: VirtualClock) -> Non
         assert [each.group_id for each in groups.list_groups([], [])] == ["g"]
 
 
-async def test_everything_is_forgotten_between_two_tests(clock: VirtualClock) -> None:
+async def test_delete_all_removes_all_state(clock: VirtualClock) -> None:
     log = MemoryLog(3)
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         joined = await a_member(groups)
         await groups.commit(a_commit(1, "simple"))
-        waiting = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        waiting = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.settle()
         await groups.delete_all()
         assert groups.list_groups([], []) == []
         assert groups.offset_count == 0
         await clock.settle()
-        assert getattr(waiting.respond, "error", None) is ErrorCode.unknown_member_id
+        assert getattr(waiting.response, "error", None) is ErrorCode.unknown_member_id
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
         assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
         assert (await groups.join(a_join())).generation == 1
@@ -649,7 +651,7 @@ async def test_everything_is_forgotten_between_two_tests(clock: VirtualClock) ->
         await clock.run_for(60)
 
 
-async def test_offsets_are_deleted_unless_somebody_reads_there(clock: VirtualClock) -> None:
+async def test_offset_delete_of_subscribed_topic_fails(clock: VirtualClock) -> None:
     subscription = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
     async with running(clock, MemoryLog()) as groups:
         missing = await groups.delete_offsets("g", [("t", 0)])
@@ -658,8 +660,8 @@ async def test_offsets_are_deleted_unless_somebody_reads_there(clock: VirtualClo
         await groups.sync(a_sync(joined))
         offsets = (OffsetToCommit("t", None, 0, 1, -1, ""), OffsetToCommit("u", None, 0, 1, -1, ""))
         await groups.commit(OffsetCommit("g", joined.member_id, None, 1, offsets))
-        respond = await groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 7)])
-        assert [error for _, _, error in respond.partitions] == [
+        response = await groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 7)])
+        assert [error for _, _, error in response.partitions] == [
             ErrorCode.group_subscribed_to_topic,
             ErrorCode.none,
             ErrorCode.none,
@@ -668,13 +670,13 @@ async def test_offsets_are_deleted_unless_somebody_reads_there(clock: VirtualClo
         assert left.topic == "t"
 
 
-async def test_a_large_deletion_is_written_in_batches_that_fit(clock: VirtualClock) -> None:
+async def test_large_deletion_is_written_in_several_batches(clock: VirtualClock) -> None:
     log = MemoryLog()
     log.limit = 2000
     async with running(clock, log) as groups:
         offsets = tuple(OffsetToCommit("t", None, index, 1, -1, "") for index in range(500))
-        respond = await groups.commit(OffsetCommit("g", "", None, -1, offsets))
-        assert {error for _, _, error in respond.partitions} == {ErrorCode.none}
+        response = await groups.commit(OffsetCommit("g", "", None, -1, offsets))
+        assert {error for _, _, error in response.partitions} == {ErrorCode.none}
         assert groups.offset_count == 500
         assert await groups.delete_groups(["g"]) == [("g", ErrorCode.none)]
         assert groups.offset_count == 0
@@ -703,7 +705,7 @@ async def test_offsets_and_groups_expire(clock: VirtualClock) -> None:
         assert groups.list_groups([], []) == []
 
 
-async def test_a_deleted_topics_offsets_go(clock: VirtualClock) -> None:
+async def test_topic_deletion_removes_offsets(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         await groups.commit(a_commit(1))
@@ -714,7 +716,7 @@ async def test_a_deleted_topics_offsets_go(clock: VirtualClock) -> None:
         assert log.keys() == [OffsetKey("g", "t", 0)] * 2
 
 
-async def test_a_client_that_goes_away_leaves_its_group_as_it_is(clock: VirtualClock) -> None:
+async def test_cancelled_request_leaves_group_unchanged(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:
         joined = await groups.join(a_join())
@@ -726,7 +728,7 @@ async def test_a_client_that_goes_away_leaves_its_group_as_it_is(clock: VirtualC
         assert groups.count_by_state() == {("classic", "Stable"): 1}
 
 
-async def test_a_bug_in_one_partition_hits_that_partition_alone(
+async def test_exception_fails_only_its_partition(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = MemoryLog(2)
@@ -735,16 +737,16 @@ async def test_a_bug_in_one_partition_hits_that_partition_alone(
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         joined = await groups.join(a_join(group=here))
         await groups.sync(a_sync(joined, here))
-        waiting = Asked(nursery, lambda: groups.join(a_join(group=here, fresh_id="2")))
+        waiting = Asked(nursery, lambda: groups.join(a_join(group=here, member_uuid="2")))
         await clock.settle()
         groups.runtime.active_context(1).shard.groups[
             here
-        ].roster.leader_id = "nobody"  # which can't be
+        ].members.leader_id = "nobody"  # which can't be
         with pytest.raises(KafkaError, match="unknown_server_error"):
             await groups.join(a_join(joined.member_id, here))
         await clock.settle()
-        assert getattr(waiting.respond, "error", None) is ErrorCode.not_coordinator
-        assert "broke an invariant" in caplog.text
+        assert getattr(waiting.response, "error", None) is ErrorCode.not_coordinator
+        assert "failed: a bug in its coordinator" in caplog.text
         with pytest.raises(NotCoordinator):
             await groups.join(a_join(group=here))
         assert (await groups.join(a_join(group=there))).error is ErrorCode.none

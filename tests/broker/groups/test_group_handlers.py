@@ -145,8 +145,8 @@ class Node:
         context = RequestContext(
             cast(Any, self), api, version, 1, "client", _endpoint(), Address("::1", 5), _flush
         )
-        respond = await HANDLERS[api](request, context)
-        written = messages.write_response(api.key, version, respond)
+        response = await HANDLERS[api](request, context)
+        written = messages.write_response(api.key, version, response)
         return messages.read_response(api.key, version, memoryview(written))
 
 
@@ -236,7 +236,9 @@ async def test_join_group(node: Node, version: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "nothing"), [(0, ""), (6, ""), (7, None), (9, None)])
-async def test_join_group_refused(node: Node, version: int, nothing: str | None) -> None:
+async def test_join_group_of_invalid_requests_returns_errors(
+    node: Node, version: int, nothing: str | None
+) -> None:
     refused = await a_join(node, version, session_timeout=1)
     assert refused.error_code is ErrorCode.invalid_session_timeout
     assert (refused.generation_id, refused.protocol_name, refused.members) == (-1, nothing, ())
@@ -248,10 +250,10 @@ async def test_join_group_v0_rejoins_within_its_session_timeout(
     joined = await a_join(node, 0, session_timeout=7000)
     await a_sync(node, 0, joined)
     shard = node.groups.runtime.context_for("g").shard
-    assert shard.groups["g"].roster.rebalance_timeout_ms == 7000
+    assert shard.groups["g"].members.rebalance_timeout_ms == 7000
 
 
-async def test_static_leader_is_told_to_skip_the_assignment(node: Node) -> None:
+async def test_join_group_of_static_leader_sets_skip_assignment(node: Node) -> None:
     joined = await a_join(node, 9, group_instance_id="i")
     assert joined.member_id.startswith("i-")
     await a_sync(node, 5, joined, group_instance_id="i")
@@ -270,7 +272,7 @@ async def test_sync_group(node: Node, version: int) -> None:
         assert (synced.protocol_type, synced.protocol_name) == ("consumer", "range")
 
 
-async def test_sync_group_says_which_protocol(node: Node) -> None:
+async def test_sync_group_returns_protocol(node: Node) -> None:
     """KIP-559."""
     joined = await a_join(node, 9)
     for said in ({"protocol_type": None}, {"protocol_name": None}, {"protocol_name": "sticky"}):
@@ -342,8 +344,8 @@ def partitions(*offsets: tuple[int, int], text: str | None = "m") -> dict[str, A
     }
 
 
-def errors(respond: Any) -> list[ErrorCode]:
-    return [each.error_code for topic in respond.topics for each in topic.partitions]
+def errors(response: Any) -> list[ErrorCode]:
+    return [each.error_code for topic in response.topics for each in topic.partitions]
 
 
 async def a_fetch(
@@ -352,8 +354,8 @@ async def a_fetch(
     """The answer about the one group, in the newest form."""
     if version >= 8:
         values = {"groups": [{"group_id": "g", "topics": topics, **said}]}
-        respond = await node.call(apis.OFFSET_FETCH, version, **values)
-        return respond.groups[0]
+        response = await node.call(apis.OFFSET_FETCH, version, **values)
+        return response.groups[0]
     return await node.call(apis.OFFSET_FETCH, version, group_id="g", topics=topics, **said)
 
 
@@ -372,18 +374,20 @@ async def test_offset_commit_then_fetch(node: Node, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", apis.OFFSET_COMMIT.versions)
-async def test_offset_commit_refuses_what_does_not_exist(node: Node, version: int) -> None:
+async def test_offset_commit_of_unknown_topics_and_partitions_returns_errors(
+    node: Node, version: int
+) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
-    respond = await a_commit(
+    response = await a_commit(
         node,
         version,
         {**named(version), **partitions((7, 1), (0, 5))},
         {**named(version, "gone", GONE_ID), **partitions((0, 1))},
     )
     no_topic = ErrorCode.unknown_topic_id if version >= 10 else unknown
-    assert errors(respond) == [unknown, NONE, no_topic]
+    assert errors(response) == [unknown, NONE, no_topic]
     if version >= 10:
-        assert [each.topic_id for each in respond.topics] == [ORDERS_ID, GONE_ID]
+        assert [each.topic_id for each in response.topics] == [ORDERS_ID, GONE_ID]
     nothing = await a_commit(
         node, version, {**named(version, "gone", GONE_ID), **partitions((0, 1))}
     )
@@ -391,7 +395,7 @@ async def test_offset_commit_refuses_what_does_not_exist(node: Node, version: in
 
 
 @pytest.mark.parametrize("version", apis.OFFSET_COMMIT.versions)
-async def test_offset_commit_by_members_only(node: Node, version: int) -> None:
+async def test_offset_commit_of_unknown_member_fails(node: Node, version: int) -> None:
     one = {**named(version), **partitions((0, 5))}
     missing = await a_commit(node, version, one, generation_id_or_member_epoch=3, member_id="m")
     expected = ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation
@@ -403,20 +407,20 @@ async def test_offset_commit_by_members_only(node: Node, version: int) -> None:
         ("nobody", 1, ErrorCode.unknown_member_id),
         ("", -1, ErrorCode.unknown_member_id),
     ):
-        respond = await a_commit(
+        response = await a_commit(
             node, version, one, generation_id_or_member_epoch=generation, member_id=member_id
         )
-        assert errors(respond) == [told]
+        assert errors(response) == [told]
 
 
-async def test_offset_commit_metadata_has_a_limit(node: Node) -> None:
-    respond = await a_commit(
+async def test_offset_commit_metadata_over_the_limit_fails(node: Node) -> None:
+    response = await a_commit(
         node,
         9,
         {**named(9), **partitions((0, 5), text="x" * 4097)},
         {**named(9), **partitions((1, 5), text=None)},
     )
-    assert errors(respond) == [ErrorCode.offset_metadata_too_large, NONE]
+    assert errors(response) == [ErrorCode.offset_metadata_too_large, NONE]
     (found,) = (await a_fetch(node, 9, [{"name": "orders", "partition_indexes": [0, 1]}])).topics
     assert [(each.committed_offset, each.metadata) for each in found.partitions] == [
         (-1, ""),
@@ -425,7 +429,7 @@ async def test_offset_commit_metadata_has_a_limit(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("retention", "lives"), [(1000, False), (-1, True)])
-async def test_old_commits_bring_their_own_retention(
+async def test_offset_commit_v2_to_v4_sets_retention(
     node: Node, clock: VirtualClock, retention: int, lives: bool
 ) -> None:
     await a_commit(node, 2, {**named(2), **partitions((0, 5))}, retention_time=retention)
@@ -435,10 +439,10 @@ async def test_old_commits_bring_their_own_retention(
 
 
 @pytest.mark.parametrize("version", apis.OFFSET_FETCH.versions)
-async def test_offset_fetch_of_an_unknown_group_is_no_error(node: Node, version: int) -> None:
-    respond = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
-    assert getattr(respond, "error_code", NONE) is NONE
-    (found,) = respond.topics[0].partitions
+async def test_offset_fetch_of_unknown_group_returns_no_error(node: Node, version: int) -> None:
+    response = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
+    assert getattr(response, "error_code", NONE) is NONE
+    (found,) = response.topics[0].partitions
     assert (found.committed_offset, found.metadata, found.error_code) == (-1, "", NONE)
     if version >= 2:
         everything = await a_fetch(node, version, None)
@@ -453,7 +457,7 @@ async def test_offset_fetch_of_all_topics(node: Node, version: int) -> None:
     assert (found.topic_id == ORDERS_ID) if version >= 10 else (found.name == "orders")
 
 
-async def test_offset_fetch_leaves_out_topics_whose_id_is_gone(node: Node) -> None:
+async def test_offset_fetch_omits_deleted_topic_ids(node: Node) -> None:
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))})
     node.metadata.image = MetadataImage()
     assert (await a_fetch(node, 10, None)).topics == ()
@@ -467,8 +471,8 @@ async def test_offset_fetch_by_id_of_an_unknown_topic(node: Node) -> None:
         {"topic_id": ORDERS_ID, "partition_indexes": [0]},
         {"topic_id": None, "partition_indexes": [1]},
     ]
-    respond = await a_fetch(node, 10, wanted)
-    found = {each.topic_id: each.partitions[0] for each in respond.topics}
+    response = await a_fetch(node, 10, wanted)
+    found = {each.topic_id: each.partitions[0] for each in response.topics}
     assert found[ORDERS_ID].committed_offset == 5
     assert found[GONE_ID].error_code is ErrorCode.unknown_topic_id
     assert found[None].error_code is ErrorCode.unknown_topic_id
@@ -478,26 +482,26 @@ async def test_offset_fetch_of_several_groups(node: Node) -> None:
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))}, group_id="one")
     await a_commit(node, 9, {"name": "orders", **partitions((0, 6))}, group_id="two")
     wanted = [{"name": "orders", "partition_indexes": [0]}]
-    respond = await node.call(
+    response = await node.call(
         apis.OFFSET_FETCH,
         9,
         groups=[{"group_id": each, "topics": wanted} for each in ("one", "two", "three")],
         require_stable=True,
     )
     assert [
-        (each.group_id, each.topics[0].partitions[0].committed_offset) for each in respond.groups
+        (each.group_id, each.topics[0].partitions[0].committed_offset) for each in response.groups
     ] == [("one", 5), ("two", 6), ("three", -1)]
 
 
 @pytest.mark.parametrize("version", apis.OFFSET_FETCH.versions)
-async def test_offset_fetch_where_there_is_no_coordinator(node: Node, version: int) -> None:
+async def test_offset_fetch_without_coordinator_fails(node: Node, version: int) -> None:
     for partition in range(4):
         node.groups.runtime.unload(partition)
-    respond = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
+    response = await a_fetch(node, version, [{**named(version), "partition_indexes": [0]}])
     if version >= 2:
-        assert (respond.error_code, respond.topics) == (ErrorCode.not_coordinator, ())
+        assert (response.error_code, response.topics) == (ErrorCode.not_coordinator, ())
     else:
-        assert errors(respond) == [ErrorCode.not_coordinator]
+        assert errors(response) == [ErrorCode.not_coordinator]
 
 
 async def test_offset_delete(node: Node) -> None:
@@ -511,9 +515,9 @@ async def test_offset_delete(node: Node) -> None:
     missing = await node.call(apis.OFFSET_DELETE, 0, group_id="g", topics=wanted)
     assert (missing.error_code, missing.topics) == (ErrorCode.group_id_not_found, ())
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))})
-    respond = await node.call(apis.OFFSET_DELETE, 0, group_id="g", topics=wanted)
+    response = await node.call(apis.OFFSET_DELETE, 0, group_id="g", topics=wanted)
     unknown = ErrorCode.unknown_topic_or_partition
-    assert errors(respond) == [NONE, NONE, unknown, unknown]
+    assert errors(response) == [NONE, NONE, unknown, unknown]
     assert (await a_fetch(node, 9, None)).topics == ()
 
 
@@ -544,8 +548,8 @@ async def test_list_groups(node: Node, version: int) -> None:
 async def test_describe_groups(node: Node, version: int) -> None:
     joined = await a_member(node)
     values = {"groups": ["g", "nobody"], "include_authorized_operations": version >= 3}
-    respond = await node.call(apis.DESCRIBE_GROUPS, version, **values)
-    group, missing = respond.groups
+    response = await node.call(apis.DESCRIBE_GROUPS, version, **values)
+    group, missing = response.groups
     assert (group.error_code, group.group_state) == (NONE, "Stable")
     assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
     (member,) = group.members
@@ -562,7 +566,7 @@ async def test_describe_groups(node: Node, version: int) -> None:
         assert missing.error_code is NONE
 
 
-async def test_describe_groups_shows_metadata_only_while_it_is_stable(node: Node) -> None:
+async def test_describe_groups_has_metadata_only_of_stable_groups(node: Node) -> None:
     await a_join(node, 9)
     (group,) = (await node.call(apis.DESCRIBE_GROUPS, 6, groups=["g"])).groups
     assert group.group_state == "CompletingRebalance"
@@ -570,7 +574,7 @@ async def test_describe_groups_shows_metadata_only_while_it_is_stable(node: Node
     assert group.authorized_operations == -(2**31)
 
 
-async def test_describe_groups_where_there_is_no_coordinator(node: Node) -> None:
+async def test_describe_groups_without_coordinator_fails(node: Node) -> None:
     for partition in range(4):
         node.groups.runtime.unload(partition)
     (group,) = (await node.call(apis.DESCRIBE_GROUPS, 6, groups=["g"])).groups
@@ -581,8 +585,8 @@ async def test_describe_groups_where_there_is_no_coordinator(node: Node) -> None
 async def test_delete_groups(node: Node, version: int) -> None:
     await a_member(node)
     await a_commit(node, 9, {"name": "orders", **partitions((0, 5))}, group_id="simple")
-    respond = await node.call(apis.DELETE_GROUPS, version, groups_names=["g", "simple", "nobody"])
-    assert [(each.group_id, each.error_code) for each in respond.results] == [
+    response = await node.call(apis.DELETE_GROUPS, version, groups_names=["g", "simple", "nobody"])
+    assert [(each.group_id, each.error_code) for each in response.results] == [
         ("g", ErrorCode.non_empty_group),
         ("simple", NONE),
         ("nobody", ErrorCode.group_id_not_found),
@@ -612,7 +616,7 @@ async def test_find_coordinator(node: Node, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", apis.FIND_COORDINATOR.versions)
-async def test_find_coordinator_where_there_is_none(node: Node, version: int) -> None:
+async def test_find_coordinator_without_creatable_topic_fails(node: Node, version: int) -> None:
     node.cannot_create = KafkaError(ErrorCode.invalid_replication_factor, "too few brokers")
     (refused,) = await a_find(node, version, 0, "g")
     assert refused.error_code is ErrorCode.coordinator_not_available
@@ -620,7 +624,9 @@ async def test_find_coordinator_where_there_is_none(node: Node, version: int) ->
 
 
 @pytest.mark.parametrize(("version", "key_type"), [(1, 2), (5, 2), (6, 2), (6, 77)])
-async def test_find_coordinator_of_other_kinds(node: Node, version: int, key_type: int) -> None:
+async def test_find_coordinator_of_unsupported_key_type_fails(
+    node: Node, version: int, key_type: int
+) -> None:
     (refused,) = await a_find(node, version, key_type, "k")
     assert refused.error_code is ErrorCode.invalid_request
     assert node.created == []

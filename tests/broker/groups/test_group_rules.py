@@ -46,7 +46,9 @@ END_WITH_COMMIT: dict[str, dict[ClassicGroupState, ErrorCode]] = {
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
 @pytest.mark.parametrize("state", ClassicGroupState, ids=lambda each: each.name.lower())
 @pytest.mark.parametrize("who", END_WITH_COMMIT)
-def test_who_may_commit(who: str, state: ClassicGroupState, transactional: bool) -> None:
+def test_offset_commit_is_checked_against_member_and_state(
+    who: str, state: ClassicGroupState, transactional: bool
+) -> None:
     stage = SCENES[state]()
     found = group(stage)
     member_id = stage.client("follower").member_id
@@ -67,10 +69,10 @@ def test_who_may_commit(who: str, state: ClassicGroupState, transactional: bool)
         assert error is END_WITH_COMMIT[who][state]
 
 
-def test_a_commit_extends_the_session() -> None:
+def test_offset_commit_extends_session() -> None:
     stage = SCENES[STABLE]()
     stage.advance(5000)
-    member = group(stage).roster.members[stage.client("follower").member_id]
+    member = group(stage).members.by_id[stage.client("follower").member_id]
     group(stage).check_commit(member.member_id, None, group(stage).generation, stage.now)
     assert member.deadline_ms == stage.now_ms + 10_000
 
@@ -86,7 +88,7 @@ def test_a_commit_extends_the_session() -> None:
     ],
     ids=lambda each: each.name.lower(),
 )
-def test_what_may_be_deleted(
+def test_deletion_is_checked_against_group_state(
     state: ClassicGroupState, offsets: ErrorCode, itself: ErrorCode
 ) -> None:
     found = group(SCENES[state]())
@@ -94,60 +96,60 @@ def test_what_may_be_deleted(
     assert found.check_delete() is itself
 
 
-def test_offsets_of_members_that_are_not_consumers_stay() -> None:
+def test_offset_delete_of_other_protocol_type_fails() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
     stage.joins("A", protocol_type="connect")
     assert group(stage).check_offset_delete() is ErrorCode.non_empty_group
 
 
 @pytest.mark.parametrize("state", ClassicGroupState, ids=lambda each: each.name.lower())
-def test_when_offsets_expire(state: ClassicGroupState) -> None:
+def test_offset_expiration_rule_by_state(state: ClassicGroupState) -> None:
     """KIP-211: since the group is empty, or since each commit where we know who reads what."""
     found = group(SCENES[state]())
     rules = {
         EMPTY: OffsetExpirationRule(since_ms=WALL_MS),
         STABLE: OffsetExpirationRule(since_ms=None),
     }
-    assert found.expiry_rule() == rules.get(state)
+    assert found.offset_expiration_rule() == rules.get(state)
 
 
-def test_offsets_of_members_that_are_not_understood_do_not_expire() -> None:
+def test_offsets_of_group_with_invalid_metadata_do_not_expire() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
     stage.joins("A", protocol_type="connect")
     stage.sync("A")
     assert group(stage).state is STABLE
-    assert group(stage).expiry_rule() is None
+    assert group(stage).offset_expiration_rule() is None
 
 
-def test_a_simple_groups_offsets_expire_since_their_commits() -> None:
+def test_offsets_of_simple_group_expire_after_their_commit() -> None:
     stage = Stage()
     stage.commit("admin", {("t", 0): 1}, member_id="", generation=-1)
     assert group(stage).is_simple
-    assert group(stage).expiry_rule() == OffsetExpirationRule(since_ms=None)
+    assert group(stage).offset_expiration_rule() == OffsetExpirationRule(since_ms=None)
 
 
-def test_a_first_join_waits_for_who_was_given_an_id() -> None:
+def test_initial_rebalance_is_extended_for_pending_member() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=5))
     stage.join("A", instance_id="a")
     stage.advance(4)
     stage.join("B")
-    assert len(group(stage).roster.pending) == 1
+    assert len(group(stage).members.pending_join_members) == 1
     stage.advance(2)
     assert group(stage).state is PREPARING
     stage.join("B")
     stage.advance(10)
-    assert (group(stage).generation, len(group(stage).roster)) == (1, 2)
+    assert (group(stage).generation, len(group(stage).members)) == (1, 2)
 
 
-def test_a_first_join_waits_once_for_who_then_does_not_come() -> None:
+def test_initial_rebalance_is_extended_once_for_absent_pending_member() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=5))
     stage.join("A", instance_id="a")
     stage.join("B")
     stage.advance(10)
-    assert (group(stage).generation, len(group(stage).roster)) == (1, 1)
+    assert (group(stage).generation, len(group(stage).members)) == (1, 1)
 
 
-def test_subscriptions_follow_the_generations() -> None:
+def test_subscriptions_are_updated_with_generation() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
     stage.joins("A", topics=("t", "u"))
     assert group(stage).is_subscribed_to("u")
@@ -173,17 +175,17 @@ STORED = ClassicGroupMetadata(
 
 
 def loaded(stored: ClassicGroupMetadata, **config: int) -> ClassicGroup:
-    return ClassicGroup.from_stored("g", stored, GroupConfig(**config))
+    return ClassicGroup.from_metadata("g", stored, GroupConfig(**config))
 
 
-def test_a_loaded_group_is_stable_and_its_sessions_begin() -> None:
+def test_loaded_group_is_stable_and_starts_sessions() -> None:
     stage = Stage()
     found = loaded(STORED)
     assert found.state is STABLE
     assert found.next_deadline_ms is None
     assert not found.on_group_loaded(stage.now).notes
     assert found.next_deadline_ms == START_MS + 7000
-    assert found.stored(found._assignments()) == replace(
+    assert found.to_metadata(found.current_assignments()) == replace(
         STORED, members=tuple(replace(each, rebalance_timeout_ms=7000) for each in STORED.members)
     ), "what was written before there were rebalance timeouts gets its session's"
 
@@ -197,62 +199,62 @@ def test_a_loaded_group_is_stable_and_its_sessions_begin() -> None:
         replace(STORED, protocol_type=""),
     ],
 )
-def test_a_group_that_contradicts_itself_is_not_loaded(impossible: ClassicGroupMetadata) -> None:
+def test_invalid_group_record_fails_load(impossible: ClassicGroupMetadata) -> None:
     with pytest.raises(KafkaError):
         loaded(impossible)
 
 
-def test_a_group_without_its_leader_is_led_by_the_first() -> None:
-    assert loaded(replace(STORED, leader="gone")).roster.leader_id == "m1"
+def test_loaded_group_without_leader_elects_first_member() -> None:
+    assert loaded(replace(STORED, leader="gone")).members.leader_id == "m1"
 
 
-def test_a_group_that_was_loaded_empty() -> None:
+def test_loaded_group_without_members_is_empty() -> None:
     found = loaded(ClassicGroupMetadata("consumer", 4, None, None, -1))
     assert (found.state, found.generation, found.state_timestamp_ms) == (EMPTY, 4, None)
-    assert found.expiry_rule() == OffsetExpirationRule(since_ms=None), (
+    assert found.offset_expiration_rule() == OffsetExpirationRule(since_ms=None), (
         "since when it is empty is not known"
     )
     assert not found.is_simple
     assert loaded(ClassicGroupMetadata("", 0, None, None, 5)).is_simple
 
 
-def test_a_group_larger_than_the_limit_that_was_lowered_joins_again() -> None:
+def test_loaded_group_over_capacity_rebalances() -> None:
     found = loaded(STORED, max_size=2)
     found.on_group_loaded(Stage().now)
     assert found.state is PREPARING
 
 
-def test_nobody_is_removed_by_a_name_that_was_not_given() -> None:
+def test_leave_group_without_member_and_instance_id_removes_no_member() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
     stage.joins("A", instance_id="")  # an instance id, if a strange one
-    left = stage.leave(LeavingMember("", None)).respond
+    left = stage.leave(LeavingMember("", None)).response
     assert left.members[0].error is UNKNOWN
-    assert stage.leave(LeavingMember("", "")).respond.members[0].error is NONE
+    assert stage.leave(LeavingMember("", "")).response.members[0].error is NONE
 
 
-def test_an_admin_removes_a_member_that_waits() -> None:
+def test_leave_group_of_waiting_member_completes_its_request() -> None:
     stage = SCENES[COMPLETING]()
     waiting = stage.sync("static")
     assert waiting.is_waiting
     stage.leave(LeavingMember("", "s"))
-    assert waiting.respond.error is UNKNOWN
+    assert waiting.response.error is UNKNOWN
 
 
-def test_one_who_asks_twice_is_answered_twice() -> None:
+def test_repeated_request_completes_first_one() -> None:
     stage = SCENES[PREPARING]()
     first = stage.join("leader")
     second = stage.join("leader")
-    assert first.respond.error is BUSY
+    assert first.response.error is BUSY
     assert second.is_waiting
     stage = SCENES[COMPLETING]()
     first = stage.sync("static")
     second = stage.sync("static")
-    assert first.respond.error is BUSY
+    assert first.response.error is BUSY
     assert second.is_waiting
 
 
 @pytest.mark.parametrize("code", [None, ErrorCode.coordinator_not_available])
-def test_a_static_member_that_waited_long_for_its_place_has_a_session(
+def test_static_member_replacement_extends_session_when_committed(
     code: ErrorCode | None,
 ) -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
@@ -268,4 +270,4 @@ def test_a_static_member_that_waited_long_for_its_place_has_a_session(
     stage.holding = False
     stage.advance(10_000)
     assert stage.group is not None
-    assert not len(stage.group.roster)
+    assert not len(stage.group.members)

@@ -46,7 +46,7 @@ def test_partition_for() -> None:
 # Bytes, written out by hand from Kafka's schemas
 
 
-def test_a_commit_is_written_in_version_4() -> None:
+def test_offset_commit_is_encoded_in_version_4() -> None:
     key = OffsetKey("g", "t", 3)
     value = CommittedOffset(42, 5, "m", 1000, None, TOPIC_ID)
     assert records.encode(Record(key, value)) == (
@@ -58,14 +58,14 @@ def test_a_commit_is_written_in_version_4() -> None:
     )  # fmt: skip
 
 
-def test_a_commit_without_a_topic_id_has_no_tag() -> None:
+def test_offset_commit_without_topic_id_has_no_tagged_field() -> None:
     _, value = records.encode(Record(OffsetKey("g", "t", 3), CommittedOffset(42, -1, "", 1000)))
     assert value == bytes.fromhex(
         "0004" "000000000000002a" "ffffffff" "01" "00000000000003e8" "00"
     )  # fmt: skip
 
 
-def test_a_commit_with_an_expiry_of_its_own_is_written_in_version_1() -> None:
+def test_offset_commit_with_expire_timestamp_is_encoded_in_version_1() -> None:
     value = CommittedOffset(42, 5, "m", 1000, 2000, TOPIC_ID)
     _, encoded = records.encode(Record(OffsetKey("g", "t", 3), value))
     assert encoded == bytes.fromhex(
@@ -73,7 +73,7 @@ def test_a_commit_with_an_expiry_of_its_own_is_written_in_version_1() -> None:
     )  # fmt: skip
 
 
-def test_a_group_is_written_in_version_3() -> None:
+def test_group_metadata_is_encoded_in_version_3() -> None:
     assert records.encode(Record(GroupKey("g"), GROUP)) == (
         bytes.fromhex("0002" "000167"),
         bytes.fromhex("0003" "0008") + b"consumer" + bytes.fromhex("00000007" "0005") + b"range"
@@ -84,7 +84,7 @@ def test_a_group_is_written_in_version_3() -> None:
     )  # fmt: skip
 
 
-def test_an_empty_group_has_no_protocol_and_no_leader() -> None:
+def test_empty_group_is_encoded_without_protocol_and_leader() -> None:
     _, value = records.encode(Record(GroupKey("g"), ClassicGroupMetadata("", 0, None, None, 1234)))
     assert value == bytes.fromhex(
         "0003" "0000" "00000000" "ffff" "ffff" "00000000000004d2" "00000000"
@@ -134,7 +134,7 @@ some_records = st.one_of(
 
 
 @given(some_records)
-def test_what_is_written_is_read(record: Record) -> None:
+def test_encoded_records_are_decoded(record: Record) -> None:
     raw_key, raw_value = records.encode(record)
     key = records.decode_key(raw_key)
     value = None if raw_value is None else records.decode_value(key, raw_value)
@@ -151,7 +151,7 @@ def commits(count: int, metadata_bytes: int = 10) -> list[Record]:
     ]
 
 
-def test_records_are_split_into_batches_that_fit() -> None:
+def test_records_are_split_into_batches() -> None:
     wanted = commits(1000)
     found = list(build_batches(wanted, now_ms=5, compression=0, batch_bytes_max=4096, atomic=False))
     assert len(found) > 5
@@ -164,14 +164,14 @@ def test_records_are_split_into_batches_that_fit() -> None:
         header.check()
 
 
-def test_a_record_that_fits_into_no_batch_goes_alone_and_is_refused_by_the_log() -> None:
+def test_oversized_record_gets_its_own_batch() -> None:
     found = list(
         build_batches(commits(3, 5000), now_ms=5, compression=0, batch_bytes_max=4096, atomic=False)
     )
     assert [len(part) for _, part in found] == [1, 1, 1]
 
 
-def test_atomic_records_are_in_one_batch_or_in_none() -> None:
+def test_atomic_records_need_one_batch() -> None:
     with pytest.raises(RecordsTooLarge):
         list(
             build_batches(commits(1000), now_ms=5, compression=0, batch_bytes_max=4096, atomic=True)
@@ -225,7 +225,7 @@ def load(data: bytes | bytearray) -> GroupCoordinatorShard:
     return shard
 
 
-def test_loading_follows_transactions() -> None:
+def test_load_replays_transactions() -> None:
     log = Log()
     first = records.encode(Record(OffsetKey("g", "t", 0), CommittedOffset(1)))
     second = records.encode(Record(OffsetKey("g", "t", 0), CommittedOffset(2)))
@@ -241,7 +241,7 @@ def test_loading_follows_transactions() -> None:
     assert load(log.data).offsets.is_unstable("g", "t", 1)
 
 
-def test_loading_skips_kinds_it_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
+def test_load_skips_unknown_record_types(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     log.append([(b"\x00\x63what", b"ever"), (None, b"?")])
     log.append([(b"\x00\x0b\x00\x01g", b"\x00\x00")])  # a share group's epoch
@@ -252,7 +252,7 @@ def test_loading_skips_kinds_it_does_not_know(caplog: pytest.LogCaptureFixture) 
     assert len(caplog.records) == 3
 
 
-def test_loading_does_not_guess_what_it_cannot_read() -> None:
+def test_load_fails_for_invalid_records() -> None:
     log = Log()
     log.append([(b"\x00\x01\x00\x01g", b"\x00\x04")])
     with pytest.raises(KafkaError):
@@ -261,7 +261,7 @@ def test_loading_does_not_guess_what_it_cannot_read() -> None:
         load(log.data[:-3])
 
 
-def test_loading_gives_others_a_turn() -> None:
+def test_load_yields_to_other_tasks() -> None:
     log = Log()
     log.append([records.encode(each) for each in commits(1000)])
     loader = GroupLoader(GroupCoordinatorShard(GroupConfig()))
@@ -270,7 +270,7 @@ def test_loading_gives_others_a_turn() -> None:
     assert loader.next_offset == loader.record_count == 1000
 
 
-def test_a_batch_is_decoded_in_turns_with_others() -> None:
+def test_large_batch_is_decoded_in_steps() -> None:
     """Its end, which is broken, has not been seen when the first turn is over."""
     log = Log()
     log.append([records.encode(each) for each in commits(1000)])
@@ -318,7 +318,9 @@ log_steps = st.one_of(
 
 @given(st.lists(log_steps, max_size=12))
 @settings(deadline=None)
-def test_loading_the_last_of_each_key_is_loading_all(history: list[tuple[str, object]]) -> None:
+def test_replaying_last_record_of_each_key_equals_replaying_all(
+    history: list[tuple[str, object]],
+) -> None:
     log, plain = Log(), GroupCoordinatorShard(GroupConfig())
     for what, extra in history:
         offset = log.next_offset
@@ -337,8 +339,8 @@ def test_loading_the_last_of_each_key_is_loading_all(history: list[tuple[str, ob
     shard = load(log.data)
     assert shard.offsets._groups == plain.offsets._groups
     assert shard.offsets._unstable == plain.offsets._unstable
-    assert {each: group.stored({}) for each, group in _lasting(shard).items()} == {
-        each: group.stored({}) for each, group in _lasting(plain).items()
+    assert {each: group.to_metadata({}) for each, group in _lasting(shard).items()} == {
+        each: group.to_metadata({}) for each, group in _lasting(plain).items()
     }
 
 
@@ -373,10 +375,10 @@ def test_subscribed_topics() -> None:
     "garbage",
     [b"", b"\x00", b"\xff\xff\x00\x00\x00\x00", metadata("t")[:-1], b"\x00\x00\x7f\xff\xff\xff"],
 )
-def test_subscriptions_that_are_not_understood(garbage: bytes) -> None:
+def test_invalid_subscription_metadata_is_none(garbage: bytes) -> None:
     assert subscribed_topics([metadata("t"), garbage]) is None
 
 
 @given(st.binary(max_size=64))
-def test_no_metadata_breaks_it(data: bytes) -> None:
+def test_subscribed_topics_of_arbitrary_metadata(data: bytes) -> None:
     subscribed_topics([data])

@@ -77,7 +77,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
             for name in NAMES:
                 if (
                     self.stage.client(name).member_id
-                    in self.stage.group.roster.pending_sync_members
+                    in self.stage.group.members.pending_sync_members
                 ):
                     self.sync(name)
 
@@ -136,23 +136,25 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         group = getattr(self, "stage", None) and self.stage.group
         if not group:
             return
-        roster = group.roster
-        assert (roster.leader_id in roster.members) == bool(roster.members)
-        assert bool(roster.members) or roster.leader_id is None
-        assert set(roster.pending_sync_members) <= set(roster.members)
-        assert not set(roster.pending) & set(roster.members)
-        assert sorted(roster.static.values()) == sorted(
-            each.member_id for each in roster.members.values() if each.is_static
+        members = group.members
+        assert (members.leader_id in members.by_id) == bool(members.by_id)
+        assert bool(members.by_id) or members.leader_id is None
+        assert set(members.pending_sync_members) <= set(members.by_id)
+        assert not set(members.pending_join_members) & set(members.by_id)
+        assert sorted(members.static_members.values()) == sorted(
+            each.member_id for each in members.by_id.values() if each.is_static
         )
-        assert roster.waiting_join_count == sum(
-            each.waiting_join is not None for each in roster.members.values()
+        assert members.waiting_join_count == sum(
+            each.waiting_join is not None for each in members.by_id.values()
         )
-        if roster.members:
+        if members.by_id:
             common = set.intersection(
-                *({name for name, _ in each.protocols} for each in roster.members.values())
+                *({name for name, _ in each.protocols} for each in members.by_id.values())
             )
             assert common, "members with nothing in common"
-            assert {n for n, count in roster.supported.items() if count == len(roster)} == common
+            assert {
+                n for n, count in members.supported_protocols.items() if count == len(members)
+            } == common
 
     @invariant()
     def states_are_what_they_say(self) -> None:
@@ -160,9 +162,9 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         if not group:
             return
         if group.state is ClassicGroupState.EMPTY:
-            assert not group.roster.members
+            assert not group.members.by_id
         if group.state in (ClassicGroupState.COMPLETING, ClassicGroupState.STABLE):
-            assert group.roster.members
+            assert group.members.by_id
             assert group.protocol is not None
 
     @invariant()
@@ -179,7 +181,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         if not hasattr(self, "stage"):
             return
         group = self.stage.group
-        in_group = set() if group is None else {id(each) for each in group.waiters()}
+        in_group = set() if group is None else {id(each) for each in group.waiting_futures()}
         held = set()
         for completion in self.stage.held:
             held |= {id(future) for future, _ in getattr(completion, "replies", ())}
@@ -188,12 +190,12 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
                 assert id(request) in in_group | held, f"{request.who}'s {request.what} is lost"
         if group is not None and in_group and not self.stage.held:
             assert (
-                group._join_deadline_ms is not None
-                or group._sync_deadline_ms is not None
-                or self.stage.now_ms < group.initial_arrival_deadline_ms
+                group.rebalance.join_deadline_ms is not None
+                or group.rebalance.sync_deadline_ms is not None
+                or self.stage.now_ms < group.rebalance.initial_arrival_deadline_ms
             )
         if group is not None:
-            deadlines = list(group._deadlines())
+            deadlines = list(group.deadlines())
             assert not deadlines or (
                 group.next_deadline_ms is not None and group.next_deadline_ms <= min(deadlines)
             ), "nobody would tick it in time"
@@ -211,7 +213,7 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
         if isinstance(last, ClassicGroupMetadata):
             again = replayed.groups[GROUP]
             written = {each.member_id: each.assignment for each in last.members}
-            assert again.stored(written) == last
+            assert again.to_metadata(written) == last
         group = self.stage.group
         if group is None or self.stage.held:
             return
@@ -222,9 +224,9 @@ class LeaderEpochRecovery(RuleBasedStateMachine):
             assert again.state is group.state
             assert again.generation == group.generation
             assert again.protocol == group.protocol
-            assert again._assignments() == group._assignments()
-            assert again.roster.static == group.roster.static
-            assert again.roster.leader_id == group.roster.leader_id
+            assert again.current_assignments() == group.current_assignments()
+            assert again.members.static_members == group.members.static_members
+            assert again.members.leader_id == group.members.leader_id
             assert again.subscriptions == group.subscriptions
 
     def teardown(self) -> None:
@@ -249,7 +251,7 @@ TestHistories = LeaderEpochRecovery.TestCase
 
 @given(st.lists(st.tuples(names, st.sampled_from(["join", "sync", "heartbeat", "leave"]))))
 @settings(max_examples=50, deadline=None, derandomize=True)
-def test_equal_histories_give_equal_groups(steps: list[tuple[str, str]]) -> None:
+def test_same_history_gives_same_group(steps: list[tuple[str, str]]) -> None:
     stages = [Stage(GroupConfig(initial_rebalance_delay_ms=0)) for _ in range(2)]
     for stage in stages:
         for name, verb in steps:

@@ -76,8 +76,8 @@ class Peer:
         self.topic_id = self._topic_id()
 
     def _topic_id(self) -> Any:
-        respond = self.ask("admin", apis.METADATA, 12, topics=[{"name": TOPIC}])
-        return respond.topics[0].topic_id
+        response = self.ask("admin", apis.METADATA, 12, topics=[{"name": TOPIC}])
+        return response.topics[0].topic_id
 
     def connection(self, who: str) -> Connection:
         if who not in self._connections:
@@ -99,21 +99,21 @@ class Peer:
             each.close()
 
 
-def plain(respond: Any, peer: Peer, key: str = "") -> Any:
+def plain(response: Any, peer: Peer, key: str = "") -> Any:
     """An answer as plain values, without what each broker makes up."""
     if key in MADE_UP:
         return MADE_UP[key]
-    if dataclasses.is_dataclass(respond):
-        values = {f.name: getattr(respond, f.name) for f in dataclasses.fields(respond)}
+    if dataclasses.is_dataclass(response):
+        values = {f.name: getattr(response, f.name) for f in dataclasses.fields(response)}
         return {name: plain(value, peer, name) for name, value in values.items()}
-    if isinstance(respond, tuple):
-        parts = [plain(each, peer) for each in respond]
+    if isinstance(response, tuple):
+        parts = [plain(each, peer) for each in response]
         return sorted(parts, key=repr) if key in UNORDERED else parts
-    if isinstance(respond, str):
-        return UUID_TEXT.sub("<uuid>", respond)
-    if respond == peer.topic_id:
+    if isinstance(response, str):
+        return UUID_TEXT.sub("<uuid>", response)
+    if response == peer.topic_id:
         return "the topic's id"
-    return respond
+    return response
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,9 @@ def both(peers: list[Peer]) -> Callable[[Story], None]:
         for peer in peers:
             seen: list[Any] = []
 
-            def see(respond: Any, peer: Peer = peer, seen: list[Any] = seen) -> Any:
-                seen.append(plain(respond, peer))
-                return respond
+            def see(response: Any, peer: Peer = peer, seen: list[Any] = seen) -> Any:
+                seen.append(plain(response, peer))
+                return response
 
             story(peer, see)
             told.append(seen)
@@ -258,7 +258,7 @@ def commit_values(peer: Peer, version: int, group: str, **said: Any) -> dict[str
 
 
 @pytest.mark.parametrize("version", apis.JOIN_GROUP.versions)
-def test_one_members_life(both: Callable[[Story], None], version: int) -> None:
+def test_single_member(both: Callable[[Story], None], version: int) -> None:
     group = f"life-{version}"
 
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
@@ -290,7 +290,7 @@ def test_one_members_life(both: Callable[[Story], None], version: int) -> None:
     both(story)
 
 
-def test_groups_that_are_not_there(both: Callable[[Story], None]) -> None:
+def test_unknown_groups(both: Callable[[Story], None]) -> None:
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         for group in ("nobody", ""):
             for version in apis.JOIN_GROUP.versions:
@@ -323,7 +323,7 @@ def test_groups_that_are_not_there(both: Callable[[Story], None]) -> None:
     both(story)
 
 
-def test_joins_that_are_refused(both: Callable[[Story], None]) -> None:
+def test_rejected_joins(both: Callable[[Story], None]) -> None:
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         for version in apis.JOIN_GROUP.versions:
             for said in (
@@ -347,7 +347,7 @@ def test_joins_that_are_refused(both: Callable[[Story], None]) -> None:
     both(story)
 
 
-def test_syncs_heartbeats_and_commits_out_of_place(both: Callable[[Story], None]) -> None:
+def test_sync_heartbeat_and_commit_in_other_states(both: Callable[[Story], None]) -> None:
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         joined = member(peer, see, "places", "a")
         values = sync_values("places", joined)
@@ -386,7 +386,7 @@ def test_syncs_heartbeats_and_commits_out_of_place(both: Callable[[Story], None]
     both(story)
 
 
-def test_offsets_of_what_there_is_and_is_not(both: Callable[[Story], None]) -> None:
+def test_offsets_of_existing_and_unknown_topics(both: Callable[[Story], None]) -> None:
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         for version in apis.OFFSET_COMMIT.versions:
             group = f"offsets-{version}"
@@ -416,7 +416,7 @@ def test_offsets_of_what_there_is_and_is_not(both: Callable[[Story], None]) -> N
     both(story)
 
 
-def test_offsets_of_topics_that_members_read_stay(both: Callable[[Story], None]) -> None:
+def test_offset_delete_of_subscribed_topics(both: Callable[[Story], None]) -> None:
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
         for group, said in (
             ("readers", {}),
@@ -440,9 +440,9 @@ def test_two_members(both: Callable[[Story], None]) -> None:
         values = join_values("two", 9, member_id=given.member_id)
         peer.send("b", apis.JOIN_GROUP, 9, **values)
         beat = {"group_id": "two", "generation_id": 1, "member_id": first.member_id}
-        while not (respond := peer.ask("a", apis.HEARTBEAT, 4, **beat)).error_code:
+        while not (response := peer.ask("a", apis.HEARTBEAT, 4, **beat)).error_code:
             pass
-        see(respond)
+        see(response)
         look(peer, see, "two")
         commit = commit_values(
             peer, 9, "two", member_id=first.member_id, generation_id_or_member_epoch=1
@@ -515,8 +515,8 @@ def test_find_coordinator(both: Callable[[Story], None]) -> None:
                 values = {"key": "a"}
             see(peer.ask("a", apis.FIND_COORDINATOR, version, **values))
             if 1 <= version < 6:
-                respond = peer.ask("a", apis.FIND_COORDINATOR, version, **values, key_type=2)
-                parts = respond.coordinators if version >= 4 else (respond,)
+                response = peer.ask("a", apis.FIND_COORDINATOR, version, **values, key_type=2)
+                parts = response.coordinators if version >= 4 else (response,)
                 see(tuple((each.error_code, each.node_id) for each in parts))
 
     both(story)
@@ -536,8 +536,8 @@ def test_list_groups(both: Callable[[Story], None]) -> None:
                         **({"states_filter": states} if states else {}),
                         **({"types_filter": types} if types else {}),
                     }
-                    respond = peer.ask("admin", apis.LIST_GROUPS, version, **values)
-                    see(tuple(each for each in respond.groups if "listed" in each.group_id))
+                    response = peer.ask("admin", apis.LIST_GROUPS, version, **values)
+                    see(tuple(each for each in response.groups if "listed" in each.group_id))
 
     both(story)
 
@@ -559,7 +559,7 @@ def test_pending_members(both: Callable[[Story], None]) -> None:
     both(story)
 
 
-def test_members_that_change_their_minds(both: Callable[[Story], None]) -> None:
+def test_members_that_rejoin_with_changed_metadata(both: Callable[[Story], None]) -> None:
     other = [{"name": "range", "metadata": metadata("u")}]
 
     def story(peer: Peer, see: Callable[[Any], Any]) -> None:
@@ -577,7 +577,7 @@ def test_members_that_change_their_minds(both: Callable[[Story], None]) -> None:
     both(story)
 
 
-def test_the_same_records(brokers: list[BrokerProcess], peers: list[Peer]) -> None:
+def test_records_are_those_of_kafka(brokers: list[BrokerProcess], peers: list[Peer]) -> None:
     """What stands in `__consumer_offsets` afterwards, as Kafka's own tool reads it."""
     groups = ("recorded-1", "recorded-2", "recorded-3")
 
@@ -603,7 +603,7 @@ def test_the_same_records(brokers: list[BrokerProcess], peers: list[Peer]) -> No
 
     told = []
     for broker, peer in zip(brokers, peers, strict=True):
-        story(peer, lambda respond: respond)
+        story(peer, lambda response: response)
         told.append(_records_of(broker, groups))
     kafka, ours = told
     assert any("recorded-3" in line for lines in kafka for line in lines)
@@ -625,13 +625,13 @@ def _records_of(broker: BrokerProcess, groups: tuple[str, ...]) -> list[list[str
 
 
 @pytest.mark.slow
-def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
+def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
     """One directory, opened by Kafka, by us, killed, by us again, and by Kafka."""
     config = {"offsets.topic.num.partitions": "5"}
 
     def commit(peer: Peer, group: str, **said: Any) -> None:
-        respond = peer.ask("a", apis.OFFSET_COMMIT, 9, **commit_values(peer, 9, group, **said))
-        errors = {each.partition_index: each.error_code for each in respond.topics[0].partitions}
+        response = peer.ask("a", apis.OFFSET_COMMIT, 9, **commit_values(peer, 9, group, **said))
+        errors = {each.partition_index: each.error_code for each in response.topics[0].partitions}
         assert not errors[0]
 
     with start_kafka(tmp_path / "kafka", config=config) as kafka:
@@ -641,7 +641,7 @@ def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
         ).check()  # fmt: skip
         peer = Peer(kafka.bootstrap)
         _wait_for_coordinators(peer)
-        joined = member(peer, lambda respond: respond, "group", "a", session_timeout=300_000)
+        joined = member(peer, lambda response: response, "group", "a", session_timeout=300_000)
         peer.ask("a", apis.SYNC_GROUP, 5, **sync_values("group", joined))
         named = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
         commit(peer, "group", **named)
@@ -664,7 +664,7 @@ def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
             beat = {"group_id": "group", "generation_id": 1, "member_id": joined.member_id}
             assert not peer.ask("a", apis.HEARTBEAT, 4, **beat).error_code
             for group in ("group", "simple"):
-                look(peer, lambda respond, peer=peer: seen.append(plain(respond, peer)), group)
+                look(peer, lambda response, peer=peer: seen.append(plain(response, peer)), group)
             commit(peer, "simple")
             peer.close()
         except BaseException:

@@ -26,7 +26,7 @@ def offset_of(store: OffsetStore, key: OffsetKey = KEY) -> int | None:
     return None if held is None else held.offset
 
 
-def test_the_last_commit_holds() -> None:
+def test_last_commit_is_valid() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 5))
     store.put(KEY, at(1, 7))
@@ -34,7 +34,7 @@ def test_the_last_commit_holds() -> None:
     assert store.count == 1
 
 
-def test_a_tombstone_removes_and_leaves_nothing_behind() -> None:
+def test_tombstone_removes_offset() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 5))
     store.remove(KEY)
@@ -45,7 +45,7 @@ def test_a_tombstone_removes_and_leaves_nothing_behind() -> None:
     assert store._groups == {}
 
 
-def test_a_transactions_offsets_hold_from_its_commit_marker_on() -> None:
+def test_commit_marker_applies_pending_offsets() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 5))
     store.put(KEY, at(1, 9), producer_id=77)
@@ -57,7 +57,7 @@ def test_a_transactions_offsets_hold_from_its_commit_marker_on() -> None:
     assert not store.has_pending_transactional_offsets("g")
 
 
-def test_an_aborted_transactions_offsets_never_hold() -> None:
+def test_abort_marker_discards_pending_offsets() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 9), producer_id=77)
     assert list(store.groups()) == ["g"]
@@ -66,11 +66,11 @@ def test_an_aborted_transactions_offsets_never_hold() -> None:
     assert list(store.groups()) == []
 
 
-def test_a_marker_of_nobody_is_nothing() -> None:
+def test_marker_of_unknown_producer_changes_nothing() -> None:
     OffsetStore().complete_transaction(1, committed=True)
 
 
-def test_of_a_plain_and_a_transactional_commit_the_later_record_holds() -> None:
+def test_later_of_transactional_and_plain_commit_is_valid() -> None:
     store = OffsetStore()
     store.put(KEY, at(1, 9), producer_id=77)
     store.put(KEY, at(2, 20))
@@ -78,7 +78,7 @@ def test_of_a_plain_and_a_transactional_commit_the_later_record_holds() -> None:
     assert offset_of(store) == 20
 
 
-def test_a_tombstone_removes_what_is_pending_too() -> None:
+def test_tombstone_removes_pending_offsets() -> None:
     store = OffsetStore()
     other = OffsetKey("g", "t", 1)
     store.put(KEY, at(0, 9), producer_id=77)
@@ -92,13 +92,13 @@ def test_a_tombstone_removes_what_is_pending_too() -> None:
     assert offset_of(store, other) == 11
 
 
-def test_fetch_of_what_was_never_committed_is_minus_one() -> None:
+def test_fetch_without_commit_returns_minus_one() -> None:
     (found,) = OffsetStore().fetch("g", "t", None, [3], require_stable=True).partitions
     assert (found.offset.offset, found.offset.leader_epoch, found.offset.metadata) == (-1, -1, "")
     assert found.error is ErrorCode.none
 
 
-def test_who_wants_stable_offsets_is_sent_away_from_pending_ones() -> None:
+def test_fetch_with_require_stable_fails_for_pending_offsets() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 5))
     store.put(KEY, at(1, 9), producer_id=77)
@@ -113,7 +113,7 @@ def test_who_wants_stable_offsets_is_sent_away_from_pending_ones() -> None:
     ("committed_for", "asked_for", "expected"),
     [(OLD, OLD, 5), (OLD, NEW, -1), (OLD, None, 5), (None, NEW, 5), (None, None, 5)],
 )
-def test_an_offset_of_a_topic_that_was_made_anew_is_not_its(
+def test_offset_of_deleted_topic_is_not_returned_for_new_topic(
     committed_for: UUID | None, asked_for: UUID | None, expected: int
 ) -> None:
     store = OffsetStore()
@@ -122,7 +122,7 @@ def test_an_offset_of_a_topic_that_was_made_anew_is_not_its(
     assert found.offset.offset == expected
 
 
-def test_fetch_all_and_keys_know_every_partition() -> None:
+def test_fetch_all_and_keys_return_all_partitions() -> None:
     store = OffsetStore()
     for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
         store.put(OffsetKey("g", topic, partition), at(0, partition))
@@ -138,7 +138,7 @@ def test_fetch_all_and_keys_know_every_partition() -> None:
     ]
 
 
-def test_a_deleted_topics_offsets_are_found_but_not_its_namesakes() -> None:
+def test_keys_of_topic_exclude_other_topic_ids() -> None:
     store = OffsetStore()
     store.put(OffsetKey("a", "t", 0), at(0, 1, topic_id=OLD))
     store.put(OffsetKey("b", "t", 0), at(1, 1, topic_id=NEW))
@@ -166,7 +166,7 @@ def test_a_deleted_topics_offsets_are_found_but_not_its_namesakes() -> None:
         (OffsetExpirationRule(None), 0, 20 * HOUR_MS, 19 * HOUR_MS, False),
     ],
 )
-def test_expiry(
+def test_offset_expiration(
     rule: OffsetExpirationRule | None,
     committed_ms: int,
     expires_ms: int | None,
@@ -177,7 +177,7 @@ def test_expiry(
     assert is_expired(offset, rule, now_ms=now_ms, retention_ms=HOUR_MS) is expired
 
 
-def test_what_a_transaction_may_replace_does_not_expire() -> None:
+def test_offset_with_pending_commit_does_not_expire() -> None:
     store = OffsetStore()
     store.put(KEY, at(0, 5, commit_timestamp_ms=0))
     everything = {"now_ms": 2 * HOUR_MS, "retention_ms": HOUR_MS}
@@ -195,7 +195,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-def test_it_is_what_a_simpler_store_is(history: list[tuple[str, object, object]]) -> None:
+def test_offset_store_equals_model(history: list[tuple[str, object, object]]) -> None:
     """Against one flat dict for what holds, and one list for what is pending."""
     store = OffsetStore()
     held: dict[OffsetKey, CommittedOffset] = {}

@@ -55,8 +55,8 @@ def ending(*, commit: bool = True, epoch: int = 0, **said: Any) -> TransactionMa
 async def commit(
     groups: GroupCoordinator, transaction: TransactionalCommit, offset: int = 9, **said: Any
 ) -> ErrorCode:
-    respond = await groups.commit_transactional_offsets(a_commit(offset, **said), transaction)
-    ((_, _, error),) = respond.partitions
+    response = await groups.commit_transactional_offsets(a_commit(offset, **said), transaction)
+    ((_, _, error),) = response.partitions
     return error
 
 
@@ -74,7 +74,7 @@ async def stable(groups: GroupCoordinator, *, require: bool = True) -> FetchedOf
 
 
 @pytest.mark.parametrize(("is_commit", "completion"), [(True, 9), (False, 5)])
-async def test_what_is_pending_holds_or_is_dropped_with_the_marker(
+async def test_marker_applies_or_discards_pending_offsets(
     clock: VirtualClock, coordinator: Coordinator, is_commit: bool, completion: int
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
@@ -87,7 +87,7 @@ async def test_what_is_pending_holds_or_is_dropped_with_the_marker(
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-async def test_a_restart_knows_what_is_pending_and_what_was_decided(
+async def test_restart_restores_pending_and_committed_offsets(
     clock: VirtualClock, coordinator: Coordinator, is_commit: bool
 ) -> None:
     log = MemoryLog()
@@ -102,7 +102,7 @@ async def test_a_restart_knows_what_is_pending_and_what_was_decided(
         assert await fetched(groups) == (9 if is_commit else -1)
 
 
-async def test_only_the_first_commit_of_a_transaction_is_asked_about(
+async def test_only_first_commit_of_transaction_is_verified(
     clock: VirtualClock, coordinator: Coordinator
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
@@ -153,7 +153,7 @@ async def test_only_the_first_commit_of_a_transaction_is_asked_about(
         ),
     ],
 )
-async def test_what_the_transactions_coordinator_refuses(
+async def test_verification_error_is_mapped(
     clock: VirtualClock,
     coordinator: Coordinator,
     support: TransactionSupportedOperation,
@@ -166,7 +166,7 @@ async def test_what_the_transactions_coordinator_refuses(
         assert (await stable(groups)).error is ErrorCode.none
 
 
-async def test_verification_can_be_switched_off_but_adding_can_not(
+async def test_disabled_verification_still_adds_partitions(
     clock: VirtualClock, coordinator: Coordinator
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
@@ -179,7 +179,7 @@ async def test_verification_can_be_switched_off_but_adding_can_not(
         assert len(coordinator.asked) == 1
 
 
-async def test_a_marker_that_comes_while_the_coordinator_is_asked_wins(
+async def test_marker_during_verification_invalidates_it(
     clock: VirtualClock,
 ) -> None:
     class Slow(Coordinator):
@@ -203,7 +203,7 @@ async def test_a_marker_that_comes_while_the_coordinator_is_asked_wins(
         ({"generation": 1, "instance_id": "who"}, ErrorCode.unknown_member_id),
     ],
 )
-async def test_a_member_commits_in_its_generation(
+async def test_transactional_commit_requires_current_generation(
     clock: VirtualClock, coordinator: Coordinator, said: dict[str, Any], error: ErrorCode
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
@@ -212,7 +212,7 @@ async def test_a_member_commits_in_its_generation(
         assert await commit(groups, within(coordinator), **values) is error
 
 
-async def test_there_is_no_generation_of_a_group_that_is_not_there(
+async def test_transactional_commit_of_unknown_group_with_generation_fails(
     clock: VirtualClock, coordinator: Coordinator
 ) -> None:
     async with running(clock, MemoryLog()) as groups:
@@ -221,7 +221,7 @@ async def test_there_is_no_generation_of_a_group_that_is_not_there(
         assert await refused(groups, transaction, group="") is ErrorCode.invalid_group_id
 
 
-async def test_what_is_committed_is_told_when_the_replicas_have_the_marker(
+async def test_offset_fetch_waits_until_marker_is_committed(
     clock: VirtualClock, coordinator: Coordinator
 ) -> None:
     log = MemoryLog()
@@ -237,7 +237,7 @@ async def test_what_is_committed_is_told_when_the_replicas_have_the_marker(
         log.move_on()
         await marking.is_responded.wait()
         await fetching.is_responded.wait()
-        assert fetching.respond == 9
+        assert fetching.response == 9
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ async def test_what_is_committed_is_told_when_the_replicas_have_the_marker(
         (ending(epoch=5, coordinator=3, transaction_version=2), None),
     ],
 )
-async def test_markers_of_others_change_nothing(
+async def test_marker_of_other_producer_changes_nothing(
     clock: VirtualClock,
     coordinator: Coordinator,
     marker: TransactionMarker,
@@ -270,14 +270,14 @@ async def test_markers_of_others_change_nothing(
             assert (await stable(groups)).error is ErrorCode.unstable_offset_commit
 
 
-async def test_a_marker_finds_a_coordinator_that_is_not_here(clock: VirtualClock) -> None:
+async def test_marker_without_coordinator_fails(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog()) as groups:
         with pytest.raises(KafkaError) as raised:
             await groups.complete_transaction(5, ending())
         assert raised.value.code is ErrorCode.not_coordinator
 
 
-async def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted(
+async def test_group_with_pending_offsets_does_not_expire_but_can_be_deleted(
     clock: VirtualClock, coordinator: Coordinator
 ) -> None:
     hour_ms = 3_600_000
@@ -297,7 +297,7 @@ async def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted(
 
 
 @pytest.mark.parametrize("said", [{"producer_id": -1}, {"producer_epoch": -1}], ids=["id", "epoch"])
-async def test_who_is_no_producer_commits_nothing_in_a_transaction(
+async def test_transactional_commit_without_producer_id_fails(
     clock: VirtualClock, coordinator: Coordinator, said: dict[str, int]
 ) -> None:
     """Not where nobody is asked about it either: it would hold at once, or for ever not."""

@@ -114,11 +114,11 @@ class Teller:
         if group is None:
             return "[no group]"
         parts = [group.state_name, f"generation {group.generation}"]
-        if group.roster.members:
-            parts.append("members " + " ".join(group.roster.members))
-            parts.append(f"leader {group.roster.leader_id}")
-        if group.roster.pending:
-            parts.append("pending " + " ".join(group.roster.pending))
+        if group.members.by_id:
+            parts.append("members " + " ".join(group.members.by_id))
+            parts.append(f"leader {group.members.leader_id}")
+        if group.members.pending_join_members:
+            parts.append("pending " + " ".join(group.members.pending_join_members))
         return f"[{', '.join(parts)}]"
 
 
@@ -127,5 +127,5 @@ def test_transcript(path: Path) -> None:
     check(path, Teller().follow)
 
 
-def test_there_are_transcripts() -> None:
+def test_transcripts_exist() -> None:
     assert len(FILES) >= 10

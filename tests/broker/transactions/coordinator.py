@@ -27,5 +27,5 @@ class Coordinator:
         self.asked.append(
             (transactional_id, producer_id, producer_epoch, list(partitions), verify_only)
         )
-        respond = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
-        return dict.fromkeys(partitions, respond)
+        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        return dict.fromkeys(partitions, response)

@@ -62,7 +62,7 @@ class Request:
     responses: list[Any] = field(default_factory=list)
 
     @property
-    def respond(self) -> Any:
+    def response(self) -> Any:
         assert len(self.responses) <= 1, f"{self.who}'s {self.what} was answered twice"
         return self.responses[0] if self.responses else None
 
@@ -76,9 +76,9 @@ class Client:
     producer: ProducerIdAndEpoch = NOBODY
     timeout_ms: int = 60_000
 
-    def learn(self, respond: Any) -> None:
-        if isinstance(respond, ProducerResponse) and respond.producer_id != NO_PRODUCER_ID:
-            self.producer = ProducerIdAndEpoch(respond.producer_id, respond.epoch)
+    def learn(self, response: Any) -> None:
+        if isinstance(response, ProducerResponse) and response.producer_id != NO_PRODUCER_ID:
+            self.producer = ProducerIdAndEpoch(response.producer_id, response.epoch)
 
 
 class Stage:
@@ -161,7 +161,7 @@ class Stage:
             responses = {
                 each: (results or {}).get(each, MarkerResult.WRITTEN) for each in sent.partitions
             }
-            self.do(self.shard.marked(sent, responses, self.now))
+            self.do(self.shard.on_markers_sent(sent, responses, self.now))
 
     # What the driver does
 
@@ -170,14 +170,16 @@ class Stage:
         while todo:
             result = todo.popleft()
             self.story += result.notes
-            for future, respond in result.replies:
-                self._respond(future, respond)
+            for future, response in result.replies:
+                self._respond(future, response)
             for markers_to_send in result.markers:
                 self._send(markers_to_send)
             for allocate in result.allocations:
-                fresh_id, self.next_id = self.next_id, self.next_id + 1
-                self.story.append(f"a fresh producer id: {fresh_id}")
-                todo.append(self.shard.handle(allocate.event, allocate.future, self.now, fresh_id))
+                new_producer_id, self.next_id = self.next_id, self.next_id + 1
+                self.story.append(f"a fresh producer id: {new_producer_id}")
+                todo.append(
+                    self.shard.handle(allocate.event, allocate.future, self.now, new_producer_id)
+                )
             todo.extend(self._append(each) for each in result.appends)
         if not self.partitions_wait and any(not each.attempt for each in self.sent):
             self.respond_markers()
@@ -193,13 +195,13 @@ class Stage:
                 f"markers{again}: {kind} of {producer_id}/{epoch} to {_words(markers_to_send.partitions)}"
             )
 
-    def _respond(self, future: Request, respond: Any) -> None:
-        future.responses.append(respond)
+    def _respond(self, future: Request, response: Any) -> None:
+        future.responses.append(response)
         assert len(future.responses) == 1, f"{future.who}'s {future.what} was answered twice"
         if future.heard:
-            self.client(future.who).learn(respond)
+            self.client(future.who).learn(response)
         unheard = "" if future.heard else " (which it does not hear)"
-        self.story.append(f"{future.who} <- {future.what}: {_tell(respond)}{unheard}")
+        self.story.append(f"{future.who} <- {future.what}: {_tell(response)}{unheard}")
 
     def _append(self, append: TransitionAppend) -> TransactionResult:
         completion = append.completion
@@ -251,13 +253,13 @@ def _words(partitions: tuple[TopicPartition, ...]) -> str:
     return " ".join(str(each) for each in partitions) or "nowhere"
 
 
-def _tell(respond: Any) -> str:
-    if isinstance(respond, PartitionsResponse):
-        return ", ".join(f"{each} {code.name.upper()}" for each, code in respond.errors.items())
-    assert isinstance(respond, ProducerResponse)
-    if respond.error is not ErrorCode.none or respond.producer_id == NO_PRODUCER_ID:
-        return respond.error.name.upper()
-    return f"{respond.error.name.upper()}, it is {respond.producer_id}/{respond.epoch}"
+def _tell(response: Any) -> str:
+    if isinstance(response, PartitionsResponse):
+        return ", ".join(f"{each} {code.name.upper()}" for each, code in response.errors.items())
+    assert isinstance(response, ProducerResponse)
+    if response.error is not ErrorCode.none or response.producer_id == NO_PRODUCER_ID:
+        return response.error.name.upper()
+    return f"{response.error.name.upper()}, it is {response.producer_id}/{response.epoch}"
 
 
 def _tell_stored(metadata: TransactionMetadata | None) -> str:

@@ -115,14 +115,14 @@ async def stage(**broker: Any) -> AsyncIterator[Stage]:
         yield Stage(world, other, script)
 
 
-async def test_ones_own_are_asked_here() -> None:
+async def test_local_coordinator_is_called_directly() -> None:
     async with stage() as it:
         assert await it.ask(MINE) == {T0: ErrorCode.producer_fenced}
         assert it.local.asked == [MINE]
         assert it.broker.connections == 0
 
 
-async def test_others_are_asked_over_there() -> None:
+async def test_remote_coordinator_gets_request() -> None:
     async with stage() as it:
         it.script.codes[1] = ErrorCode.transaction_abortable
         assert await it.ask(OTHERS, T0, T1, verify_only=True) == {
@@ -138,7 +138,7 @@ async def test_others_are_asked_over_there() -> None:
         assert [(each.name, list(each.partitions)) for each in sent.topics] == [("t", [0, 1])]
 
 
-async def test_nobody_to_ask() -> None:
+async def test_unavailable_coordinator_returns_error() -> None:
     async with stage() as it:
         assert await it.ask(NOBODYS) == {T0: ErrorCode.coordinator_not_available}
         it.world.knows(a_broker(2, it.broker.address, fenced=True))
@@ -147,7 +147,7 @@ async def test_nobody_to_ask() -> None:
         assert await it.ask(MINE) == {T0: ErrorCode.coordinator_not_available}
 
 
-async def test_a_coordinator_that_hangs_up() -> None:
+async def test_closed_connection_returns_network_exception() -> None:
     async with stage() as it:
         it.script.instead = HANG_UP
         assert await it.ask(OTHERS, T0, T1) == dict.fromkeys((T0, T1), ErrorCode.network_exception)
@@ -160,25 +160,27 @@ async def test_a_coordinator_that_hangs_up() -> None:
         (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_load_in_progress),
     ],
 )
-async def test_a_refusal_of_all(code: ErrorCode, told: ErrorCode) -> None:
+async def test_error_of_whole_request_applies_to_all_partitions(
+    code: ErrorCode, told: ErrorCode
+) -> None:
     async with stage() as it:
         it.script.error = code
         assert await it.ask(OTHERS) == {T0: told}
 
 
-async def test_a_broker_that_knows_of_no_verification_verifies_nothing() -> None:
+async def test_broker_without_verification_returns_no_errors() -> None:
     async with stage(versions={ADD_PARTITIONS_TO_TXN: (0, 3)}) as it:
         assert await it.ask(OTHERS, verify_only=True) == {T0: NONE}
         assert it.broker.asked(ADD_PARTITIONS_TO_TXN) == []
 
 
-async def test_a_partition_that_is_not_answered_is_not_verified() -> None:
+async def test_partition_missing_in_response_is_unknown_server_error() -> None:
     async with stage() as it:
         it.script.instead = {"error_code": NONE, "results_by_transaction": []}
         assert await it.ask(OTHERS) == {T0: ErrorCode.unknown_server_error}
 
 
-async def test_many_transactions_go_in_one_request_and_one_of_them_twice_in_two() -> None:
+async def test_transactions_are_batched_but_not_twice_the_same() -> None:
     async with stage() as it:
         async with trio.open_nursery() as nursery:
             for number in (0, 1, 2, 3, 1):

@@ -50,7 +50,7 @@ async def leads_everything(broker: Broker, other: ScriptedBroker) -> None:
     await node.metadata.commit(records)
 
 
-async def test_who_asks_for_a_transaction_does_not_wait_for_markers() -> None:
+async def test_verification_does_not_wait_for_markers() -> None:
     """They are answered once they are replicated, which may take long, and a broker answers the
     requests of a connection one after the other."""
     held = trio.Event()
@@ -68,10 +68,10 @@ async def test_who_asks_for_a_transaction_does_not_wait_for_markers() -> None:
         nursery.start_soon(coordinators.transactions._markers.send, marker)
         with trio.fail_after(10):
             await held.wait()
-            respond = await broker.node.services.transaction_partitions.add_partitions(
+            response = await broker.node.services.transaction_partitions.add_partitions(
                 "id", 7, 1, (T,), verify_only=True
             )
-        assert respond == {T: ErrorCode.none}
+        assert response == {T: ErrorCode.none}
         asked = {each.client_id for each in other.asked(WRITE_TXN_MARKERS)}
         assert asked.isdisjoint(each.client_id for each in other.asked(ADD_PARTITIONS_TO_TXN))
         nursery.cancel_scope.cancel()

@@ -60,7 +60,7 @@ class World(Stage):
             case ("partitions", "wait"):
                 self.partitions_wait = True
             case ("partitions", "one later"):
-                self.respond_markers({TopicPartition("t", 0): MarkerResult.LATER})
+                self.respond_markers({TopicPartition("t", 0): MarkerResult.RETRY})
             case ("partitions", _):
                 self.partitions_wait = False
                 self.respond_markers()
@@ -87,7 +87,7 @@ def check_markers(told: list[SendMarkers], version: int) -> None:
 
 @given(st.lists(steps, max_size=30), st.sampled_from([(2, 2), (2, 0), (1, 0), (0, 0)]))
 @settings(deadline=None, max_examples=150)
-def test_whatever_happens(history: list[tuple[object, ...]], versions: tuple[int, int]) -> None:
+def test_random_histories(history: list[tuple[object, ...]], versions: tuple[int, int]) -> None:
     world = World(*versions)
     for step in history:
         request = world.play(step)
@@ -95,10 +95,10 @@ def test_whatever_happens(history: list[tuple[object, ...]], versions: tuple[int
         if transaction is not None and transaction.pending is None and not world.held:
             stands = world.replayed().transactions.get(transaction.transactional_id)
             assert stands is not None
-        if request is not None and request.what == "init" and request.respond is not None:
-            respond = request.respond
-            if respond.error is ErrorCode.none and step[0] == "begin" and not step[2]:
-                given = (respond.producer_id, respond.epoch)
+        if request is not None and request.what == "init" and request.response is not None:
+            response = request.response
+            if response.error is ErrorCode.none and step[0] == "begin" and not step[2]:
+                given = (response.producer_id, response.epoch)
                 assert given not in world.given, "two producers were given the same epoch"
                 world.given.add(given)
     world.heal()
@@ -113,7 +113,7 @@ def test_whatever_happens(history: list[tuple[object, ...]], versions: tuple[int
 
 @given(st.lists(steps, max_size=20), st.sampled_from([(2, 2), (0, 0)]))
 @settings(deadline=None, max_examples=100)
-def test_what_was_answered_survives_a_kill(
+def test_acknowledged_state_survives_crash(
     history: list[tuple[object, ...]], versions: tuple[int, int]
 ) -> None:
     """An end that was promised is what the partitions are told, whenever the broker is killed."""
@@ -123,7 +123,7 @@ def test_what_was_answered_survives_a_kill(
         request = world.play(step)
         if request is None or request.what not in ("commit", "abort") or not request.responses:
             continue
-        if request.respond.error is not ErrorCode.none:
+        if request.response.error is not ErrorCode.none:
             continue
         world.restart()
         is_commit = request.what == "commit"

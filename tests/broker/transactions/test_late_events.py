@@ -13,7 +13,7 @@ from tests.broker.transactions.stage import Stage
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_a_fenced_producer_repeats_no_end_of_who_came_after_it(is_commit: bool) -> None:
+def test_fenced_producer_can_not_retry_end_of_its_successor(is_commit: bool) -> None:
     """The end of one that speaks of no new epochs: an epoch less is no repetition of that."""
     stage = Stage()
     stage.client("zombie").version = 2
@@ -24,12 +24,12 @@ def test_a_fenced_producer_repeats_no_end_of_who_came_after_it(is_commit: bool) 
     stage.end("owner", is_commit=is_commit)
     zombie, owner = stage.client("zombie"), stage.client("owner")
     assert zombie.producer.epoch + 1 == owner.producer.epoch
-    told = stage.end("zombie", is_commit=is_commit).respond
+    told = stage.end("zombie", is_commit=is_commit).response
     assert told.error is ErrorCode.producer_fenced
     assert zombie.producer != owner.producer
 
 
-def test_a_time_out_that_waits_for_a_producer_id_ends_no_later_transaction() -> None:
+def test_timeout_waiting_for_producer_id_does_not_abort_next_transaction() -> None:
     stage = Stage()
     stage.begin("P")
     transaction = stage.transaction

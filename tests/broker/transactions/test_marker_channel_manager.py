@@ -92,14 +92,14 @@ async def markers_to_send(
         yield sender, broker, world
 
 
-async def test_each_partition_is_written_by_its_leader() -> None:
+async def test_markers_are_sent_to_each_leader() -> None:
     writer = Writer()
     async with markers_to_send(writer) as (sender, broker, _):
         results = await sender.send(marker(MINE, OTHERS, NOBODYS, OTHERS_TOO, GONE, NEVER))
         assert results == {
             MINE: MarkerResult.WRITTEN,
             OTHERS: MarkerResult.WRITTEN,
-            NOBODYS: MarkerResult.LATER,
+            NOBODYS: MarkerResult.RETRY,
             OTHERS_TOO: MarkerResult.WRITTEN,
             GONE: MarkerResult.GONE,
             NEVER: MarkerResult.GONE,
@@ -115,21 +115,21 @@ async def test_each_partition_is_written_by_its_leader() -> None:
         ]
 
 
-async def test_a_leader_that_does_not_answer_is_asked_again_later() -> None:
+async def test_leader_without_response_is_retried() -> None:
     leader = Leader()
     leader.instead = HANG_UP
     async with markers_to_send(leader=leader) as (sender, _, world):
         assert await sender.send(marker(MINE, OTHERS)) == {
             MINE: MarkerResult.WRITTEN,
-            OTHERS: MarkerResult.LATER,
+            OTHERS: MarkerResult.RETRY,
         }
         leader.instead = None
         assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.WRITTEN}
         world.forgets(2)
-        assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.LATER}
+        assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.RETRY}
 
 
-async def test_a_leader_that_stands_still_is_given_up_when_it_is_fenced() -> None:
+async def test_request_to_hanging_leader_ends_when_it_is_fenced() -> None:
     leader = Leader()
     leader.instead = SILENCE
     async with markers_to_send(leader=leader) as (sender, broker, world):
@@ -144,10 +144,10 @@ async def test_a_leader_that_stands_still_is_given_up_when_it_is_fenced() -> Non
                 while not broker.asked(WRITE_TXN_MARKERS):
                     await trio.lowlevel.checkpoint()
                 world.knows(a_broker(2, broker.address, fenced=True))
-        assert results == {OTHERS: MarkerResult.LATER}
+        assert results == {OTHERS: MarkerResult.RETRY}
 
 
-async def test_markers_that_come_meanwhile_go_in_one_request() -> None:
+async def test_markers_during_a_request_are_batched() -> None:
     async with markers_to_send() as (sender, broker, _):
         async with trio.open_nursery() as nursery:
             for producer_id in range(20):
@@ -162,16 +162,16 @@ MEANINGS = [
     (ErrorCode.invalid_producer_epoch, MarkerResult.FENCED),
     (ErrorCode.transaction_coordinator_fenced, MarkerResult.FENCED),
     (ErrorCode.unsupported_for_message_format, MarkerResult.GONE),
-    (ErrorCode.not_leader_or_follower, MarkerResult.LATER),
-    (ErrorCode.not_enough_replicas, MarkerResult.LATER),
-    (ErrorCode.kafka_storage_error, MarkerResult.LATER),
-    (ErrorCode.unknown_topic_or_partition, MarkerResult.LATER),
-    (ErrorCode.unknown_server_error, MarkerResult.LATER),
+    (ErrorCode.not_leader_or_follower, MarkerResult.RETRY),
+    (ErrorCode.not_enough_replicas, MarkerResult.RETRY),
+    (ErrorCode.kafka_storage_error, MarkerResult.RETRY),
+    (ErrorCode.unknown_topic_or_partition, MarkerResult.RETRY),
+    (ErrorCode.unknown_server_error, MarkerResult.RETRY),
 ]
 
 
 @pytest.mark.parametrize(("code", "outcome"), MEANINGS)
-async def test_what_an_error_means(code: ErrorCode, outcome: MarkerResult) -> None:
+async def test_marker_result_by_error(code: ErrorCode, outcome: MarkerResult) -> None:
     async with markers_to_send(Writer(code), Leader({1: code})) as (sender, _, _world):
         assert await sender.send(marker(MINE)) == {MINE: outcome}
         assert await sender.send(marker(OTHERS, OTHERS_TOO)) == {
@@ -180,8 +180,8 @@ async def test_what_an_error_means(code: ErrorCode, outcome: MarkerResult) -> No
         }
 
 
-async def test_a_partition_that_is_not_answered_is_asked_again_later() -> None:
+async def test_partition_missing_in_response_is_retried() -> None:
     leader = Leader()
     leader.instead = {"markers": []}
     async with markers_to_send(leader=leader) as (sender, _, _world):
-        assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.LATER}
+        assert await sender.send(marker(OTHERS)) == {OTHERS: MarkerResult.RETRY}

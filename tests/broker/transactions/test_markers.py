@@ -63,14 +63,14 @@ def write(
     broker: Broker, *markers: dict[str, Any], version: int = 2
 ) -> dict[int, dict[tuple[str, int], ErrorCode]]:
     """Producer id to what became of its markers in each partition."""
-    respond = ask(broker, apis.WRITE_TXN_MARKERS, version, {"markers": list(markers)})
+    response = ask(broker, apis.WRITE_TXN_MARKERS, version, {"markers": list(markers)})
     return {
         each.producer_id: {
             (topic.name, partition.partition_index): partition.error_code
             for topic in each.topics
             for partition in topic.partitions
         }
-        for each in respond.markers
+        for each in response.markers
     }
 
 
@@ -84,7 +84,7 @@ def fetch(
     min_bytes: int = 1,
 ) -> Any:
     """The partition's answer."""
-    respond = ask(
+    response = ask(
         broker,
         apis.FETCH,
         12,
@@ -103,17 +103,17 @@ def fetch(
             ],
         },
     )
-    (found,) = respond.responses
+    (found,) = response.responses
     return found.partitions[0]
 
 
-def offsets(respond: Any) -> list[int]:
-    return [each.base_offset for each in batches(memoryview(respond.records or b""))]
+def offsets(response: Any) -> list[int]:
+    return [each.base_offset for each in batches(memoryview(response.records or b""))]
 
 
 def latest(broker: Broker, topic: str, isolation: int) -> int:
     wanted = {"partition_index": 0, "timestamp": -1}
-    respond = ask(
+    response = ask(
         broker,
         apis.LIST_OFFSETS,
         7,
@@ -123,20 +123,20 @@ def latest(broker: Broker, topic: str, isolation: int) -> int:
             "topics": [{"name": topic, "partitions": [wanted]}],
         },
     )
-    ((found,),) = [each.partitions for each in respond.topics]
+    ((found,),) = [each.partitions for each in response.topics]
     return int(found.offset)
 
 
 def producers(broker: Broker, topic: str, *partitions: int) -> list[Any]:
     wanted = [{"name": topic, "partition_indexes": partitions or (0,)}]
-    respond = ask(broker, apis.DESCRIBE_PRODUCERS, 0, {"topics": wanted})
-    (found,) = respond.topics
+    response = ask(broker, apis.DESCRIBE_PRODUCERS, 0, {"topics": wanted})
+    (found,) = response.topics
     return list(found.partitions)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_decides_what_came_before(
+def test_marker_completes_transaction(
     broker: Broker, topic: str, version: int, commit: bool
 ) -> None:
     assert produce(broker, topic, batch()) == [NONE]
@@ -159,7 +159,7 @@ def test_a_marker_decides_what_came_before(
     assert read_end_marker(control) == (commit, 0)
 
 
-def test_markers_of_one_producer_are_answered_together(broker: Broker, topic: str) -> None:
+def test_markers_of_one_producer_have_one_result(broker: Broker, topic: str) -> None:
     other = f"{topic}-other"
     broker.create_topic(other, partitions=3)
     assert write(
@@ -190,7 +190,7 @@ def test_markers_of_one_producer_are_answered_together(broker: Broker, topic: st
         (4, 2, 2, NONE),
     ],
 )
-def test_old_markers_are_refused(
+def test_markers_with_old_epoch_are_rejected(
     broker: Broker, topic: str, epoch: int, coordinator: int, version: int, error: ErrorCode
 ) -> None:
     assert produce(broker, topic, batch(epoch=3)) == [NONE]
@@ -201,7 +201,7 @@ def test_old_markers_are_refused(
     assert latest(broker, topic, COMMITTED) == (4 if error is NONE else 2)
 
 
-def test_a_marker_of_version_2_may_come_twice(broker: Broker, topic: str) -> None:
+def test_marker_of_version_2_can_be_written_twice(broker: Broker, topic: str) -> None:
     produce(broker, topic, batch())
     for _ in range(2):
         assert write(broker, marker(topic, epoch=1, version=2)) == {P: {(topic, 0): NONE}}
@@ -211,7 +211,7 @@ def test_a_marker_of_version_2_may_come_twice(broker: Broker, topic: str) -> Non
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (P, -1)])
-def test_a_marker_of_nobody_is_not_written(
+def test_marker_without_producer_id_is_rejected(
     broker: Broker, topic: str, producer_id: int, epoch: int
 ) -> None:
     nobody = marker(topic, producer_id=producer_id, epoch=epoch)
@@ -219,9 +219,9 @@ def test_a_marker_of_nobody_is_not_written(
     assert latest(broker, topic, UNCOMMITTED) == 0
 
 
-def test_a_coordinator_of_groups_that_is_not_there_is_no_leader(broker: Broker) -> None:
-    respond = write(broker, marker("__consumer_offsets"))
-    (error,) = respond[P].values()
+def test_marker_without_group_coordinator_returns_not_leader(broker: Broker) -> None:
+    response = write(broker, marker("__consumer_offsets"))
+    (error,) = response[P].values()
     assert error in (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
 
 
@@ -238,7 +238,7 @@ def waiting(read: Callable[[], Any]) -> Callable[[], Any]:
     return result
 
 
-def test_who_waits_for_what_is_committed_is_woken_by_the_marker(broker: Broker, topic: str) -> None:
+def test_read_committed_fetch_completes_with_marker(broker: Broker, topic: str) -> None:
     produce(broker, topic, batch())
     result = waiting(lambda: fetch(broker, topic, wait_ms=15_000))
     produce(broker, topic, batch(1))  # a wake that would bring it nothing
@@ -246,7 +246,9 @@ def test_who_waits_for_what_is_committed_is_woken_by_the_marker(broker: Broker, 
     assert offsets(result()) == [0, 1, 2]
 
 
-def test_who_waits_is_not_woken_by_what_is_not_decided(broker: Broker, topic: str) -> None:
+def test_read_committed_fetch_does_not_complete_with_open_transaction(
+    broker: Broker, topic: str
+) -> None:
     """The other transaction's marker moves the stable offset by too little: the wait goes on."""
     produce(broker, topic, batch())
     produce(broker, topic, batch(producer_id=6))
@@ -258,13 +260,13 @@ def test_who_waits_is_not_woken_by_what_is_not_decided(broker: Broker, topic: st
     assert offsets(result()) == [0, 1, 2, 3]
 
 
-def test_who_waits_in_vain_is_told_so(broker: Broker, topic: str) -> None:
+def test_marker_without_replication_times_out(broker: Broker, topic: str) -> None:
     produce(broker, topic, batch())
-    respond = fetch(broker, topic, wait_ms=50)
-    assert (offsets(respond), respond.last_stable_offset) == ([], 0)
+    response = fetch(broker, topic, wait_ms=50)
+    assert (offsets(response), response.last_stable_offset) == ([], 0)
 
 
-def test_producers_are_described(broker: Broker, topic: str) -> None:
+def test_describe_producers(broker: Broker, topic: str) -> None:
     assert producers(broker, topic)[0].active_producers == ()
     produce(broker, topic, batch(epoch=2))
     produce(broker, topic, batch(1, epoch=2))
@@ -278,7 +280,7 @@ def test_producers_are_described(broker: Broker, topic: str) -> None:
     assert (found.coordinator_epoch, found.current_txn_start_offset) == (7, 3)
 
 
-def test_producers_of_what_is_not_there(broker: Broker, topic: str) -> None:
+def test_describe_producers_of_unknown_partition_fails(broker: Broker, topic: str) -> None:
     there, not_there = producers(broker, topic, 0, 7)
     assert there.error_code is NONE
     assert not_there.error_code is ErrorCode.unknown_topic_or_partition
@@ -288,7 +290,7 @@ def test_producers_of_what_is_not_there(broker: Broker, topic: str) -> None:
     assert impossible.error_code is ErrorCode.invalid_topic_exception
 
 
-def test_a_restart_forgets_no_transaction_and_none_that_was_aborted(tmp_path: Any) -> None:
+def test_restart_restores_open_and_aborted_transactions(tmp_path: Any) -> None:
     with Broker(data=tmp_path) as first:
         first.node.services.transaction_partitions = Coordinator()
         first.create_topic("t", partitions=1)
@@ -296,10 +298,10 @@ def test_a_restart_forgets_no_transaction_and_none_that_was_aborted(tmp_path: An
         write(first, marker("t", commit=False))
         produce(first, "t", batch(1))
     with Broker(data=tmp_path) as second:
-        respond = fetch(second, "t")
-        assert offsets(respond) == [0, 1]
-        assert [each.first_offset for each in respond.aborted_transactions] == [0]
-        assert respond.last_stable_offset == 2
+        response = fetch(second, "t")
+        assert offsets(response) == [0, 1]
+        assert [each.first_offset for each in response.aborted_transactions] == [0]
+        assert response.last_stable_offset == 2
         second.node.services.transaction_partitions = coordinator = Coordinator()
         assert produce(second, "t", batch(2)) == [NONE]
         assert coordinator.asked == []  # the transaction goes on

@@ -141,30 +141,30 @@ class History:
                     return
                 check(0.01)
 
-    def _see(self, what: str, version: int, *respond: Any) -> None:
-        self.seen.append((what, version, *respond))
+    def _see(self, what: str, version: int, *response: Any) -> None:
+        self.seen.append((what, version, *response))
 
     # What producers do
 
     def _begin(self, producer: Producer) -> None:
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.INIT_PRODUCER_ID,
             3,
             transactional_id=producer.transactional_id,
             transaction_timeout=60_000,
         )
-        while "concurrent" in respond.error_code.name:
+        while "concurrent" in response.error_code.name:
             time.sleep(0.01)
-            respond = self.peer.ask(
+            response = self.peer.ask(
                 apis.INIT_PRODUCER_ID,
                 3,
                 transactional_id=producer.transactional_id,
                 transaction_timeout=60_000,
             )
-        producer.producer_id, producer.epoch = respond.producer_id, respond.producer_epoch
+        producer.producer_id, producer.epoch = response.producer_id, response.producer_epoch
         producer.sequences.clear()
-        name = self.peer.name(respond.producer_id)
-        self._see("begin", 3, respond.error_code.name, name, respond.producer_epoch)
+        name = self.peer.name(response.producer_id)
+        self._see("begin", 3, response.error_code.name, name, response.producer_epoch)
         self._rest(producer)
 
     def _rest(self, producer: Producer) -> None:
@@ -172,14 +172,14 @@ class History:
         wanted = [producer.transactional_id]
         with deadline(30, "the end of a transaction") as check:
             while True:
-                respond = self.peer.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=wanted)
-                if not respond.transaction_states[0].transaction_state.startswith("Prepare"):
+                response = self.peer.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=wanted)
+                if not response.transaction_states[0].transaction_state.startswith("Prepare"):
                     return
                 check(0.01)
 
     def _add(self, producer: Producer) -> None:
         index = self.source.choice(PARTITIONS)
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.ADD_PARTITIONS_TO_TXN,
             3,
             v3_and_below_transactional_id=producer.transactional_id,
@@ -187,7 +187,7 @@ class History:
             v3_and_below_producer_epoch=producer.epoch,
             v3_and_below_topics=[{"name": self.topic, "partitions": [index]}],
         )
-        ((found,),) = [each.results_by_partition for each in respond.results_by_topic_v3_and_below]
+        ((found,),) = [each.results_by_partition for each in response.results_by_topic_v3_and_below]
         self._see("add", 3, found.partition_error_code.name)
 
     def _epoch(self, producer: Producer) -> int:
@@ -205,7 +205,7 @@ class History:
             sequence = max(0, next_ + self.source.choices([0, -1, 2], [20, 1, 1])[0])
             data = _batch(producer.producer_id, epoch, sequence, counts[index], is_transactional)
             rows.append({"index": index, "records": data})
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.PRODUCE,
             version,
             transactional_id=producer.transactional_id if self.source.random() < 0.97 else None,
@@ -213,7 +213,7 @@ class History:
             timeout=10_000,
             topic_data=[{"name": self.topic, "partition_data": rows}],
         )
-        found = {each.index: each for each in respond.responses[0].partition_responses}
+        found = {each.index: each for each in response.responses[0].partition_responses}
         for index in chosen:
             each = found[index]
             if each.error_code.name == "none":
@@ -221,7 +221,7 @@ class History:
             self._see("produce", version, index, each.error_code.name, each.base_offset)
 
     def _add_offsets(self, producer: Producer) -> None:
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.ADD_OFFSETS_TO_TXN,
             3,
             transactional_id=producer.transactional_id,
@@ -229,12 +229,12 @@ class History:
             producer_epoch=producer.epoch,
             group_id=self.group,
         )
-        self._see("add offsets", 3, respond.error_code.name)
+        self._see("add offsets", 3, response.error_code.name)
 
     def _commit_offsets(self, producer: Producer) -> None:
         version = self.source.choice(apis.TXN_OFFSET_COMMIT.versions)
         generation = self.source.choices([-1, 1], [10, 1])[0]
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.TXN_OFFSET_COMMIT,
             version,
             transactional_id=producer.transactional_id,
@@ -260,14 +260,14 @@ class History:
         )
         errors = sorted(
             (each.partition_index, each.error_code.name)
-            for topic in respond.topics
+            for topic in response.topics
             for each in topic.partitions
         )
         self._see("commit offsets", version, errors)
 
     def _end(self, producer: Producer) -> None:
         version = self.source.choice([3, 4, 5, 5])
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.END_TXN,
             version,
             transactional_id=producer.transactional_id,
@@ -275,19 +275,19 @@ class History:
             producer_epoch=producer.epoch,
             committed=self.source.random() < 0.5,
         )
-        name = self.peer.name(getattr(respond, "producer_id", -1))
-        epoch = getattr(respond, "producer_epoch", -1)
-        self._see("end", version, respond.error_code.name, name, epoch)
+        name = self.peer.name(getattr(response, "producer_id", -1))
+        epoch = getattr(response, "producer_epoch", -1)
+        self._see("end", version, response.error_code.name, name, epoch)
         if epoch >= 0:
-            if (producer.producer_id, producer.epoch) != (respond.producer_id, epoch):
+            if (producer.producer_id, producer.epoch) != (response.producer_id, epoch):
                 producer.sequences.clear()
-            producer.producer_id, producer.epoch = respond.producer_id, epoch
+            producer.producer_id, producer.epoch = response.producer_id, epoch
         self._rest(producer)
 
     def _mark(self, producer: Producer) -> None:
         """What kafka-transactions.sh abort does, and what a coordinator of the past might."""
         version = self.source.choice(apis.WRITE_TXN_MARKERS.versions)
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.WRITE_TXN_MARKERS,
             version,
             markers=[
@@ -308,7 +308,7 @@ class History:
         )
         errors = [
             (self.peer.name(marker.producer_id), each.partition_index, each.error_code.name)
-            for marker in respond.markers
+            for marker in response.markers
             for topic in marker.topics
             for each in topic.partitions
         ]
@@ -324,7 +324,7 @@ class History:
         self._fetch_offsets()
 
     def _fetch(self, isolation: int) -> None:
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.FETCH,
             12,
             max_wait=timedelta(0),
@@ -341,7 +341,7 @@ class History:
                 }
             ],
         )
-        for each in sorted(respond.responses[0].partitions, key=lambda each: each.partition_index):
+        for each in sorted(response.responses[0].partitions, key=lambda each: each.partition_index):
             aborted = each.aborted_transactions
             self._see(
                 "fetch",
@@ -366,7 +366,7 @@ class History:
         )
 
     def _list_offsets(self, isolation: int) -> None:
-        respond = self.peer.ask(
+        response = self.peer.ask(
             apis.LIST_OFFSETS,
             7,
             replica_id=-1,
@@ -381,13 +381,13 @@ class History:
                 }
             ],
         )
-        found = [(p.partition_index, p.offset) for t in respond.topics for p in t.partitions]
+        found = [(p.partition_index, p.offset) for t in response.topics for p in t.partitions]
         self._see("list offsets", isolation, sorted(found))
 
     def _describe_producers(self) -> None:
         wanted = [{"name": self.topic, "partition_indexes": [*PARTITIONS, 7]}]
-        respond = self.peer.ask(apis.DESCRIBE_PRODUCERS, 0, topics=wanted)
-        for each in sorted(respond.topics[0].partitions, key=lambda each: each.partition_index):
+        response = self.peer.ask(apis.DESCRIBE_PRODUCERS, 0, topics=wanted)
+        for each in sorted(response.topics[0].partitions, key=lambda each: each.partition_index):
             producers = [
                 (
                     self.peer.name(one.producer_id),
@@ -402,7 +402,7 @@ class History:
 
     def _fetch_offsets(self) -> None:
         for require_stable in (True, False):
-            respond = self.peer.ask(
+            response = self.peer.ask(
                 apis.OFFSET_FETCH,
                 7,
                 group_id=self.group,
@@ -411,10 +411,10 @@ class History:
             )
             found = [
                 (each.partition_index, each.error_code.name, each.committed_offset, each.metadata)
-                for topic in respond.topics
+                for topic in response.topics
                 for each in topic.partitions
             ]
-            self._see("offsets", int(require_stable), respond.error_code.name, sorted(found))
+            self._see("offsets", int(require_stable), response.error_code.name, sorted(found))
 
 
 def _batch(producer_id: int, epoch: int, sequence: int, count: int, transactional: bool) -> bytes:
@@ -431,7 +431,7 @@ def _batch(producer_id: int, epoch: int, sequence: int, count: int, transactiona
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_same_history(peers: list[Peer], seed: int) -> None:
+def test_history_like_kafka(peers: list[Peer], seed: int) -> None:
     kafka, ours = (History(peer, seed).run() for peer in peers)
     for step, (theirs, mine) in enumerate(zip(kafka, ours, strict=False)):
         assert mine == theirs, f"answer {step}, after {kafka[max(step - 30, 0) : step]}"

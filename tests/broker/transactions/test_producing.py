@@ -82,15 +82,15 @@ def produce(
 ) -> list[ErrorCode]:
     """Of each partition, from 0 on, what it answered."""
     values = produced(topic, *batches, transactional_id=transactional_id)
-    respond = ask(broker, apis.PRODUCE, version, values)
-    ((partitions),) = [each.partition_responses for each in respond.responses]
+    response = ask(broker, apis.PRODUCE, version, values)
+    ((partitions),) = [each.partition_responses for each in response.responses]
     return [each.error_code for each in partitions]
 
 
 @pytest.mark.parametrize(
     ("version", "verify_only"), [(3, True), (9, True), (11, True), (12, False)]
 )
-def test_the_coordinator_is_asked_about_the_first_batch_alone(
+def test_only_first_batch_is_verified(
     broker: Broker, coordinator: Coordinator, topic: str, version: int, verify_only: bool
 ) -> None:
     assert produce(broker, topic, batch(), batch(), version=version) == [NONE, NONE]
@@ -112,7 +112,7 @@ class SlowCoordinator(Coordinator):
         return await super().add_partitions(*args, **more)
 
 
-def test_earlier_answers_of_the_connection_do_not_wait_for_the_coordinator(
+def test_earlier_responses_do_not_wait_for_verification(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
     slow = broker.node.services.transaction_partitions = SlowCoordinator()
@@ -124,16 +124,14 @@ def test_earlier_answers_of_the_connection_do_not_wait_for_the_coordinator(
         )
         assert numbers(sock, 1) == [1]
 
-        async def respond() -> None:
+        async def response() -> None:
             slow.may_response.set()
 
-        broker._call(respond)
+        broker._call(response)
         assert numbers(sock, 1) == [2]
 
 
-def test_a_topic_that_comes_into_being_while_the_coordinator_is_asked_about_another(
-    broker: Broker, topic: str
-) -> None:
+def test_topic_created_during_verification_of_another(broker: Broker, topic: str) -> None:
     """Its partition was not among those that were asked about."""
     new = f"new-{topic}"
 
@@ -149,8 +147,8 @@ def test_a_topic_that_comes_into_being_while_the_coordinator_is_asked_about_anot
     values = produced(topic, batch(), transactional_id="tx")
     values["topic_data"] += produced(new, batch())["topic_data"]
     try:
-        respond = ask(broker, apis.PRODUCE, 12, values)
-        told = {each.name: each.partition_responses[0].error_code for each in respond.responses}
+        response = ask(broker, apis.PRODUCE, 12, values)
+        told = {each.name: each.partition_responses[0].error_code for each in response.responses}
         assert told == {topic: NONE, new: ErrorCode.unknown_topic_or_partition}
         assert end_offset(broker, new) == 0
     finally:
@@ -180,7 +178,7 @@ OLD, KNOWS_ABORTABLE, ADDS = 10, 11, 12
         (ADDS, ErrorCode.concurrent_transactions, ErrorCode.concurrent_transactions),
     ],
 )
-def test_what_a_producer_is_told(
+def test_verification_error_returned_to_producer(
     broker: Broker,
     coordinator: Coordinator,
     topic: str,
@@ -194,7 +192,7 @@ def test_what_a_producer_is_told(
 
 
 @pytest.mark.parametrize(("version", "error"), [(ADDS, NONE), (OLD, ErrorCode.not_enough_replicas)])
-def test_a_transaction_that_is_being_ended_is_waited_for_by_the_broker(
+def test_concurrent_transactions_is_retried_by_broker(
     broker: Broker, coordinator: Coordinator, topic: str, version: int, error: ErrorCode
 ) -> None:
     coordinator.responses = [
@@ -206,7 +204,7 @@ def test_a_transaction_that_is_being_ended_is_waited_for_by_the_broker(
     assert len(coordinator.asked) == (3 if version == ADDS else 1)
 
 
-def test_one_refused_partition_costs_the_other_nothing(
+def test_rejected_partition_does_not_affect_others(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
     assert produce(broker, topic, batch()) == [NONE]
@@ -214,13 +212,15 @@ def test_one_refused_partition_costs_the_other_nothing(
     assert produce(broker, topic, batch(1), batch()) == [NONE, ErrorCode.transaction_abortable]
 
 
-def test_one_request_has_one_producer(broker: Broker, coordinator: Coordinator, topic: str) -> None:
+def test_produce_with_several_producers_fails(
+    broker: Broker, coordinator: Coordinator, topic: str
+) -> None:
     wrong = ErrorCode.invalid_producer_id_mapping
     assert produce(broker, topic, batch(), batch(producer_id=6)) == [wrong, wrong]
     assert coordinator.asked == []
 
 
-def test_a_transaction_has_a_transactional_id(
+def test_transactional_batch_without_transactional_id_fails(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
     refused = produce(broker, topic, batch(), transactional_id=None)
@@ -228,22 +228,18 @@ def test_a_transaction_has_a_transactional_id(
     assert end_offset(broker, topic) == 0
 
 
-def test_records_stamped_by_the_log_are_stamped_once(
-    broker: Broker, coordinator: Coordinator
-) -> None:
+def test_log_append_time_is_set_once(broker: Broker, coordinator: Coordinator) -> None:
     broker.create_topic("log-append-time", 1, configs={"message.timestamp.type": "LogAppendTime"})
     assert produce(broker, "log-append-time", batch()) == [NONE]
 
 
-def test_what_is_no_batch_is_refused_as_ever(
-    broker: Broker, coordinator: Coordinator, topic: str
-) -> None:
+def test_invalid_batch_is_rejected(broker: Broker, coordinator: Coordinator, topic: str) -> None:
     assert produce(broker, topic, b"\x00" * 70) == [ErrorCode.corrupt_message]
     assert coordinator.asked == []
 
 
 @pytest.mark.parametrize(("version", "asks"), [(OLD, 0), (ADDS, 1)])
-def test_verification_can_be_switched_off_but_adding_can_not(
+def test_disabled_verification_still_adds_partitions(
     coordinator: Coordinator, version: int, asks: int
 ) -> None:
     off = {"transaction.partition.verification.enable": "false"}
@@ -258,8 +254,6 @@ def test_verification_can_be_switched_off_but_adding_can_not(
             assert produce(other, "u", batch()) == [ErrorCode.transaction_abortable]
 
 
-def test_the_answer_is_whole_where_a_topic_does_not_exist(
-    broker: Broker, coordinator: Coordinator
-) -> None:
+def test_response_is_complete_with_unknown_topic(broker: Broker, coordinator: Coordinator) -> None:
     unknown: Any = produce(broker, "there-is-no-such-topic", batch())
     assert unknown == [ErrorCode.unknown_topic_or_partition]

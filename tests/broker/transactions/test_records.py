@@ -24,7 +24,7 @@ ONGOING = TransactionMetadata(
 )
 
 
-def test_a_value_is_written_in_version_0_below_transaction_version_1() -> None:
+def test_value_is_version_0_below_transaction_version_1() -> None:
     """Bytes written out by hand from Kafka's schemas; of partitions, those of a topic together."""
     assert records.encode("id", ONGOING, 0) == (
         bytes.fromhex("0000" "0002") + b"id",
@@ -37,7 +37,7 @@ def test_a_value_is_written_in_version_0_below_transaction_version_1() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_value_is_written_in_version_1_from_then_on(version: int) -> None:
+def test_value_is_version_1_from_transaction_version_1(version: int) -> None:
     _, value = records.encode("id", ONGOING, version)
     assert value == bytes.fromhex(
         "0001" "0000000000000004" "0007" "0000ea60" "01"
@@ -47,7 +47,7 @@ def test_a_value_is_written_in_version_1_from_then_on(version: int) -> None:
     )  # fmt: skip
 
 
-def test_without_a_transaction_there_are_no_partitions_and_after_one_there_are_none() -> None:
+def test_partitions_are_null_when_empty_and_empty_when_complete() -> None:
     empty = TransactionMetadata(4, 7, 1, TransactionState.EMPTY, 2)
     _, value = records.encode("id", empty, 0)
     assert value is not None
@@ -88,7 +88,7 @@ def _without_partitions(metadata: TransactionMetadata) -> TransactionMetadata:
 
 
 @given(st.text(max_size=9), some_stored)
-def test_what_is_written_is_read(transactional_id: str, metadata: TransactionMetadata) -> None:
+def test_encoded_records_are_decoded(transactional_id: str, metadata: TransactionMetadata) -> None:
     key, value = records.encode(transactional_id, metadata, 2)
     assert records.decode_key(key) == transactional_id
     assert value is not None
@@ -96,7 +96,7 @@ def test_what_is_written_is_read(transactional_id: str, metadata: TransactionMet
 
 
 @pytest.mark.parametrize("code", [6, 7, 8, -1])
-def test_a_record_in_no_lasting_state_is_none_of_kafkas(code: int) -> None:
+def test_record_with_transient_state_is_invalid(code: int) -> None:
     _, value = records.encode("id", ONGOING, 0)
     assert value is not None
     broken = bytearray(value)
@@ -121,7 +121,7 @@ def batch(*pairs: tuple[bytes | None, bytes | None], base: int = 0) -> bytearray
     return log_records.build_batch(rows, base_offset=base)
 
 
-def test_loading_keeps_the_last_of_each() -> None:
+def test_load_keeps_last_record_of_each_transactional_id() -> None:
     first, second = (
         TransactionMetadata(4, 7, 1, TransactionState.EMPTY, 2),
         TransactionMetadata(5, 0, 1, TransactionState.EMPTY, 3),
@@ -140,7 +140,7 @@ def test_loading_keeps_the_last_of_each() -> None:
     assert set(stands) == {"a", "c"}
 
 
-def test_loading_skips_what_newer_versions_wrote(caplog: pytest.LogCaptureFixture) -> None:
+def test_load_skips_records_of_newer_versions(caplog: pytest.LogCaptureFixture) -> None:
     good = records.encode("a", TransactionMetadata(4, 7, 1, TransactionState.EMPTY, 2), 2)
     shard = load(
         batch((b"\x00\x09what", b"x"), (records.encode("b", None, 2)[0], b"\x00\x63"), good)
@@ -151,7 +151,7 @@ def test_loading_skips_what_newer_versions_wrote(caplog: pytest.LogCaptureFixtur
         records.decode_key(b"\x00\x09what")
 
 
-def test_loading_does_not_guess_what_it_cannot_read() -> None:
+def test_load_fails_for_invalid_records() -> None:
     key, value = records.encode("a", ONGOING, 2)
     assert value is not None
     with pytest.raises(KafkaError):

@@ -144,7 +144,7 @@ async def initialized(stand: Stand, nursery: trio.Nursery, clock: VirtualClock) 
     await clock.settle()
 
 
-async def test_nothing_is_answered_before_the_followers_have_it(clock: VirtualClock) -> None:
+async def test_responses_wait_for_followers(clock: VirtualClock) -> None:
     stand = Stand(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
@@ -159,7 +159,7 @@ async def test_nothing_is_answered_before_the_followers_have_it(clock: VirtualCl
         assert stand.errors == [ErrorCode.none]
 
 
-async def test_followers_that_are_late(clock: VirtualClock) -> None:
+async def test_slow_followers_time_out_append(clock: VirtualClock) -> None:
     stand = Stand(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
@@ -169,7 +169,7 @@ async def test_followers_that_are_late(clock: VirtualClock) -> None:
         assert stand.errors == [ErrorCode.coordinator_not_available]
 
 
-async def test_who_is_cut_off_does_not_say_that_there_is_no_transaction(
+async def test_partitioned_coordinator_does_not_return_invalid_txn_state(
     clock: VirtualClock,
 ) -> None:
     """Another may have been elected, and one may have begun there: its producer would give up."""
@@ -195,7 +195,7 @@ async def test_who_is_cut_off_does_not_say_that_there_is_no_transaction(
         (1, True, ErrorCode.producer_fenced),
     ],
 )
-async def test_who_is_cut_off_says_nothing_of_partitions_by_what_may_be_over(
+async def test_partitioned_coordinator_does_not_confirm_partitions(
     clock: VirtualClock, epoch: int, verify_only: bool, told: ErrorCode
 ) -> None:
     """Its transaction may have ended elsewhere, and the producer be in the next, or in its next epoch."""
@@ -225,7 +225,7 @@ async def test_who_is_cut_off_says_nothing_of_partitions_by_what_may_be_over(
         assert found[2:] == [told]
 
 
-async def test_who_is_cut_off_fences_nobody_in_an_epoch_to_come(clock: VirtualClock) -> None:
+async def test_partitioned_coordinator_does_not_fence_newer_epoch(clock: VirtualClock) -> None:
     stand = Stand(clock)
 
     async def next_epoch(*, client_version: int) -> ProducerResponse:
@@ -238,7 +238,7 @@ async def test_who_is_cut_off_fences_nobody_in_an_epoch_to_come(clock: VirtualCl
         assert stand.errors == [ErrorCode.none, ErrorCode.coordinator_not_available]
 
 
-async def test_too_few_in_sync_and_nothing_is_written(clock: VirtualClock) -> None:
+async def test_append_below_min_insync_replicas_fails(clock: VirtualClock) -> None:
     stand = Stand(clock, min_isr=2)
     stand.led_by(ME, 6, isr=(ME,))
     async with running(stand):
@@ -247,7 +247,7 @@ async def test_too_few_in_sync_and_nothing_is_written(clock: VirtualClock) -> No
         assert stand.world.log.end_offset == 0
 
 
-async def test_who_waits_is_told_when_another_leads(clock: VirtualClock) -> None:
+async def test_waiting_requests_fail_when_leader_changes(clock: VirtualClock) -> None:
     stand = Stand(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
@@ -260,7 +260,7 @@ async def test_who_waits_is_told_when_another_leads(clock: VirtualClock) -> None
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["step by step", "in one step"])
-async def test_what_comes_back_is_what_the_log_holds(clock: VirtualClock, is_seen: bool) -> None:
+async def test_reloaded_state_is_that_of_the_log(clock: VirtualClock, is_seen: bool) -> None:
     """Another led meanwhile, and had not got our last record: it is not there any more."""
     stand = Stand(clock)
     async with running(stand) as nursery:
@@ -284,7 +284,7 @@ async def test_what_comes_back_is_what_the_log_holds(clock: VirtualClock, is_see
         assert unknown.value.code is ErrorCode.transactional_id_not_found
 
 
-async def test_the_next_epoch_of_the_same_leader_changes_nothing(clock: VirtualClock) -> None:
+async def test_next_leader_epoch_of_same_leader_changes_nothing(clock: VirtualClock) -> None:
     stand = Stand(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
@@ -298,7 +298,9 @@ async def test_the_next_epoch_of_the_same_leader_changes_nothing(clock: VirtualC
         assert stand.coordinator.runtime.loads == 0
 
 
-async def test_who_loses_it_before_the_replicas_had_it_never_served_it(clock: VirtualClock) -> None:
+async def test_leader_that_loses_partition_before_commit_does_not_serve_it(
+    clock: VirtualClock,
+) -> None:
     stand = Stand(clock)
     async with running(stand) as nursery:
         nursery.start_soon(stand.init)
@@ -318,7 +320,7 @@ async def test_who_loses_it_before_the_replicas_had_it_never_served_it(clock: Vi
         assert stand.coordinator.runtime.failed_loads == 0
 
 
-async def test_a_disk_that_fails_a_load_is_reported_and_the_log_offline(
+async def test_load_with_disk_error_takes_log_offline(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     stand = Stand(clock)
@@ -332,11 +334,11 @@ async def test_a_disk_that_fails_a_load_is_reported_and_the_log_offline(
         assert stand.world.log.failure is not None
         with pytest.raises(NotCoordinator):
             stand.coordinator.describe("a")
-    assert "can't be loaded" in caplog.text
+    assert "Failed to load" in caplog.text
     assert "Traceback" not in caplog.text
 
 
-async def test_a_load_that_finds_no_descriptor_goes_on_when_there_is_one(
+async def test_load_without_file_descriptor_is_retried(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says nothing of the records, and nobody would load them again before another leads."""
@@ -357,7 +359,7 @@ async def test_a_load_that_finds_no_descriptor_goes_on_when_there_is_one(
         assert stand.coordinator.runtime.failed_loads == 0
 
 
-async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> None:
+async def test_markers_are_sent_when_prepare_record_is_committed(clock: VirtualClock) -> None:
     """Who led before had written it, and perhaps not to all: the next leader may not know it."""
     stand = Stand(clock)
     target = TopicPartition("t", 0)

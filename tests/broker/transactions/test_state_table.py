@@ -68,7 +68,7 @@ def marked(stage: Stage) -> None:
     assert transaction is not None
     (markers_to_send,) = transaction._send(transaction.metadata.partitions, attempt=0).markers
     results = dict.fromkeys(markers_to_send.partitions, MarkerResult.WRITTEN)
-    stage.do(stage.shard.marked(markers_to_send, results, stage.now))
+    stage.do(stage.shard.on_markers_sent(markers_to_send, results, stage.now))
 
 
 def expires(stage: Stage) -> None:
@@ -126,10 +126,10 @@ RESPONSES: Mapping[TransactionAction, ErrorCode] = {
 def told(request: Request | None) -> ErrorCode | None:
     if request is None:
         return None
-    respond = request.respond
-    if isinstance(respond, ProducerResponse):
-        return respond.error
-    (code,) = set(respond.errors.values())
+    response = request.response
+    if isinstance(response, ProducerResponse):
+        return response.error
+    (code,) = set(response.errors.values())
     return code
 
 
@@ -170,7 +170,7 @@ def test_every_cell(event: TransactionEvent, state: TransactionState) -> None:
 @pytest.mark.parametrize(
     "step", [TransactionAction.COMMIT, TransactionAction.ABORT, TransactionAction.FENCE]
 )
-def test_who_ends_a_transaction_moves_its_epoch_on(step: TransactionAction, version: int) -> None:
+def test_end_txn_increments_epoch(step: TransactionAction, version: int) -> None:
     stage = in_state(TransactionState.ONGOING, version)
     if step is TransactionAction.FENCE:
         stage.begin("Q")
@@ -187,7 +187,7 @@ def test_who_ends_a_transaction_moves_its_epoch_on(step: TransactionAction, vers
     list(product(TransactionEvent, PERSISTENT_STATES)),
     ids=lambda each: each.name.lower(),
 )
-def test_while_a_change_is_being_written_everyone_waits(
+def test_pending_append_returns_concurrent_transactions(
     event: TransactionEvent, state: TransactionState
 ) -> None:
     stage = in_state(
@@ -200,7 +200,7 @@ def test_while_a_change_is_being_written_everyone_waits(
     assert stage.transaction.metadata.state is state
     if event is TransactionEvent.VERIFY_PARTITIONS:
         assert request is not None
-        assert request.respond is not None
+        assert request.response is not None
     elif request is not None:
         assert told(request) is ErrorCode.concurrent_transactions
 
@@ -215,7 +215,7 @@ def test_while_a_change_is_being_written_everyone_waits(
     ],
 )
 @pytest.mark.parametrize("version", [0, 2])
-def test_strangers_are_turned_away(
+def test_unknown_producers_are_rejected(
     state: TransactionState, producer: ProducerIdAndEpoch, code: ErrorCode, version: int
 ) -> None:
     stage = in_state(state, version)
@@ -236,7 +236,7 @@ def test_strangers_are_turned_away(
 
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("state", PERSISTENT_STATES)
-def test_nobody_is_fenced_in_an_epoch_to_come_while_a_change_is_being_written(
+def test_newer_epoch_is_not_fenced_during_pending_append(
     state: TransactionState, version: int
 ) -> None:
     """It can't be, as long as it may be that others lead the partition."""
@@ -266,14 +266,14 @@ def test_nobody_is_fenced_in_an_epoch_to_come_while_a_change_is_being_written(
         (2, TransactionState.COMPLETE_ABORT, ErrorCode.invalid_txn_state),
     ],
 )
-def test_a_commit_of_nothing_is_answered_once_the_replicas_agree(
+def test_commit_without_transaction_waits_for_high_watermark(
     version: int, state: TransactionState, code: ErrorCode
 ) -> None:
     """A coordinator that is cut off knows nothing of transactions that began elsewhere since."""
     stage = in_state(state, version)
     stage.holding = True
     request = stage.end("P", is_commit=True)
-    assert request.respond is None
+    assert request.response is None
     assert told(stage.add("P", "t-0")) is ErrorCode.concurrent_transactions
     stage.release(ErrorCode.not_coordinator)
     assert told(request) is ErrorCode.not_coordinator
@@ -284,7 +284,7 @@ def test_a_commit_of_nothing_is_answered_once_the_replicas_agree(
 
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("state", sorted(PREPARE_STATES, key=lambda each: each.code))
-def test_a_producer_that_ends_its_next_transaction_early_asks_again(
+def test_end_of_next_transaction_during_prepare_is_retried(
     state: TransactionState, is_commit: bool
 ) -> None:
     """It was answered under its next epoch while partitions are still told: not fenced, but early."""
@@ -306,7 +306,7 @@ def test_a_producer_that_ends_its_next_transaction_early_asks_again(
         (ProducerIdAndEpoch(999, 5), None),
     ],
 )
-def test_a_producer_that_says_who_it_is(
+def test_init_producer_id_with_expected_producer(
     state: TransactionState, expected: ProducerIdAndEpoch, became: ProducerIdAndEpoch | None
 ) -> None:
     stage = in_state(state)
@@ -314,11 +314,11 @@ def test_a_producer_that_says_who_it_is(
     request = stage.begin("P", as_itself=True)
     assert told(request) is (ErrorCode.producer_fenced if became is None else NONE)
     if became is not None:
-        assert (request.respond.producer_id, request.respond.epoch) == became
+        assert (request.response.producer_id, request.response.epoch) == became
 
 
 @pytest.mark.parametrize("expected", [32765, 32764])
-def test_a_retry_where_the_epochs_are_used_up(expected: int) -> None:
+def test_retry_with_exhausted_epoch(expected: int) -> None:
     """Kafka answers both with UNKNOWN_SERVER_ERROR: nobody could be given another epoch."""
     stage = in_state(TransactionState.EMPTY)
     assert stage.transaction is not None
@@ -329,7 +329,7 @@ def test_a_retry_where_the_epochs_are_used_up(expected: int) -> None:
     assert stage.transaction.producer == (1000, 32766)
 
 
-def test_the_id_before_is_known_only_by_its_last_epoch() -> None:
+def test_previous_producer_id_is_accepted_only_with_exhausted_epoch() -> None:
     stage = in_state(TransactionState.EMPTY)
     assert stage.transaction is not None
     stage.transaction.metadata = replace(stage.transaction.metadata, previous_producer_id=999)
@@ -338,7 +338,7 @@ def test_the_id_before_is_known_only_by_its_last_epoch() -> None:
 
 
 @pytest.mark.parametrize(("client", "cluster"), [(0, 2), (2, 0), (2, 1)])
-def test_a_fence_is_of_the_clusters_version(client: int, cluster: int) -> None:
+def test_fencing_depends_on_transaction_version(client: int, cluster: int) -> None:
     """Partitions are told by which rules the epoch moved on; who is fenced has no say in it."""
     stage = in_state(TransactionState.ONGOING, client)
     stage.version = cluster
@@ -347,25 +347,25 @@ def test_a_fence_is_of_the_clusters_version(client: int, cluster: int) -> None:
 
 
 @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-def test_markers_of_a_transaction_that_is_over_complete_no_other(state: TransactionState) -> None:
+def test_late_markers_do_not_complete_next_transaction(state: TransactionState) -> None:
     stage = in_state(state)
     transaction = stage.transaction
     assert transaction is not None
     (markers_to_send,) = transaction._send((partition("t-0"),), attempt=0).markers
     late = replace(markers_to_send, producer=BEFORE)
-    stage.do(stage.shard.marked(late, {partition("t-0"): MarkerResult.WRITTEN}, stage.now))
+    stage.do(stage.shard.on_markers_sent(late, {partition("t-0"): MarkerResult.WRITTEN}, stage.now))
     assert transaction.metadata.state is state
     assert transaction.metadata.partitions == (partition("t-0"),)
 
 
-def test_the_epoch_before_is_not_known_after_anyone_began() -> None:
+def test_previous_epoch_is_rejected_after_next_transaction_started() -> None:
     stage = in_state(TransactionState.EMPTY)
     stage.begin("Q")
     assert stage.transaction is not None
     assert stage.transaction.metadata.last_epoch == NO_PRODUCER_EPOCH
 
 
-def test_the_table_is_whole() -> None:
+def test_table_covers_all_events_and_states() -> None:
     assert {event: set(event_kind) for event, event_kind in TRANSACTION_ACTIONS.items()} == {
         e: set(PERSISTENT_STATES) for e in TransactionEvent
     }
@@ -410,7 +410,7 @@ def table_as_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_page_shows_the_table() -> None:
+def test_docs_page_has_table() -> None:
     text = PAGE.read_text()
     before, start, rest = text.partition("ODRADEK_REWRITE=1 -->\n")
     _, end, after = rest.partition("<!-- the end of the table -->")

@@ -63,10 +63,10 @@ def begin(
 
 
 def begun(broker: Broker, name: str) -> Producer:
-    while (respond := begin(broker, name)).error_code is ErrorCode.concurrent_transactions:
+    while (response := begin(broker, name)).error_code is ErrorCode.concurrent_transactions:
         pass
-    assert respond.error_code is NONE
-    return respond.producer_id, respond.producer_epoch
+    assert response.error_code is NONE
+    return response.producer_id, response.producer_epoch
 
 
 def add(
@@ -85,8 +85,8 @@ def add(
             "v3_and_below_producer_epoch": producer[1],
             "v3_and_below_topics": topics,
         }
-        respond = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, values)
-        results = respond.results_by_topic_v3_and_below
+        response = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, values)
+        results = response.results_by_topic_v3_and_below
     else:
         transaction = {
             "transactional_id": name,
@@ -95,10 +95,10 @@ def add(
             "verify_only": verify_only,
             "topics": topics,
         }
-        respond = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, {"transactions": [transaction]})
-        assert respond.error_code is NONE
+        response = ask(broker, apis.ADD_PARTITIONS_TO_TXN, version, {"transactions": [transaction]})
+        assert response.error_code is NONE
         ((results, said),) = [
-            (each.topic_results, each.transactional_id) for each in respond.results_by_transaction
+            (each.topic_results, each.transactional_id) for each in response.results_by_transaction
         ]
         assert said == name
     return {
@@ -118,14 +118,14 @@ def end(
         "committed": commits,
     }
     while True:
-        respond = ask(broker, apis.END_TXN, version, values)
-        if respond.error_code is not ErrorCode.concurrent_transactions:
-            return respond
+        response = ask(broker, apis.END_TXN, version, values)
+        if response.error_code is not ErrorCode.concurrent_transactions:
+            return response
 
 
 def describe(broker: Broker, *names: str) -> list[Any]:
-    respond = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": names})
-    return list(respond.transaction_states)
+    response = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": names})
+    return list(response.transaction_states)
 
 
 @pytest.mark.parametrize("version", apis.INIT_PRODUCER_ID.versions)
@@ -135,8 +135,8 @@ def test_init_producer_id(broker: Broker, name: str, version: int) -> None:
     again = begin(broker, name, version)
     assert (again.producer_id, again.producer_epoch) == (first.producer_id, 1)
     for bad in (0, 900_001):
-        respond = begin(broker, name, version, timeout_ms=bad)
-        assert respond.error_code is ErrorCode.invalid_transaction_timeout
+        response = begin(broker, name, version, timeout_ms=bad)
+        assert response.error_code is ErrorCode.invalid_transaction_timeout
     assert begin(broker, "", version).error_code is ErrorCode.invalid_request
     if version >= 3:
         stale = begin(broker, name, version, expected=(first.producer_id, 0))
@@ -175,7 +175,7 @@ def test_add_partitions_to_txn(broker: Broker, name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_verify_only_adds_nothing(broker: Broker, name: str, version: int) -> None:
+def test_verify_only_does_not_add_partitions(broker: Broker, name: str, version: int) -> None:
     producer = begun(broker, name)
     add(broker, name, producer, ("t", 0))
     wanted = (("t", 0), ("t", 1))
@@ -188,14 +188,14 @@ def test_verify_only_adds_nothing(broker: Broker, name: str, version: int) -> No
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_clients_do_not_add_internal_topics(broker: Broker, name: str, version: int) -> None:
+def test_clients_can_not_add_internal_topics(broker: Broker, name: str, version: int) -> None:
     producer = begun(broker, name)
     internal = ("__transaction_state", 0)
     refused = {internal: ErrorCode.topic_authorization_failed}
     assert add(broker, name, producer, internal, version=version) == refused
 
 
-def test_offsets_are_added_later_where_their_topic_cannot_be_made_yet() -> None:
+def test_add_offsets_fails_while_topic_can_not_be_created() -> None:
     """While brokers are down there are too few for its replicas; to clients that is no fatal error."""
     with Broker(configs={"offsets.topic.replication.factor": "3"}) as lacking:
         find_coordinator(lacking, "id")
@@ -206,8 +206,8 @@ def test_offsets_are_added_later_where_their_topic_cannot_be_made_yet() -> None:
             "producer_epoch": epoch,
             "group_id": "g",
         }
-        respond = ask(lacking, apis.ADD_OFFSETS_TO_TXN, 3, values)
-    assert respond.error_code is ErrorCode.coordinator_not_available
+        response = ask(lacking, apis.ADD_OFFSETS_TO_TXN, 3, values)
+    assert response.error_code is ErrorCode.coordinator_not_available
 
 
 @pytest.mark.parametrize("version", apis.ADD_OFFSETS_TO_TXN.versions)
@@ -269,9 +269,9 @@ def test_describe_transactions(broker: Broker, name: str) -> None:
 
 def listed(broker: Broker, version: int, **filters: Any) -> tuple[Any, dict[str, str]]:
     values = {"state_filters": [], "producer_id_filters": [], **filters}
-    respond = ask(broker, apis.LIST_TRANSACTIONS, version, values)
-    found = {each.transactional_id: each.transaction_state for each in respond.transaction_states}
-    return respond, found
+    response = ask(broker, apis.LIST_TRANSACTIONS, version, values)
+    found = {each.transactional_id: each.transaction_state for each in response.transaction_states}
+    return response, found
 
 
 @pytest.mark.parametrize("version", apis.LIST_TRANSACTIONS.versions)
@@ -282,8 +282,8 @@ def test_list_transactions(broker: Broker, name: str, version: int) -> None:
     _, ongoing = listed(broker, version, state_filters=["Ongoing"])
     assert ongoing[name] == "Ongoing"
     assert set(ongoing.values()) == {"Ongoing"}
-    respond, nothing = listed(broker, version, state_filters=["Sleepy", "Dead"])
-    assert (respond.error_code, respond.unknown_state_filters, nothing) == (NONE, ("Sleepy",), {})
+    response, nothing = listed(broker, version, state_filters=["Sleepy", "Dead"])
+    assert (response.error_code, response.unknown_state_filters, nothing) == (NONE, ("Sleepy",), {})
     _, mine = listed(broker, version, producer_id_filters=[producer[0]])
     assert mine == {name: "Ongoing"}
     if version >= 1:
@@ -298,7 +298,7 @@ def test_list_transactions(broker: Broker, name: str, version: int) -> None:
             assert broken.error_code is ErrorCode.invalid_regular_expression
 
 
-def test_a_pattern_cannot_hold_up_the_broker(broker: Broker) -> None:
+def test_expensive_pattern_does_not_block_broker(broker: Broker) -> None:
     """There are more than 10**12 ways to fail to match this one, and RE2 goes through none of them."""
     name = "a" * 64
     find_coordinator(broker, name)
@@ -307,7 +307,7 @@ def test_a_pattern_cannot_hold_up_the_broker(broker: Broker) -> None:
     assert name in listed(broker, 2, transactional_id_pattern="(a|aa)+")[1]
 
 
-def test_transactions_are_forgotten_between_two_tests() -> None:
+def test_reset_removes_transactions() -> None:
     with Broker(topics={"t": 1}) as broker:
         find_coordinator(broker, "a")
         producer = begun(broker, "a")
@@ -317,14 +317,14 @@ def test_transactions_are_forgotten_between_two_tests() -> None:
         assert begun(broker, "a")[1] == 0
 
 
-def test_transactions_survive_a_restart(tmp_path: Any) -> None:
+def test_transactions_survive_restart(tmp_path: Any) -> None:
     with Broker(topics={"t": 1}, data=tmp_path) as broker:
         find_coordinator(broker, "a")
         producer = begun(broker, "a")
         add(broker, "a", producer, ("t", 0))
     with Broker(data=tmp_path) as broker:
         find_coordinator(broker, "a")
-        while (respond := describe(broker, "a")[0]).error_code is not NONE:
-            assert respond.error_code is ErrorCode.coordinator_load_in_progress
-        assert respond.transaction_state == "Ongoing"
+        while (response := describe(broker, "a")[0]).error_code is not NONE:
+            assert response.error_code is ErrorCode.coordinator_load_in_progress
+        assert response.transaction_state == "Ongoing"
         assert end(broker, "a", producer).error_code is NONE

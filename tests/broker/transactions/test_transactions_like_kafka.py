@@ -132,9 +132,9 @@ class History:
         """Ask until nothing else is going on."""
         with deadline(30, "the transaction before") as check:
             while True:
-                respond = self.peer.ask(api, version, **values)
-                if "CONCURRENT" not in repr(respond).upper():
-                    return respond
+                response = self.peer.ask(api, version, **values)
+                if "CONCURRENT" not in repr(response).upper():
+                    return response
                 check(0.01)
 
     def _begin(
@@ -144,7 +144,7 @@ class History:
         if as_itself is None:
             as_itself = self.source.random() < 0.6
         expected = client if as_itself and version >= 3 else Client()
-        respond = self._ask(
+        response = self._ask(
             apis.INIT_PRODUCER_ID,
             version,
             transactional_id=self.id,
@@ -152,7 +152,7 @@ class History:
             producer_id=expected.producer_id,
             producer_epoch=expected.epoch,
         )
-        self._learn("begin", client, version, respond)
+        self._learn("begin", client, version, response)
 
     def _add(self, client: Client) -> None:
         wanted = self.source.sample(PARTITIONS[: 4 if self.source.random() < 0.1 else 3], 2)
@@ -171,7 +171,7 @@ class History:
             topics.setdefault(topic, []).append(index)
         rows = [{"name": name, "partitions": found} for name, found in topics.items()]
         if version < 4:
-            respond = self._ask(
+            response = self._ask(
                 apis.ADD_PARTITIONS_TO_TXN,
                 version,
                 v3_and_below_transactional_id=self.id,
@@ -179,7 +179,7 @@ class History:
                 v3_and_below_producer_epoch=client.epoch,
                 v3_and_below_topics=rows,
             )
-            results = respond.results_by_topic_v3_and_below
+            results = response.results_by_topic_v3_and_below
         else:
             transaction = {
                 "transactional_id": self.id,
@@ -188,8 +188,8 @@ class History:
                 "verify_only": verify_only,
                 "topics": rows,
             }
-            respond = self._ask(apis.ADD_PARTITIONS_TO_TXN, version, transactions=[transaction])
-            results = respond.results_by_transaction[0].topic_results
+            response = self._ask(apis.ADD_PARTITIONS_TO_TXN, version, transactions=[transaction])
+            results = response.results_by_transaction[0].topic_results
         self.seen.append(
             sorted(
                 (version, topic.name, each.partition_index, each.partition_error_code.name)
@@ -200,7 +200,7 @@ class History:
 
     def _offsets(self, client: Client) -> None:
         version = self.source.choice(apis.ADD_OFFSETS_TO_TXN.versions)
-        respond = self._ask(
+        response = self._ask(
             apis.ADD_OFFSETS_TO_TXN,
             version,
             transactional_id=self.id,
@@ -208,7 +208,7 @@ class History:
             producer_epoch=client.epoch,
             group_id="g",
         )
-        self.seen.append(("offsets", version, respond.error_code.name))
+        self.seen.append(("offsets", version, response.error_code.name))
 
     def _end(self, client: Client) -> None:
         newest = [5] * 4 if self.knows_epoch_bump else []
@@ -216,7 +216,7 @@ class History:
         before = Client(client.producer_id, client.epoch)
         commits = self.source.random() < 0.6
         for _ in range(2 if self.source.random() < 0.3 else 1):  # the answer may be lost
-            respond = self._ask(
+            response = self._ask(
                 apis.END_TXN,
                 version,
                 transactional_id=self.id,
@@ -224,23 +224,23 @@ class History:
                 producer_epoch=before.epoch,
                 committed=commits,
             )
-            self._learn("end", client, version, respond)
+            self._learn("end", client, version, response)
 
-    def _learn(self, what: str, client: Client, version: int, respond: Any) -> None:
-        producer_id = getattr(respond, "producer_id", -1)
-        epoch = getattr(respond, "producer_epoch", -1)
-        if respond.error_code is ErrorCode.none and producer_id >= 0:
+    def _learn(self, what: str, client: Client, version: int, response: Any) -> None:
+        producer_id = getattr(response, "producer_id", -1)
+        epoch = getattr(response, "producer_epoch", -1)
+        if response.error_code is ErrorCode.none and producer_id >= 0:
             client.producer_id, client.epoch = producer_id, epoch
         self.seen.append(
-            (what, version, respond.error_code.name, self.peer.name(producer_id), epoch)
+            (what, version, response.error_code.name, self.peer.name(producer_id), epoch)
         )
 
 
 def _describe(peer: Peer, transactional_id: str) -> dict[str, Any]:
     """What stands of the id, when it has come to rest."""
     while True:
-        respond = peer.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id])
-        (state,) = respond.transaction_states
+        response = peer.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id])
+        (state,) = response.transaction_states
         if not state.transaction_state.startswith("Prepare"):
             break
         time.sleep(0.01)
@@ -255,7 +255,7 @@ def _describe(peer: Peer, transactional_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_same_history(peers: list[Peer], seed: int) -> None:
+def test_history_like_kafka(peers: list[Peer], seed: int) -> None:
     check_history(peers, seed, level=2)
 
 
@@ -267,7 +267,7 @@ def check_history(peers: list[Peer], seed: int, level: int) -> None:
 
 
 @pytest.mark.parametrize("level", LATER_SEEDS)
-def test_the_same_histories_at_other_levels(peers: list[Peer], level: int) -> None:
+def test_histories_at_other_transaction_versions_like_kafka(peers: list[Peer], level: int) -> None:
     for peer in peers:
         _set_transaction_version(peer, level)
     for seed in LATER_SEEDS[level]:
@@ -278,14 +278,14 @@ def _set_transaction_version(peer: Peer, level: int) -> None:
     update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": 2}
     with deadline(30, f"transaction.version={level}") as check:
         while True:
-            respond = peer.ask(
+            response = peer.ask(
                 apis.UPDATE_FEATURES,
                 1,
                 timeout=10_000,
                 feature_updates=[update],
                 validate_only=False,
             )
-            if respond.error_code is ErrorCode.none:
+            if response.error_code is ErrorCode.none:
                 break
             check(0.05)
         while f"FinalizedVersionLevel: {level}" not in _feature(peer, "transaction.version"):
@@ -341,7 +341,7 @@ def _plain(value: bytes | None, names: dict[int, str]) -> Any:
     }
 
 
-def test_the_same_records(peers: list[Peer]) -> None:
+def test_records_are_those_of_kafka(peers: list[Peer]) -> None:
     """What the histories before left in `__transaction_state`."""
     kafka, ours = (_written(peer) for peer in peers)
     assert set(ours) == set(kafka)

@@ -66,7 +66,7 @@ class Teller:
         elif match := re.fullmatch(r"(\S+) (is gone|can't now|knows somebody newer)", command):
             outcome = {
                 "is gone": MarkerResult.GONE,
-                "can't now": MarkerResult.LATER,
+                "can't now": MarkerResult.RETRY,
                 "knows somebody newer": MarkerResult.FENCED,
             }
             stage.respond_markers({partition(match[1]): outcome[match[2]]})
@@ -104,5 +104,5 @@ def test_transcript(path: Path) -> None:
     check(path, Teller().follow)
 
 
-def test_there_are_transcripts() -> None:
+def test_transcripts_exist() -> None:
     assert len(FILES) >= 12

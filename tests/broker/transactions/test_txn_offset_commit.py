@@ -38,9 +38,9 @@ def name() -> str:
 def asked(broker: Broker, api: apis.Api, version: int, **values: Any) -> Any:
     """The answer, when nothing is being loaded or ended any more."""
     while True:
-        respond = ask(broker, api, version, values)
+        response = ask(broker, api, version, values)
         if not any(
-            word in repr(respond)
+            word in repr(response)
             for word in (
                 "concurrent_transactions",
                 "in_progress",
@@ -48,16 +48,16 @@ def asked(broker: Broker, api: apis.Api, version: int, **values: Any) -> Any:
                 "not_coordinator",
             )
         ):
-            return respond
+            return response
         trio.run(trio.sleep, 0.01)
 
 
 def begun(broker: Broker, name: str) -> dict[str, Any]:
-    respond = asked(
+    response = asked(
         broker, apis.INIT_PRODUCER_ID, 3, transactional_id=name, transaction_timeout=60_000
     )
-    assert respond.error_code is NONE
-    return {"producer_id": respond.producer_id, "producer_epoch": respond.producer_epoch}
+    assert response.error_code is NONE
+    return {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
 
 
 def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **said: Any) -> Any:
@@ -76,8 +76,8 @@ def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **
         ],
         **said,
     }
-    respond = asked(broker, apis.TXN_OFFSET_COMMIT, version, **values)
-    there, not_there = respond.topics
+    response = asked(broker, apis.TXN_OFFSET_COMMIT, version, **values)
+    there, not_there = response.topics
     unknown = ErrorCode.unknown_topic_or_partition
     assert [each.error_code for each in not_there.partitions] == [unknown]
     first, second = there.partitions
@@ -86,7 +86,7 @@ def commit(broker: Broker, version: int, name: str, producer: dict[str, Any], **
 
 
 def fetched(broker: Broker, name: str) -> tuple[ErrorCode, int, str]:
-    respond = asked(
+    response = asked(
         broker,
         apis.OFFSET_FETCH,
         7,
@@ -94,7 +94,7 @@ def fetched(broker: Broker, name: str) -> tuple[ErrorCode, int, str]:
         topics=[{"name": "t", "partition_indexes": [1]}],
         require_stable=True,
     )
-    ((found,),) = [each.partitions for each in respond.topics]
+    ((found,),) = [each.partitions for each in response.topics]
     return found.error_code, found.committed_offset, found.metadata
 
 
@@ -105,7 +105,7 @@ def end(broker: Broker, name: str, producer: dict[str, Any], *, commit: bool) ->
 
 @pytest.mark.parametrize("version", apis.TXN_OFFSET_COMMIT.versions)
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_what_is_committed_holds_from_the_end_of_the_transaction_on(
+def test_offsets_are_committed_when_transaction_ends(
     broker: Broker, name: str, version: int, is_committed: bool
 ) -> None:
     producer = begun(broker, name)
@@ -129,13 +129,13 @@ def test_what_is_committed_holds_from_the_end_of_the_transaction_on(
         (5, NONE),
     ],
 )
-def test_a_group_that_was_not_added(
+def test_group_that_was_not_added_fails_commit(
     broker: Broker, name: str, version: int, error: ErrorCode
 ) -> None:
     assert commit(broker, version, name, begun(broker, name)) is error
 
 
-def test_who_is_not_the_producer(broker: Broker, name: str) -> None:
+def test_commit_of_other_producer_fails(broker: Broker, name: str) -> None:
     producer = begun(broker, name)
     begun(broker, name)
     fenced, nobody = ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping
@@ -144,11 +144,11 @@ def test_who_is_not_the_producer(broker: Broker, name: str) -> None:
     assert fetched(broker, name) == (NONE, -1, "")
 
 
-def test_a_generation_that_is_not(broker: Broker, name: str) -> None:
+def test_commit_of_unknown_generation_fails(broker: Broker, name: str) -> None:
     producer = begun(broker, name)
     found = commit(broker, 5, name, producer, generation_id=3, member_id="m")
     assert found is ErrorCode.illegal_generation
 
 
-def test_a_group_without_a_name(broker: Broker, name: str) -> None:
+def test_commit_with_empty_group_id_fails(broker: Broker, name: str) -> None:
     assert commit(broker, 5, name, begun(broker, name), group_id="") is ErrorCode.invalid_group_id

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.config import ConsumerGroupConfig, GroupConfig
 from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
-from odradek.broker.groups.consumer.environment import ConsumerGroupEnvironment
-from odradek.broker.groups.consumer.expressions import match_topics
 from odradek.broker.groups.consumer.member import MemberState
 from odradek.broker.groups.consumer.record_helpers import ResolvedRegularExpression
-from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
+from odradek.broker.groups.consumer.topic_metadata import ConsumerGroupEnvironment
+from odradek.broker.groups.consumer.topic_regex_resolver import match_topics
 from odradek.broker.groups.coordinator_shard import (
     GroupCoordinatorShard,
     OffsetCommit,
@@ -281,24 +280,24 @@ class ConsumerStage(Stage):
                 shard.replay(self.log[offset], offset)
         return shard
 
-    def _respond(self, future: Request, respond: Any) -> None:
-        future.responses.append(respond)
+    def _respond(self, future: Request, response: Any) -> None:
+        future.responses.append(response)
         client = self.clients.get(future.who)
         if isinstance(client, Consumer):
-            self._learn(client, future.what, respond)
-        self.story.append(f"{future.who} <- {self.tell(future.what, respond)}")
+            self._learn(client, future.what, response)
+        self.story.append(f"{future.who} <- {self.tell(future.what, response)}")
 
-    def _learn(self, client: Consumer, what: str, respond: Any) -> None:
-        client.learn(respond)
-        if isinstance(respond, ConsumerGroupHeartbeatResponse):
-            if respond.error is ErrorCode.none:
-                client.epoch = respond.epoch
-                if respond.assigned is not None:
-                    client.to_reconcile = self.by_name(respond.assigned)
-            elif respond.error in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
+    def _learn(self, client: Consumer, what: str, response: Any) -> None:
+        client.learn(response)
+        if isinstance(response, ConsumerGroupHeartbeatResponse):
+            if response.error is ErrorCode.none:
+                client.epoch = response.epoch
+                if response.assigned is not None:
+                    client.to_reconcile = self.by_name(response.assigned)
+            elif response.error in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
                 client.owned, client.to_reconcile = {}, None
-        elif isinstance(respond, SyncGroupResponse) and respond.error is ErrorCode.none:
-            read = consumer_protocol.read_assignment(respond.assignment)
+        elif isinstance(response, SyncGroupResponse) and response.error is ErrorCode.none:
+            read = consumer_protocol.read_assignment(response.assignment)
             client.owned = {each.topic: each.partitions for each in read.assigned_partitions}
 
     def by_name(self, assigned: Any) -> Owned:
@@ -323,17 +322,17 @@ class ConsumerStage(Stage):
 
     # In words
 
-    def tell(self, what: str, respond: Any) -> str:
-        if isinstance(respond, SyncGroupResponse) and respond.error is ErrorCode.none:
-            read = consumer_protocol.read_assignment(respond.assignment)
+    def tell(self, what: str, response: Any) -> str:
+        if isinstance(response, SyncGroupResponse) and response.error is ErrorCode.none:
+            read = consumer_protocol.read_assignment(response.assignment)
             return f"{what}: assigned {words({e.topic: e.partitions for e in read.assigned_partitions})}"
-        if not isinstance(respond, ConsumerGroupHeartbeatResponse):
-            return tell_classic(what, respond)
-        if respond.error is not ErrorCode.none:
-            return f"{what}: {respond.error.name.upper()}"
-        told = f"{what}: epoch {respond.epoch}"
-        if respond.assigned is not None:
-            told += f", is to have {words(self.by_name(respond.assigned))}"
+        if not isinstance(response, ConsumerGroupHeartbeatResponse):
+            return tell_classic(what, response)
+        if response.error is not ErrorCode.none:
+            return f"{what}: {response.error.name.upper()}"
+        told = f"{what}: epoch {response.epoch}"
+        if response.assigned is not None:
+            told += f", is to have {words(self.by_name(response.assigned))}"
         return told
 
     def tell_record(self, record: Record) -> str:
@@ -384,7 +383,7 @@ class ConsumerStage(Stage):
             return "[no group]"
         if not isinstance(group, ConsumerGroup):
             parts = [f"classic, {group.state_name}, generation {group.generation}"]
-            return f"[{', '.join([*parts, *group.roster.members])}]"
+            return f"[{', '.join([*parts, *group.members.by_id])}]"
         state = group.state
         parts = [f"{group.state_name}, epoch {state.epoch}, target {state.target_epoch}"]
         for member in state.members.values():

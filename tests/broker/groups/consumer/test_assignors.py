@@ -68,18 +68,18 @@ def check(group: GroupSpec, result: Result) -> None:
 
 
 @given(group=groups, name=st.sampled_from(sorted(ASSIGNORS)))
-def test_every_partition_has_one_owner_that_wants_it(group: GroupSpec, name: str) -> None:
+def test_every_partition_is_assigned_to_one_subscriber(group: GroupSpec, name: str) -> None:
     check(group, ASSIGNORS[name](group))
 
 
 @given(group=same_topics)
-def test_uniform_is_balanced_where_all_want_the_same(group: GroupSpec) -> None:
+def test_uniform_is_balanced_for_equal_subscriptions(group: GroupSpec) -> None:
     counts = sizes(uniform_assignor.assign(group))
     assert max(counts) - min(counts) <= 1
 
 
 @given(group=groups)
-def test_uniform_leaves_no_move_within_a_topic_that_would_help(group: GroupSpec) -> None:
+def test_uniform_result_can_not_be_improved_within_a_topic(group: GroupSpec) -> None:
     result = uniform_assignor.assign(group)
     counts = dict(zip(result, sizes(result), strict=True))
     for (topic, _), owner in flat(result).items():
@@ -89,7 +89,7 @@ def test_uniform_leaves_no_move_within_a_topic_that_would_help(group: GroupSpec)
 
 
 @given(before=groups, after=groups)
-def test_uniform_keeps_what_it_can(before: GroupSpec, after: GroupSpec) -> None:
+def test_uniform_is_sticky(before: GroupSpec, after: GroupSpec) -> None:
     """A second assignment of the same group changes nothing; of another one it is whole again."""
     first = uniform_assignor.assign(before)
     again = {
@@ -104,7 +104,7 @@ def test_uniform_keeps_what_it_can(before: GroupSpec, after: GroupSpec) -> None:
 
 
 @given(group=same_topics, joins=st.booleans())
-def test_uniform_moves_no_more_than_balance_needs(group: GroupSpec, joins: bool) -> None:
+def test_uniform_moves_minimum_of_partitions(group: GroupSpec, joins: bool) -> None:
     first = uniform_assignor.assign(group)
     members = {m: MemberSpec(each.topics, first[m]) for m, each in group.members.items()}
     if joins:
@@ -120,20 +120,20 @@ def test_uniform_moves_no_more_than_balance_needs(group: GroupSpec, joins: bool)
     assert moved <= max(gone, newcomers), (total, first, second)
 
 
-def test_uniform_a_member_that_has_the_extra_one_keeps_it() -> None:
+def test_uniform_member_keeps_its_extra_partition() -> None:
     before: Result = {"a": {A: frozenset({0})}, "b": {A: frozenset({1, 2})}}
     after = uniform_assignor.assign(spec({"a": [A], "b": [A]}, {A: 3}, before))
     assert after == before
 
 
-def test_uniform_does_not_hand_out_topics_nobody_wants_any_more() -> None:
+def test_uniform_does_not_assign_unsubscribed_topics() -> None:
     before: Result = {"a": {A: frozenset({0}), B: frozenset({0, 1})}}
     assert uniform_assignor.assign(spec({"a": [A]}, {A: 2, B: 2}, before)) == {
         "a": {A: frozenset({0, 1})}
     }
 
 
-def test_range_gives_everyone_a_range_of_each_topic() -> None:
+def test_range_assigns_a_range_of_each_topic() -> None:
     result = range_assignor.assign(spec({m: [A, B] for m in "abc"}, {A: 7, B: 2}))
     assert result == {
         "a": {A: frozenset({0, 1, 2}), B: frozenset({0})},
@@ -143,7 +143,7 @@ def test_range_gives_everyone_a_range_of_each_topic() -> None:
 
 
 @given(counts=st.integers(1, 20), members=st.integers(1, 7))
-def test_range_co_partitions(counts: int, members: int) -> None:
+def test_range_co_partitions_topics(counts: int, members: int) -> None:
     wants = {f"m{i}": [A, B, C] for i in range(members)}
     result = range_assignor.assign(spec(wants, dict.fromkeys((A, B, C), counts)))
     for topics in result.values():
@@ -162,7 +162,7 @@ def test_range_is_balanced_in_each_topic(group: GroupSpec) -> None:
         assert not counts or max(counts) - min(counts) <= 1
 
 
-def test_range_a_static_member_keeps_its_range_under_another_id() -> None:
+def test_range_static_member_with_new_member_id_keeps_its_range() -> None:
     wants = {"z": [A], "a": [A], "m": [A]}
     counts = {A: 6}
     first = range_assignor.assign(spec(wants, counts, instances={"z": "one", "a": "two"}))

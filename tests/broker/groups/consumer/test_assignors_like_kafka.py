@@ -63,13 +63,13 @@ def kafkas(groups: list[Case]) -> list[Result]:
         }
         for name, group in groups
     ]
-    respond = json.loads(run_tool("assignors", json.dumps(asked)).check().stdout)
+    response = json.loads(run_tool("assignors", json.dumps(asked)).check().stdout)
     return [
         {
             member: {UUID(int=int(t)): frozenset(parts) for t, parts in topics.items() if parts}
             for member, topics in result.items()
         }
-        for result in respond
+        for result in response
     ]
 
 
@@ -91,7 +91,7 @@ def moved(group: GroupSpec, result: Result) -> int:
     )
 
 
-def test_where_all_subscribe_to_the_same_topics() -> None:
+def test_equal_subscriptions_like_kafka() -> None:
     groups = cases(848, homogeneous=True)
     for (name, group), theirs in zip(groups, kafkas(groups), strict=True):
         ours = ASSIGNORS[name](group)
@@ -102,7 +102,7 @@ def test_where_all_subscribe_to_the_same_topics() -> None:
             assert moved(group, ours) <= moved(group, theirs)
 
 
-def test_where_they_do_not() -> None:
+def test_different_subscriptions_like_kafka() -> None:
     groups = cases(849, homogeneous=False)
     ours_moved = theirs_moved = ours_spread = theirs_spread = 0
     for (name, group), theirs in zip(groups, kafkas(groups), strict=True):

@@ -12,10 +12,10 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from odradek.broker.groups.config import ConsumerGroupConfig
 from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
 from odradek.broker.groups.consumer.group_state import ConsumerGroupState
 from odradek.broker.groups.consumer.member import MemberState
-from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.consumer.stage import Consumer, ConsumerStage
 from tests.broker.groups.stage import GROUP
@@ -196,7 +196,7 @@ LeaderEpochRecovery.TestCase.settings = settings(
 TestHistories = LeaderEpochRecovery.TestCase
 
 
-def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:
+def test_member_whose_leave_failed_expires_with_its_session() -> None:
     """The end of a member that can't be written has not come, and its session goes on."""
     stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 2)
@@ -214,7 +214,7 @@ def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:
     assert stage.consumer_group.state.state is ConsumerGroupState.STABLE
 
 
-def test_the_time_to_give_up_partitions_goes_on_where_that_can_not_be_written() -> None:
+def test_revocation_timeout_continues_after_failed_append() -> None:
     stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 2)
     stage.join_new("A", topics=("t",))

@@ -53,8 +53,8 @@ class Reader(Peer):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        respond = self.ask("admin", apis.METADATA, 12, topics=[{"name": name} for name in TOPICS])
-        self.ids: dict[str, UUID] = {each.name: each.topic_id for each in respond.topics}
+        response = self.ask("admin", apis.METADATA, 12, topics=[{"name": name} for name in TOPICS])
+        self.ids: dict[str, UUID] = {each.name: each.topic_id for each in response.topics}
 
     def beat(self, who: str, group: str, epoch: int, version: int = 1, **said: Any) -> Any:
         """A heartbeat; one that joins says everything."""
@@ -165,9 +165,9 @@ def both(readers: list[Reader]) -> Callable[[Story], None]:
         for reader in readers:
             seen: list[Any] = []
 
-            def see(respond: Any, reader: Reader = reader, seen: list[Any] = seen) -> Any:
-                seen.append(without_ids(plain(respond, reader), reader))
-                return respond
+            def see(response: Any, reader: Reader = reader, seen: list[Any] = seen) -> Any:
+                seen.append(without_ids(plain(response, reader), reader))
+                return response
 
             story(reader, see)
             told.append(seen)
@@ -219,7 +219,7 @@ def test_two_members(both: Callable[[Story], None], version: int) -> None:
     both(story)
 
 
-def test_requests_that_are_refused(both: Callable[[Story], None]) -> None:
+def test_invalid_requests_like_kafka(both: Callable[[Story], None]) -> None:
     def story(reader: Reader, see: See) -> None:
         for version in (0, 1):
             for epoch, said in (
@@ -291,16 +291,16 @@ def test_assignors_and_subscriptions(both: Callable[[Story], None]) -> None:
     both(story)
 
 
-def test_expressions(both: Callable[[Story], None]) -> None:
+def test_regular_expressions(both: Callable[[Story], None]) -> None:
     def story(reader: Reader, see: See) -> None:
         see(reader.beat("a", "regex", JOINS))
         see(reader.beat("a", "regex", 2, subscribed_topic_names=[], subscribed_topic_regex="pay.*"))
-        respond = reader.beat("a", "regex", 2, owned={})  # it may be resolved by now, or not
+        response = reader.beat("a", "regex", 2, owned={})  # it may be resolved by now, or not
         with deadline(30, "the expression") as check:
-            while not respond.assignment:
+            while not response.assignment:
                 check()
-                respond = reader.beat("a", "regex", respond.member_epoch)
-        see(respond)
+                response = reader.beat("a", "regex", response.member_epoch)
+        see(response)
         reader.look(see, "regex")
         see(reader.beat("b", "regex", JOINS, subscribed_topic_regex="pay.*").error_code)
 
@@ -335,7 +335,7 @@ def sync(reader: Reader, group: str, joined: Any, assignments: Any = ()) -> Any:
     )  # fmt: skip
 
 
-def test_a_group_changes_over_and_back(both: Callable[[Story], None]) -> None:
+def test_group_upgrade_and_downgrade(both: Callable[[Story], None]) -> None:
     group = "changes"
 
     def story(reader: Reader, see: See) -> None:
@@ -361,9 +361,9 @@ def test_a_group_changes_over_and_back(both: Callable[[Story], None]) -> None:
         see(beat(joined))
         see(sync(reader, group, joined))
         joined = see(join(reader, group, joined.member_id, owned={"orders": [0, 1]}))
-        respond = sync(reader, group, joined)
-        see(respond.error_code)
-        (kept,) = consumer_protocol.read_assignment(respond.assignment).assigned_partitions
+        response = sync(reader, group, joined)
+        see(response.error_code)
+        (kept,) = consumer_protocol.read_assignment(response.assignment).assigned_partitions
         see(len(kept.partitions))
         see(beat(joined))
         owned = {"orders": list(kept.partitions)}
@@ -392,7 +392,7 @@ def test_a_group_changes_over_and_back(both: Callable[[Story], None]) -> None:
     both(story)
 
 
-def test_an_empty_group_becomes_either(both: Callable[[Story], None]) -> None:
+def test_empty_group_converts_to_both_kinds(both: Callable[[Story], None]) -> None:
     def story(reader: Reader, see: See) -> None:
         see(reader.beat("a", "either", JOINS))
         see(reader.beat("a", "either", LEAVES))
@@ -406,7 +406,7 @@ def test_an_empty_group_becomes_either(both: Callable[[Story], None]) -> None:
     both(story)
 
 
-def test_the_same_records(brokers: list[BrokerProcess], readers: list[Reader]) -> None:
+def test_records_are_those_of_kafka(brokers: list[BrokerProcess], readers: list[Reader]) -> None:
     """What stands in `__consumer_offsets` afterwards, as Kafka's own tool reads it."""
     told = []
     for broker, reader in zip(brokers, readers, strict=True):
@@ -441,7 +441,9 @@ def records_of(broker: BrokerProcess, reader: Reader, group: str) -> list[str]:
     return found
 
 
-def test_the_same_hash(brokers: list[BrokerProcess], readers: list[Reader]) -> None:
+def test_metadata_hash_is_that_of_kafka(
+    brokers: list[BrokerProcess], readers: list[Reader]
+) -> None:
     """Of the topics of a group, as Kafka computes it and as we do for the same topics."""
     broker, reader = brokers[0], readers[0]
     reader.beat("a", "hashed", JOINS, subscribed_topic_names=["orders", "payments"])
@@ -465,7 +467,7 @@ def test_the_same_hash(brokers: list[BrokerProcess], readers: list[Reader]) -> N
 
 
 @pytest.mark.slow
-def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
+def test_groups_migrate_from_kafka_and_back(tmp_path: Path) -> None:
     """One directory, opened by Kafka, by us, killed, by us again, and by Kafka."""
     with start_kafka(tmp_path / "kafka", config=CONFIG) as kafka:
         prepare(kafka)
@@ -491,13 +493,13 @@ def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
             reader = Reader(broker.bootstrap)
             wait_for_coordinator(reader)
 
-            def see(respond: Any, reader: Reader = reader) -> None:
-                seen.append(without_ids(plain(respond, reader), reader))
+            def see(response: Any, reader: Reader = reader) -> None:
+                seen.append(without_ids(plain(response, reader), reader))
 
             reader.look(see, "moves")
             see(reader.fetch("moves", None, -1))
-            respond = reader.beat("b", "moves", 3, instance_id="i")
-            seen.append((respond.error_code, respond.member_epoch))
+            response = reader.beat("b", "moves", 3, instance_id="i")
+            seen.append((response.error_code, response.member_epoch))
             reader.close()
         except BaseException:
             broker.kill()

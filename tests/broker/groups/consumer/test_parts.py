@@ -8,17 +8,20 @@ import pytest
 
 from odradek.broker.coordination.regular_expressions import InvalidExpression
 from odradek.broker.groups.classic_group import ClassicGroup
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer import record_helpers as records
-from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
-from odradek.broker.groups.consumer.environment import CHANGED_TOPICS_MAX, ConsumerGroupEnvironment
-from odradek.broker.groups.consumer.expressions import check_expression, match_topics
-from odradek.broker.groups.consumer.member import ConsumerGroupMember, MemberState
-from odradek.broker.groups.consumer.settings import (
+from odradek.broker.groups.config import (
     ConsumerGroupConfig,
     ConsumerGroupMigrationPolicy,
+    GroupConfig,
 )
-from odradek.broker.groups.consumer.topic_metadata import TopicMetadata
+from odradek.broker.groups.consumer import record_helpers as records
+from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
+from odradek.broker.groups.consumer.member import ConsumerGroupMember, MemberState
+from odradek.broker.groups.consumer.topic_metadata import (
+    CHANGED_TOPICS_MAX,
+    ConsumerGroupEnvironment,
+    TopicMetadata,
+)
+from odradek.broker.groups.consumer.topic_regex_resolver import check_expression, match_topics
 from odradek.protocol.errors import ErrorCode, InvalidFrame
 from odradek.protocol.schemas import consumer_protocol
 from odradek.protocol.schemas.consumer_group_records import (
@@ -49,7 +52,7 @@ def image(partitions: int = 2, rack: str | None = None, name: str = "t") -> Meta
     return MetadataImage(topics_by_name={name: topic}, topics_by_id={T: topic}, brokers={1: broker})
 
 
-def test_the_hash_is_of_what_an_assignment_depends_on() -> None:
+def test_metadata_hash_depends_on_topics_partitions_and_racks() -> None:
     hashes = [
         TopicMetadata(each).metadata_hash(["t", "u", "missing"])
         for each in (image(), image(3), image(rack="r"), image(rack="s"), image(name="u"))
@@ -63,12 +66,12 @@ def test_the_hash_is_of_what_an_assignment_depends_on() -> None:
 
 
 @pytest.mark.parametrize("expression", ["[a-", "(?=x)", "(?!x)", "a**", "(", r"\1"])
-def test_what_is_no_expression_of_re2(expression: str) -> None:
+def test_invalid_regular_expression_is_rejected(expression: str) -> None:
     with pytest.raises(InvalidExpression, match="is not a valid regular expression"):
         check_expression(expression)
 
 
-def test_expressions_match_whole_names_in_steps() -> None:
+def test_regular_expressions_match_whole_names_in_steps() -> None:
     topics = [f"t{number}" for number in range(1000)]
     steps = list(match_topics(["t1", "t.*9", "(?i)T5", "x"], topics))
     assert len(steps) > 4
@@ -78,7 +81,7 @@ def test_expressions_match_whole_names_in_steps() -> None:
     assert (found["(?i)T5"], found["x"]) == ({"t5"}, set())
 
 
-def test_many_expressions_are_matched_in_more_steps() -> None:
+def test_more_regular_expressions_take_more_steps() -> None:
     names = [f"t{number}" for number in range(150)]
     steps = sum(1 for _ in match_topics((f"t{number}.*" for number in range(300)), names))
     assert steps >= 300
@@ -92,7 +95,7 @@ class Configs:
         return next((ms for part, ms in bounds.items() if part in name), 1_000)
 
 
-def test_a_groups_own_settings_stay_within_the_brokers_bounds() -> None:
+def test_group_configs_are_limited_to_broker_bounds() -> None:
     for asked, kept in (("50000", 50_000), ("1", 45_000), ("99000", 60_000)):
         overrides = {"consumer.session.timeout.ms": asked}
         assert ConsumerGroupConfig.of(Configs(), overrides).session_timeout_ms == kept
@@ -100,7 +103,7 @@ def test_a_groups_own_settings_stay_within_the_brokers_bounds() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_subscriptions_and_assignments(version: int) -> None:
+def test_consumer_protocol_encoding_of_subscriptions_and_assignments(version: int) -> None:
     said = ConsumerProtocolSubscription(
         topics=("t", "u"),
         user_data=b"x",
@@ -117,7 +120,7 @@ def test_subscriptions_and_assignments(version: int) -> None:
     assert consumer_protocol.read_assignment(consumer_protocol.write(given, version)) == given
 
 
-def test_members_may_be_newer_than_we_are() -> None:
+def test_subscription_of_later_version_is_decoded() -> None:
     said = ConsumerProtocolSubscription(topics=("t",))
     newer = b"\x00\x09" + consumer_protocol.write(said, 3)[2:] + b"more"
     assert consumer_protocol.read_subscription(newer) == said
@@ -128,7 +131,7 @@ def test_members_may_be_newer_than_we_are() -> None:
             consumer_protocol.read_subscription(broken)
 
 
-def test_what_is_no_metadata_in_a_members_other_protocol_keeps_no_group_from_going_back() -> None:
+def test_invalid_metadata_of_second_protocol_does_not_prevent_downgrade() -> None:
     stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=0))
     stage.set_topic("t", 2)
     stage.join_new("A")
@@ -139,19 +142,19 @@ def test_what_is_no_metadata_in_a_members_other_protocol_keeps_no_group_from_goi
     group = stage.shard.groups[GROUP]
     assert isinstance(group, ClassicGroup)
     assert group.protocol == "mine"
-    for member in group.roster.members.values():
+    for member in group.members.by_id.values():
         consumer_protocol.read_assignment(member.assignment)
 
 
 @pytest.mark.parametrize(("epochs", "found"), [(None, {0: 5, 1: 5}), ((3, 4), {0: 3, 1: 4})])
-def test_records_of_before_partitions_had_epochs(
+def test_assignment_record_without_epochs_is_decoded(
     epochs: tuple[int, ...] | None, found: dict[int, int]
 ) -> None:
     topics = (CurrentTopicPartitions(topic_id=T, partitions=(0, 1), assignment_epochs=epochs),)
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=5, previous_member_epoch=4, state=1, assigned_partitions=topics
     )
-    read = records.read_current(value)
+    read = records.read_current_assignment(value)
     assert read["assigned"] == {T: found}
     assert read["state"] is MemberState.UNREVOKED_PARTITIONS
 
@@ -160,7 +163,10 @@ def group() -> ConsumerGroup:
     """One member in epoch 5, which has T-0 since 3, and has yet to give up T-1, its since 4."""
     made = ConsumerGroup("g", ConsumerGroupEnvironment(GroupConfig(), image()))
     member = ConsumerGroupMember("m", 5, 4, assigned={T: {0: 3}}, revoking={T: {1: 4}})
-    for record in (records.subscription("g", member), records.current("g", member)):
+    for record in (
+        records.member_subscription("g", member),
+        records.current_assignment("g", member),
+    ):
         made.state.replay(record.key, record.value)  # type: ignore[arg-type]
     return made
 
@@ -175,11 +181,13 @@ NONE, STALE = ErrorCode.none, ErrorCode.stale_member_epoch
         (4, 1, NONE), (3, 1, STALE), (4, 2, STALE),
     ],
 )  # fmt: skip
-def test_commits_of_older_epochs(epoch: int, partition: int, expected: ErrorCode) -> None:
+def test_offset_commit_of_older_member_epoch(
+    epoch: int, partition: int, expected: ErrorCode
+) -> None:
     assert group().check_commit("m", None, epoch, partitions=[(T, partition)]) is expected
 
 
-def test_who_may_commit_and_fetch() -> None:
+def test_offset_commit_and_fetch_are_checked_against_member() -> None:
     found = group()
     unknown = ErrorCode.unknown_member_id
     assert found.check_commit("x", None, 5) is unknown
@@ -194,7 +202,7 @@ def test_who_may_commit_and_fetch() -> None:
     assert empty.check_commit("", None, -1) is NONE
 
 
-def test_a_group_that_is_heard_of_asks_what_changed() -> None:
+def test_heartbeat_checks_changed_topics() -> None:
     environment = ConsumerGroupEnvironment(GroupConfig(), MetadataImage(offset=5))
     assert not environment.is_changed(["t"], 5)
     assert environment.is_changed(["t"], 4), "what was before is not known"
@@ -207,7 +215,7 @@ def test_a_group_that_is_heard_of_asks_what_changed() -> None:
     assert not environment.is_changed(["v"], 5)
 
 
-def test_changes_are_told_apart_of_so_many_topics_and_no_more() -> None:
+def test_changed_topics_over_the_limit_count_as_all_changed() -> None:
     environment = ConsumerGroupEnvironment(GroupConfig(), MetadataImage(offset=0))
     many = [str(each) for each in range(CHANGED_TOPICS_MAX + 1)]
     environment.topics_changed(MetadataImage(offset=1), many, created=True)
@@ -217,7 +225,7 @@ def test_changes_are_told_apart_of_so_many_topics_and_no_more() -> None:
     assert not environment.is_changed(["t"], 2)
 
 
-def test_members_of_the_old_protocol_alone_have_what_another_left() -> None:
+def test_classic_members_alone_get_partitions_of_removed_member() -> None:
     """Where the group may not go back, there is nobody whose heartbeat makes a new target."""
     config = GroupConfig(migration_policy=ConsumerGroupMigrationPolicy.UPGRADE)
     stage = ConsumerStage(config, ConsumerGroupConfig(assignment_interval_ms=0))
@@ -242,13 +250,13 @@ def settle(stage: ConsumerStage, members: str) -> None:
     """Let members of the old protocol join again as long as they are told to."""
     for _ in range(5):
         for name in members:
-            if stage.heartbeat(name).respond.error is ErrorCode.rebalance_in_progress:
+            if stage.heartbeat(name).response.error is ErrorCode.rebalance_in_progress:
                 stage.join(name)
                 stage.sync(name)
-    assert all(stage.heartbeat(name).respond.error is ErrorCode.none for name in members)
+    assert all(stage.heartbeat(name).response.error is ErrorCode.none for name in members)
 
 
-def test_a_wall_clock_that_is_set_back_holds_nobody_up() -> None:
+def test_wall_clock_set_back_does_not_delay_assignment() -> None:
     """Nor does the one of the next coordinator, which may be behind that of the last."""
     stage = ConsumerStage(settings=ConsumerGroupConfig(assignment_interval_ms=1000))
     stage.set_topic("t", 2)
@@ -266,7 +274,7 @@ def test_a_wall_clock_that_is_set_back_holds_nobody_up() -> None:
     assert stage.consumer("B").owned == {"u": (0, 1)}
 
 
-def test_a_group_in_which_two_read_the_same_stays_classic() -> None:
+def test_upgrade_of_group_with_doubly_assigned_partition_fails() -> None:
     """An assignor of the members' own may let them; a consumer group's partitions have one owner."""
     stage = ConsumerStage(GroupConfig(initial_rebalance_delay_ms=10))
     stage.set_topic("t", 2)
@@ -276,6 +284,6 @@ def test_a_group_in_which_two_read_the_same_stays_classic() -> None:
     stage.sync("C")
     b, c = (stage.client(name).member_id for name in "BC")
     stage.sync_with("B", **{b: {"t": (0, 1)}, c: {"t": (1,)}})
-    assert stage.join_new("A").respond.error is ErrorCode.group_id_not_found
+    assert stage.join_new("A").response.error is ErrorCode.group_id_not_found
     assert isinstance(stage.shard.groups[GROUP], ClassicGroup)
-    assert [stage.heartbeat(name).respond.error for name in "BC"] == [ErrorCode.none] * 2
+    assert [stage.heartbeat(name).response.error for name in "BC"] == [ErrorCode.none] * 2

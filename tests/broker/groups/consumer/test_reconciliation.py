@@ -36,7 +36,7 @@ def member(
     state: MemberState, situation: ReconciliationCase
 ) -> tuple[ConsumerGroupMember, TargetAssignment, bool]:
     """A member that has T-0, T-1 and U-0, and T-2 to give up where its state has such."""
-    _, behind, subscribes_to_less = situation.value
+    _, behind, subscription_changed = situation.value
     revoking = (
         {T: {2: 1}} if state in (S.UNREVOKED_PARTITIONS, S.UNKNOWN) else NO_ASSIGNED_PARTITIONS
     )
@@ -44,7 +44,7 @@ def member(
         "m", epoch=4, previous_epoch=3, state=state, assigned=HELD, revoking=revoking
     )
     target = TargetAssignment(5 if behind else 4, {T: frozenset({0, 1, 3}), U: frozenset({0})})
-    return made, target, subscribes_to_less
+    return made, target, subscription_changed
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def member(
     ids=lambda each: each.name,
 )
 def test_every_cell(situation: ReconciliationCase, state: MemberState) -> None:
-    before, target, subscribes_to_less = member(state, situation)
+    before, target, subscription_changed = member(state, situation)
     holds = situation.value[0]
     owned = None if holds else {}
-    subscribed = frozenset({T}) if subscribes_to_less else frozenset({T, U})
+    subscribed = frozenset({T}) if subscription_changed else frozenset({T, U})
 
     def step() -> ConsumerGroupMember:
         return reconcile(
@@ -64,7 +64,7 @@ def test_every_cell(situation: ReconciliationCase, state: MemberState) -> None:
             target,
             owned=owned,
             subscribed=subscribed,
-            subscribes_to_less=subscribes_to_less,
+            subscription_changed=subscription_changed,
             owned_partitions=lambda topic: frozenset(),
         )
 
@@ -85,11 +85,11 @@ def test_every_cell(situation: ReconciliationCase, state: MemberState) -> None:
                 assert (after.state, after.revoking) == (before.state, before.revoking)
         case ReconciliationAction.RECONCILE | ReconciliationAction.RESTART as kind:
             after = step()
-            has_to_give = subscribes_to_less and holds and kind is ReconciliationAction.RECONCILE
+            has_to_give = subscription_changed and holds and kind is ReconciliationAction.RECONCILE
             assert after.epoch == (before.epoch if has_to_give else target.epoch)
             assert after.previous_epoch == before.epoch
             wanted = {T: {0: 3, 1: 3}} if has_to_give else {T: {0: 3, 1: 3, 3: target.epoch}}
-            assert after.assigned == (wanted if subscribes_to_less else {**wanted, U: {0: 2}})
+            assert after.assigned == (wanted if subscription_changed else {**wanted, U: {0: 2}})
             assert after.state is (S.UNREVOKED_PARTITIONS if has_to_give else S.STABLE)
 
 
@@ -103,12 +103,12 @@ def advance(
         target,
         owned={},
         subscribed=frozenset({T, U}),
-        subscribes_to_less=False,
+        subscription_changed=False,
         owned_partitions=lambda topic: frozenset(p for t, p in taken or () if t == topic),
     )
 
 
-def test_what_another_still_has_is_waited_for() -> None:
+def test_partitions_owned_by_others_are_awaited() -> None:
     target = TargetAssignment(2, {T: frozenset({0, 1, 2})})
     waits = advance(ConsumerGroupMember("m", epoch=1), target, {(T, 1)})
     assert (waits.state, waits.epoch, waits.assigned) == (
@@ -121,7 +121,7 @@ def test_what_another_still_has_is_waited_for() -> None:
     assert done.previous_epoch == 2
 
 
-def test_what_it_gives_up_itself_and_gets_back_is_free() -> None:
+def test_partitions_revoked_by_the_member_itself_are_free() -> None:
     before = ConsumerGroupMember(
         "m", epoch=1, state=S.UNREVOKED_PARTITIONS, assigned={T: {0: 1}}, revoking={T: {1: 1}}
     )
@@ -138,7 +138,7 @@ TARGETS = st.lists(
 @given(
     targets=TARGETS, steps=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60)
 )
-def test_one_owner_at_a_time_and_everyone_arrives(
+def test_partitions_have_one_owner_and_members_reach_target(
     targets: list[list[str]], steps: list[tuple[str, bool]]
 ) -> None:
     """Targets change under way; members report faithfully, late, or not at all."""
@@ -157,7 +157,7 @@ def test_one_owner_at_a_time_and_everyone_arrives(
             target,
             owned=owned,
             subscribed=frozenset({T}),
-            subscribes_to_less=False,
+            subscription_changed=False,
             owned_partitions=lambda topic: frozenset(
                 p for each in members.values() for t, p in each.holdings() if t == topic
             ),
@@ -181,7 +181,7 @@ def test_one_owner_at_a_time_and_everyone_arrives(
         assert each.is_reconciled_to(epoch)
 
 
-def test_the_table_in_the_docs() -> None:
+def test_docs_page_has_reconciliation_table() -> None:
     page = Path(__file__).parents[4] / "docs" / "groups.md"
     text = page.read_text()
     begin = text.index("\n", text.index("<!-- the steps:")) + 1
@@ -196,7 +196,7 @@ def test_the_table_in_the_docs() -> None:
     assert text[begin:end] == wanted
 
 
-def test_an_unknown_state_of_a_later_version() -> None:
+def test_member_state_of_later_version_is_unknown() -> None:
     assert MemberState.from_number(9) is S.UNKNOWN
     fresh = replace(ConsumerGroupMember("m", epoch=1), state=S.UNKNOWN)
     assert advance(fresh, TargetAssignment(7, {T: frozenset({0})})).epoch == 7

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.config import ConsumerGroupConfig, GroupConfig
 from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
 from odradek.broker.groups.consumer.member import MemberState
-from odradek.broker.groups.consumer.settings import ConsumerGroupConfig
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.consumer.stage import ConsumerStage
 from tests.broker.groups.stage import GROUP
@@ -16,7 +15,7 @@ NOW = ConsumerGroupConfig(assignment_interval_ms=0)
 
 
 @pytest.mark.parametrize("said", [{"version": 3}, {"instance_id": "i"}], ids=["old", "static"])
-def test_who_joins_an_empty_consumer_group_by_the_classic_protocol_is_told(
+def test_failed_conversion_of_empty_consumer_group_fails_join(
     said: dict[str, object],
 ) -> None:
     stage = ConsumerStage(GroupConfig(initial_rebalance_delay_ms=3000), NOW)
@@ -30,7 +29,7 @@ def test_who_joins_an_empty_consumer_group_by_the_classic_protocol_is_told(
     stage.advance(3000)
 
 
-def test_who_keeps_its_partitions_too_long_is_removed_when_that_can_be_written() -> None:
+def test_failed_removal_after_revocation_timeout_is_retried() -> None:
     stage = ConsumerStage(settings=NOW)
     stage.set_topic("t", 2)
     stage.join_new("A", rebalance_timeout_ms=6000)
@@ -50,7 +49,7 @@ def test_who_keeps_its_partitions_too_long_is_removed_when_that_can_be_written()
     assert late not in stage.consumer_group.state.members
 
 
-def test_who_came_back_before_its_end_was_replicated_stays() -> None:
+def test_member_that_rejoins_before_its_removal_is_committed_stays() -> None:
     stage = ConsumerStage(settings=NOW)
     stage.join_new("A")
     stage.holding = True

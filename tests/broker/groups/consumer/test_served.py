@@ -70,18 +70,18 @@ def alter(reader: Reader, group: str, **configs: int | None) -> ErrorCode:
         for name, value in configs.items()
     ]
     resource = {"resource_type": GROUP, "resource_name": group, "configs": values}
-    respond = reader.ask(
+    response = reader.ask(
         "admin", apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False
     )
-    code: ErrorCode = respond.responses[0].error_code
+    code: ErrorCode = response.responses[0].error_code
     return code
 
 
-def interval_ms(respond: Any) -> int:
-    return round(respond.heartbeat_interval.total_seconds() * 1000)
+def interval_ms(response: Any) -> int:
+    return round(response.heartbeat_interval.total_seconds() * 1000)
 
 
-def test_a_group_has_settings_of_its_own(reader: Reader) -> None:
+def test_group_configs_override_broker_configs(reader: Reader) -> None:
     assert interval_ms(reader.beat("a", "settings", JOINS)) == 5000
     assert alter(reader, "settings", consumer_heartbeat_interval_ms=60) is ErrorCode.none
     assert interval_ms(until(lambda: reader.beat("a", "settings", 2))) == 60
@@ -92,7 +92,7 @@ def test_a_group_has_settings_of_its_own(reader: Reader) -> None:
     assert interval_ms(reader.beat("a", "settings", 2)) == 5000
 
 
-def test_a_silent_member_is_out_after_its_groups_session_timeout(reader: Reader) -> None:
+def test_member_without_heartbeats_expires_after_group_session_timeout(reader: Reader) -> None:
     configs = {"consumer_session_timeout_ms": 200, "consumer_heartbeat_interval_ms": 50}
     assert alter(reader, "silent", **configs) is ErrorCode.none
     reader.beat("a", "silent", JOINS)
@@ -100,9 +100,7 @@ def test_a_silent_member_is_out_after_its_groups_session_timeout(reader: Reader)
     assert reader.beat("a", "silent", 2).error_code is ErrorCode.unknown_member_id
 
 
-def test_topics_that_grow_and_go_call_for_another_assignment(
-    broker: Broker, reader: Reader
-) -> None:
+def test_topic_changes_cause_new_assignment(broker: Broker, reader: Reader) -> None:
     broker.create_topic("grows", 1)
     epoch = reader.beat("a", "grown", JOINS, subscribed_topic_names=["grows"]).member_epoch
     topic = {"name": "grows", "count": 3, "assignments": None}
@@ -116,7 +114,9 @@ def test_topics_that_grow_and_go_call_for_another_assignment(
     assert not gone.topic_partitions
 
 
-def test_expressions_are_matched_beside_the_requests(broker: Broker, reader: Reader) -> None:
+def test_regular_expressions_are_resolved_while_requests_are_served(
+    broker: Broker, reader: Reader
+) -> None:
     for number in range(450):  # more than are matched in one step
         broker.create_topic(f"many-{number}", 1)
     joined = reader.beat(
@@ -128,7 +128,7 @@ def test_expressions_are_matched_beside_the_requests(broker: Broker, reader: Rea
     reader.beat("a", "many", LEAVES)
 
 
-def test_who_resets_between_tests_finds_no_group(broker: Broker) -> None:
+def test_reset_removes_consumer_groups(broker: Broker) -> None:
     first = Reader(broker.bootstrap)
     first.beat("a", "reset", JOINS)
     broker.reset()
@@ -139,7 +139,7 @@ def test_who_resets_between_tests_finds_no_group(broker: Broker) -> None:
         each.close()
 
 
-def test_without_the_protocol_there_is_none() -> None:
+def test_consumer_protocol_disabled_rejects_heartbeat() -> None:
     configs = {**CONFIGS, "group.coordinator.rebalance.protocols": "classic"}
     with Broker(topics=TOPICS, configs=configs) as broker:
         reader = Reader(broker.bootstrap)
@@ -164,7 +164,7 @@ def make_topics(bootstrap: str) -> None:
     admin.close()
 
 
-def test_a_group_survives_a_kill(tmp_path: Path) -> None:
+def test_consumer_group_survives_crash(tmp_path: Path) -> None:
     """Members go on in the epoch that they were in, with what they had."""
     broker = start_odradek(tmp_path, config=CONFIGS)
     try:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.settings import (
+from odradek.broker.groups.config import (
     ConsumerGroupConfig,
     ConsumerGroupMigrationPolicy,
+    GroupConfig,
 )
 from odradek.broker.groups.messages import LeavingMember
 from odradek.protocol.errors import ErrorCode
@@ -160,5 +160,5 @@ def test_transcript(path: Path) -> None:
     check(path, Teller().follow)
 
 
-def test_there_are_transcripts() -> None:
+def test_transcripts_exist() -> None:
     assert len(FILES) >= 10
