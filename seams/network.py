@@ -1,4 +1,4 @@
-"""Connections: interfaces. The real ones are in `tcp.py`."""
+"""Network seam: connections, listeners and selectors. `tcp.py` implements it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Address:
 
 
 class ConnectionLost(Exception):
-    """The peer is gone, or the connection was closed or aborted on this side."""
+    """The peer disconnected, or this side closed or aborted the connection."""
 
 
 class ConnectionRefused(ConnectionLost):
-    """The host answers, and nobody listens there."""
+    """The host refused the connection, because no process listens on the port."""
 
 
 class Connection(Protocol):
@@ -35,58 +35,62 @@ class Connection(Protocol):
 
     @property
     def sent_bytes(self) -> int:
-        """How much the transport took so far: tells a slow reader from one that stopped reading."""
+        """Bytes that the transport has accepted. They distinguish a slow reader from one that has stopped reading."""
         ...
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes and put them into `view`; how many, 0 at the end. ConnectionLost on error.
+        """Wait for bytes and store them in `view`; return how many, 0 at the end of the stream.
 
-        Cancelled, it has taken none. Yields at least every MiB and every 64 calls. After the end
-        (the peer may have closed its sending half only) sending still works.
+        Raises ConnectionLost. A cancelled call has received nothing. It is a checkpoint at least every MiB and every 64
+        calls. After the end of the stream, sending still works, because the peer may have closed only its sending half.
         """
         ...
 
     async def wait_readable(self) -> None:
-        """Return when there is something to receive, the end and an error of the peer's included, or at
-        `interrupt`. ConnectionLost where it is closed on this side. Not beside `receive_into`."""
+        """Wait until bytes, the end of the stream or an error can be received, or until `interrupt` is called.
+
+        Raises ConnectionLost if this side has closed the connection. Do not call it while `receive_into` runs.
+        """
         ...
 
     def interrupt(self) -> None:
-        """Have whoever is in `wait_readable` return; nothing if nobody is."""
+        """Make a running `wait_readable` return."""
         ...
 
     @property
     def is_hung_up(self) -> bool:
-        """Whether the peer has closed, aborted or lost the connection, or its sending half of it: seen without
-        receiving, also behind bytes that nobody has received yet. False once closed on this side."""
+        """Whether the peer has closed or aborted the connection, or closed its sending half.
+
+        It does not receive, and it also detects the end after unreceived bytes. False after this side has closed.
+        """
         ...
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
-        """Send all parts in order. One sender at a time.
+        """Send all parts in order. Only one task may send at a time.
 
-        TCP sends a large slice by sendfile and yields at least every MiB. Whatever fails or is
-        cancelled after the first byte aborts the connection: half a frame is never followed by
-        another. The caller keeps the slices' files pinned until this returns or raises.
+        TCP sends a large slice with sendfile and yields at least every MiB. An error or a cancellation after the first
+        byte aborts the connection, so that no frame follows an incomplete one. The caller keeps the files of slices
+        pinned until the call ends.
 
-        ConnectionLost also when a file ends inside its slice (it was truncated); OSError when the
-        disk fails, or no descriptor is to be had; trio.BusyResourceError for a second sender.
+        Raises ConnectionLost, also if a file was truncated inside its slice; OSError if the disk fails or no descriptor
+        is available; trio.BusyResourceError for a second sender.
         """
         ...
 
     def send_nowait(self, data: Buffer) -> int:
-        """Send what the transport takes at once; how many bytes, from the first on.
+        """Send the bytes that the transport accepts without waiting; return how many.
 
-        The rest, if any, is the caller's to `send` next. ConnectionLost and trio.BusyResourceError
-        as for `send`, with nothing sent.
+        The caller must send the rest with `send` next. Raises ConnectionLost and trio.BusyResourceError like `send`,
+        without sending.
         """
         ...
 
     def abort(self) -> None:
-        """Close at once, by a reset; pending calls raise ConnectionLost. Idempotent."""
+        """Reset the connection; pending calls raise ConnectionLost. Idempotent."""
         ...
 
     async def aclose(self) -> None:
-        """Close; what was sent is still delivered, but where that ends inside a frame: then as `abort`.
+        """Close the connection after delivering sent bytes, or abort it after an incomplete frame.
 
         Pending calls raise ConnectionLost. Idempotent.
         """
@@ -94,33 +98,35 @@ class Connection(Protocol):
 
 
 class Receiver(Protocol):
-    """Who takes what a connection receives without a task for it; called on the loop, synchronously."""
+    """Receives the bytes of a connection without a task; the event loop calls it synchronously."""
 
     def room(self) -> memoryview:
-        """Where to receive next; never empty."""
+        """Return the buffer for the next bytes; it is never empty."""
         ...
 
     def take(self, size_bytes: int) -> bool:
-        """So much was received; 0 is the end. False where a task has to go on with it."""
+        """Process received bytes (0: end of the stream). Returns False if a task must continue."""
         ...
 
     def end_turn(self) -> bool:
-        """Whoever else had received something has taken it, too; in the same step as `take`, if that said
-        True. False where a task has to go on."""
+        """Run after all receivers of this step have processed their bytes, if `take` returned True.
+
+        Returns False if a task must continue.
+        """
         ...
 
 
 class Selector(Protocol):
-    """Receives on many connections; a connection is with one of them or received on by itself."""
+    """Receives on many connections in one task. A connection is received by a selector or by its own task."""
 
     async def run(self) -> None:
-        """Receive for all, until cancelled."""
+        """Receive on all connections until cancelled."""
         ...
 
     async def receive(self, connection: Connection, receiver: Receiver) -> None:
-        """Have `receiver` take what comes on a connection of the same network, until it says False.
+        """Pass the bytes of a connection of the same network to `receiver` until it returns False.
 
-        ConnectionLost on error; what the receiver raises is raised here. Cancelled, no bytes are lost.
+        Raises ConnectionLost, and the receiver's errors. A cancellation loses no bytes.
         """
         ...
 
@@ -128,14 +134,13 @@ class Selector(Protocol):
 class Listener(Protocol):
     @property
     def address(self) -> Address:
-        """Where it listens, the port that was picked for port 0 included."""
+        """Address of the listener, with the selected port if port 0 was requested."""
         ...
 
     async def accept(self) -> Connection:
-        """The next connection; ConnectionLost once the listener is closed.
+        """Accept the next connection. Raises ConnectionLost after the listener is closed.
 
-        Nothing that a peer does is an error here, nor is running out of descriptors: that is
-        logged and waited for.
+        Errors of peers are ignored. If no descriptor is available, it logs that and waits.
         """
         ...
 
@@ -146,16 +151,16 @@ class Listener(Protocol):
 
 @value_class
 class SocketOptions:
-    """What accepted connections get; -1 leaves a buffer to the operating system.
+    """Options of accepted connections; -1 leaves a buffer size to the operating system.
 
-    A send buffer that the system lets grow takes a slice of a MiB in one call; in one of 100 KiB the
-    same slice is six calls and three passes of the loop, each ended by the peer's reading.
+    A send buffer that the system grows accepts a slice of 1 MiB in one call. With a buffer of 100 KiB, the same slice
+    needs six calls in three iterations of the loop.
     """
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 1024
-    """How many connections may wait to be accepted."""
+    """Length of the queue of connections that are not accepted yet."""
 
 
 DEFAULT_OPTIONS = SocketOptions()
@@ -165,19 +170,19 @@ class Network(Protocol):
     async def listen(
         self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS
     ) -> list[Listener]:
-        """Listen on every address of `host` ('' is all, IPv4 and IPv6); one port for all of them.
+        """Listen on every address of `host` ('' is all, IPv4 and IPv6) with the same port.
 
-        OSError as bind(2) has it (EADDRINUSE, EADDRNOTAVAIL, EACCES) or as the resolver has it. An
-        address of a family that this machine lacks is left out if another is there.
+        Raises OSError of bind(2) (EADDRINUSE, EADDRNOTAVAIL, EACCES) or of the resolver. Addresses of a family that the
+        machine does not support are skipped if there is another one.
         """
         ...
 
     async def connect(self, host: str, port: int) -> Connection:
-        """ConnectionRefused where nobody listens; ConnectionLost if nobody answers, or none can be made."""
+        """Connect. Raises ConnectionRefused if no process listens, ConnectionLost for other errors."""
         ...
 
     async def own_name(self) -> str:
-        """What this machine is called, by which others may find it; localhost if it does not know itself."""
+        """Return the host name for other machines, or localhost if it cannot be resolved."""
         ...
 
     def selector(self) -> Selector: ...

@@ -1,9 +1,8 @@
-"""Object storage through obstore's synchronous calls, which release the GIL while they wait.
+"""Object storage with obstore's synchronous calls, which release the GIL while they wait.
 
-`memory:///` is a store of its own each time it is opened, `file:///path` a directory made when
-missing, `s3://`, `gs://` and `az://` take their credentials from options or the environment as
-obstore documents. What is put into a directory is synced, file and names, and so is what is deleted there: obstore
-does not.
+`memory:///` is a new store each time it is opened. `file:///path` is a directory, which is created if it is missing.
+`s3://`, `gs://` and `az://` take credentials from options or the environment, as obstore documents. Puts and deletions
+in a directory are synced, both files and names; obstore does not do that.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MULTIPART_BYTES = 8 << 20
-"""An object up to this size is one request; a larger one goes in parts of it."""
+"""An object up to this size is sent in one request, a larger one in parts of this size."""
 PARTS_AT_ONCE = 3
-"""Parts of one object on their way: as many times `MULTIPART_BYTES` does an upload hold in memory."""
+"""Concurrent parts of an upload, each with `MULTIPART_BYTES` of memory."""
 PIECE_BYTES = 128 << 10
 PAGE_OBJECTS = 1000
 
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
 _DENIED = re.compile(r"status code: 40[13] |Permission denied \(os error 13\)")
-"""Of a listing obstore says so in words alone."""
+"""Errors of listings, which obstore reports only as text."""
 _XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTALL)
 _UNFINISHED = re.compile(r".+#\d+")
 _URLS = "stores are file:///directory, s3://bucket/prefix, gs://bucket, az://container, memory:///"
@@ -64,10 +63,9 @@ def open_objects(
     patience: Patience = USUAL_PATIENCE,
     memory: str | None = None,
 ) -> Objects:
-    """The store at `url`; `options` are obstore's for its kind (`aws_endpoint`, `aws_region`, …).
+    """Open the store at `url` with obstore's options for its kind (`aws_endpoint`, `aws_region`, …).
 
-    Imports obstore, which nothing else in the house does. Nothing is asked of the store yet.
-    ValueError for a URL or option that obstore does not know.
+    Imports obstore. No request is sent to the store. Raises ValueError for an unknown URL or option.
     """
     from obstore.exceptions import BaseError
     from obstore.store import HTTPStore, from_url
@@ -83,7 +81,9 @@ def open_objects(
     if scheme not in ("memory", "file"):
         settings |= _asked_patiently(patience)
         if any(each.lower().startswith("http://") for each in _endpoints(options or {})):
-            settings["client_options"]["allow_http"] = True  # which it does not ask AWS_ALLOW_HTTP
+            settings["client_options"]["allow_http"] = (
+                True  # obstore does not read AWS_ALLOW_HTTP for it
+            )
     try:
         if scheme == "file":
             open_store = partial(from_url, url, automatic_cleanup=True, **settings)
@@ -99,13 +99,15 @@ def open_objects(
 
 
 def _endpoints(options: Mapping[str, object]) -> list[str]:
-    """Where the store is by the options, or by the environment, whose names are the same in capitals. Raises
-    ValueError for one that is no URL: obstore would panic when it is first used."""
+    """Return the endpoints in the options and the environment (the same names in capitals).
+
+    Raises ValueError for an invalid URL, with which obstore would panic when it is first used.
+    """
     said = {name.lower(): value for name, value in os.environ.items()} | dict(options)
     found = {name: str(said[name]) for name in _ENDPOINTS if name in said}
     for name, value in found.items():
         if not value.lower().startswith(("http://", "https://")):
-            raise ValueError(f"{name} is {value!r}: it has to begin with https://, or http://")
+            raise ValueError(f"{name} is {value!r}: it must start with https:// or http://")
     return list(found.values())
 
 
@@ -116,7 +118,7 @@ def _open_directory(
         directory = StoreDirectory(root, None if memory is None else OsPath(memory))
     except OSError as error:
         raise ValueError(
-            f"the directory {root} cannot be made: {error.strerror}; name another one"
+            f"the directory {root} cannot be created: {error.strerror}; specify another one"
         ) from None
     objects = DirectoryObjects(open_store, directory)
     if not directory.is_remembered:
@@ -148,7 +150,7 @@ class ObjectStoreObjects(Objects):
 
     @cached_property
     def store(self) -> ObjectStore:
-        """obstore's; a directory has to be there for it."""
+        """obstore's store; its directory must exist."""
         return self._open_store()
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
@@ -173,7 +175,7 @@ class ObjectStoreObjects(Objects):
             raise
 
     def make_durable(self, key: str) -> None:
-        """A store answers when it is."""
+        """Do nothing: a store responds after the object is durable."""
 
     def get(self, key: str) -> Buffer:
         from obstore import get
@@ -194,7 +196,7 @@ class ObjectStoreObjects(Objects):
             except (NotFoundError, FileNotFoundError):
                 raise
             except (BaseError, OSError):
-                # Nothing there is no error to us; stores say it in as many words as there are.
+                # A missing object is not an error; stores report it with different errors.
                 if start < self.head(key).size:
                     raise
         return b""
@@ -222,7 +224,7 @@ class ObjectStoreObjects(Objects):
         try:
             with _translated(", ".join(wanted)):
                 delete(self.store, wanted)
-        except ObjectMissing:  # a store that minds: it may have stopped there
+        except ObjectMissing:  # this store reports missing objects, and may have stopped at one
             for key in wanted:
                 self.delete(key)
 
@@ -259,10 +261,9 @@ class ObjectStoreObjects(Objects):
 
 
 class DirectoryObjects(ObjectStoreObjects):
-    """Objects as files, their keys' parts as directories below `root`.
+    """Objects as files; the parts of their keys are directories below `root`.
 
-    A directory that is not the one that it was (`store_directory`: unmounted, taken away) is a store that
-    is away, not an empty one.
+    If another directory is at the path (`store_directory`: unmounted or removed), the store is unavailable, not empty.
     """
 
     def __init__(self, open_store: Callable[[], ObjectStore], directory: StoreDirectory) -> None:
@@ -296,8 +297,7 @@ class DirectoryObjects(ObjectStoreObjects):
         return super().get_range(key, start, size)
 
     def get_range_into(self, key: str, start: int, into: memoryview) -> int:
-        """Without obstore, which reads into memory that is new each time, and fills it with zeros before: that is
-        three times the work."""
+        """Read without obstore, which allocates and zeroes new memory for each read and needs three times as long."""
         self._check_root()
         read = 0
         with _translated(key), open(self._root / key, "rb", buffering=0) as file:
@@ -314,7 +314,7 @@ class DirectoryObjects(ObjectStoreObjects):
         self.delete_all([key])
 
     def delete_all(self, keys: Iterable[str]) -> None:
-        """Durably: what a crash brought back would be read by who goes by the store alone."""
+        """Delete durably, because readers without a broker would read an object that a crash restored."""
         directories: dict[OsPath, None] = {}
         for key in keys:
             self._check_root()
@@ -324,7 +324,7 @@ class DirectoryObjects(ObjectStoreObjects):
             self._sync_names(directory)
 
     def _sync_names(self, directory: OsPath) -> None:
-        """Of `directory`, or where that went with its last object, of what had it."""
+        """Sync a directory, or its parent if it was removed with its last object."""
         with _translated(str(directory)):
             for each in (directory, *directory.parents):
                 with suppress(FileNotFoundError):
@@ -335,7 +335,7 @@ class DirectoryObjects(ObjectStoreObjects):
                     return
 
     def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        """A directory at a time, which obstore's own listing does in the disk's order."""
+        """List directory by directory in the order of keys; obstore lists in the disk's order."""
         from obstore import list_with_delimiter
 
         self._check_root()
@@ -370,13 +370,13 @@ class DirectoryObjects(ObjectStoreObjects):
         return [each for each in super().outside_directories(prefix) if each.key != MARK]
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
-        """obstore writes to `<name>#<number>`, and renames."""
+        """Remove incomplete files; obstore writes `<name>#<number>` and renames it."""
         swept = []
         with _translated(str(self._root)):
             for path in sorted(self._root.rglob("*#*")):
                 if path.is_dir() or not _UNFINISHED.fullmatch(path.name):
                     continue
-                with suppress(FileNotFoundError):  # it was finished meanwhile
+                with suppress(FileNotFoundError):  # the upload completed in the meantime
                     if path.stat().st_mtime_ns // 1_000_000 < put_before_ms:
                         path.unlink()
                         swept.append(path.relative_to(self._root).as_posix())
@@ -384,9 +384,9 @@ class DirectoryObjects(ObjectStoreObjects):
 
 
 class _Parts:
-    """What is put, as obstore takes it; remembers what went wrong on this side.
+    """Iterator over the parts of a put for obstore; it keeps errors of reading the parts.
 
-    obstore copies what it takes while it holds the GIL, so it is given little at a time.
+    obstore copies a part while it holds the GIL, so the parts are small.
     """
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
@@ -406,7 +406,7 @@ class _Parts:
             raise
 
     def up_to(self, size: int) -> tuple[list[Buffer], bool]:
-        """The first parts, of more bytes than `size`, or all: then True."""
+        """Read parts up to more than `size` bytes; also return whether these are all parts."""
         taken: list[Buffer] = []
         total = 0
         for part in self:
@@ -466,7 +466,7 @@ def _told(key: str, error: Exception) -> str:
 
 
 def _what_it_said(error: Exception) -> str:
-    """In one line: obstore adds the debug form of its Rust error below, and stores answer in XML."""
+    """Format an error in one line, without the debug output of obstore and the XML of the store."""
     text = str(error)
     line = text.partition("\n")[0]
     if (respond := _XML_ERROR.search(text)) is None:

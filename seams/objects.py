@@ -1,7 +1,7 @@
-"""Object storage: interface. The real one, over obstore, is `object_store.py`.
+"""Objects seam: object storage. `object_store.py` implements it with obstore.
 
-Synchronous and called through `Offload` (OBJECTS_LANE) alone. What was put is durable and seen by
-everyone once `put` returns; an object changes whole or not at all.
+Calls are synchronous and run through `Offload` (OBJECTS_LANE) only. When `put` returns, the object is durable and
+visible to all readers. An object changes atomically.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class ObjectMissing(Exception):
 
 
 class ObjectsUnavailable(Exception):
-    """The store did not answer, or refused; the text says what it said."""
+    """The store did not respond or refused the request; the text contains its error."""
 
 
 class ObjectDenied(ObjectsUnavailable):
-    """The store does not let us: asking again is no use."""
+    """The store denies access; retrying does not help."""
 
 
 @value_class
@@ -30,15 +30,17 @@ class ObjectInfo:
     key: str
     size: int
     modified_ms: int = 0
-    """When it was put, by the store's clock: ms since 1970, exact to a second."""
+    """Time of the put by the store's clock: ms since 1970 with a resolution of one second."""
 
 
 @value_class
 class Patience:
-    """How long a store may take over a request, and how often it is asked again: after 5xx, throttling
-    and broken connections, with exponential back-off and jitter. No request begins after
-    `all_retries_seconds`. Who calls has a policy of its own above this one, and a node that stops
-    waits for the call: so both are short."""
+    """Timeouts and retries of requests to a store.
+
+    Requests are retried after 5xx, throttling and broken connections, with exponential backoff and jitter. No request
+    starts after `all_retries_seconds`. Callers have retries of their own, and a stopping node waits for running calls,
+    so these limits are short.
+    """
 
     connect_seconds: float = 5.0
     request_seconds: float = 20.0
@@ -52,25 +54,24 @@ USUAL_PATIENCE = Patience()
 
 
 class Objects(Protocol):
-    """Stores inherit from it what follows from the rest."""
+    """Operations of an object store. Subclasses inherit those that are based on others."""
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
-        """Store the parts, joined, under `key`; replaces what was there, whole or not at all.
+        """Store the concatenated parts under `key`, atomically replacing an existing object.
 
-        Parts are taken as they go out, some ahead: an object may be larger than memory. What taking one
-        raises is raised here, and nothing is stored.
+        Parts are read while they are sent, so an object may be larger than the memory. An error of reading a part is
+        raised, and nothing is stored.
         """
         ...
 
     def get(self, key: str) -> Buffer: ...
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
-        """At most `size` bytes from `start`; fewer at the end of the object."""
+        """Return up to `size` bytes from `start`; fewer at the end of the object."""
         ...
 
     def get_range_into(self, key: str, start: int, into: memoryview) -> int:
-        """The same, as many as `into` has room for, to where its memory is; how many. For who reads much:
-        memory that is used again costs less than filling it."""
+        """Read bytes from `start` into a buffer; return how many. Reusing a buffer is cheaper than allocating."""
         data = self.get_range(key, start, len(into))
         into[: len(data)] = data
         return len(data)
@@ -78,36 +79,42 @@ class Objects(Protocol):
     def head(self, key: str) -> ObjectInfo: ...
 
     def delete(self, key: str) -> None:
-        """No error if there is none."""
+        """Delete an object. A missing object is not an error."""
         ...
 
     def delete_all(self, keys: Iterable[str]) -> None:
-        """Several, in few requests where the store can; in no order. After an error some may be gone."""
+        """Delete several objects with few requests, in any order. After an error, some may be deleted."""
         ...
 
     def list(self, prefix: str) -> list[ObjectInfo]:
-        """All below `prefix`, sorted by key; "a/b" has "a/b/c" below it, not "a/bc"."""
+        """List all objects below `prefix`, sorted by key. "a/b/c" is below "a/b", "a/bc" is not."""
         return [info for page in self.pages(prefix) for info in page]
 
     def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        """As `list`, some at a time, for stores of millions: each step is a call that waits. What is put
-        or deleted meanwhile may be in it or not. With `after` only keys that sort behind it: what lies
-        before costs nothing."""
+        """List objects page by page; each step is a blocking call.
+
+        Objects that are put or deleted in the meantime may or may not be listed. With `after`, only keys that sort after
+        it are listed, without cost for the others.
+        """
         ...
 
     def directories(self, prefix: str) -> Sequence[str]:
-        """What keys have between `prefix` and the next "/", once each, sorted; one request for a thousand
-        of them, however many objects they have."""
+        """List the distinct parts of keys between `prefix` and the next "/", sorted.
+
+        A request returns up to a thousand of them, regardless of the number of objects.
+        """
         ...
 
     def outside_directories(self, prefix: str) -> Sequence[ObjectInfo]:
-        """Those whose keys have no other "/" behind `prefix`, sorted; what `directories` has not."""
+        """List the objects whose keys have no further "/" after `prefix`, sorted."""
         ...
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
-        """Remove what puts left that were never finished (their process was killed) and began before
-        then; what that was. Such remains are no objects, and in no listing. Where the store alone can
-        see them (parts of uploads to S3), a rule there has to."""
+        """Remove incomplete uploads of killed processes that started before a time (ms since 1970); return them.
+
+        They are not objects and are not listed. Incomplete multipart uploads in S3 are not visible here; configure the
+        bucket to abort them.
+        """
         ...
 
 
@@ -119,7 +126,8 @@ class OpenObjects(Protocol):
         patience: Patience = ...,
         memory: str | None = None,
     ) -> Objects:
-        """The store at `url`; `options` are those of its kind. ValueError for either, if unknown.
+        """Open the store at `url` with the options of its kind. Raises ValueError for an invalid one.
 
-        `memory` is a file in which the node remembers which directory that is (`store_directory`)."""
+        `memory` is the file in which the node stores the identity of a directory (`store_directory`).
+        """
         ...

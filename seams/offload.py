@@ -1,8 +1,8 @@
-"""Work that would block the loop: interface. The real one is `threads.py`.
+"""Offload seam: calls that would block the event loop. `threads.py` implements it.
 
 Only calls that release the GIL go here (reads of cold pages, fsync, object stores, compression);
-Python loops go to a worker process. A call is never abandoned: cancellation keeps it from starting,
-and once it has started waits for it to end.
+Python loops go to a worker process. A call is never abandoned: a cancellation prevents it from
+starting, or waits until it has ended.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 OBJECTS_LANE = "objects"
-"""Of all calls to object stores."""
+"""Lane of all calls to object stores."""
 RECORDS_LANE = "records"
-"""Of looking into records that clients have sent: in part Python, so one batch at a time."""
+"""Lane of decoding records of clients: partly Python, so one batch at a time."""
 
 
 class Offload(Protocol):
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
-        """`fn(*args)` off the loop; `lane` names whose limit it counts against.
+        """Run `fn(*args)` outside the event loop, in a lane.
 
-        A lane is a log directory's path, OBJECTS_LANE or RECORDS_LANE: each has a limit of its own, so
-        that one slow disk holds up nobody else.
+        A lane is the path of a log directory, OBJECTS_LANE or RECORDS_LANE. Each lane has its own limit, so that a slow
+        disk does not delay others.
         """
         ...

@@ -1,9 +1,9 @@
-"""Many connections that wait for bytes, and one task that takes them for all.
+"""One task that receives the bytes of many connections.
 
-A task that waits for its own socket passes through the scheduler each time, which is a third of what a
-small request costs. A connection whose requests need no task waits here instead: one pass receives for
-all that have something, has each `Receiver` take it, and only then has each end its turn, which is when
-it sends. So peers on this machine are woken one right after the other, not each by itself in between.
+A task that waits for its own socket passes through the scheduler each time, which is a third of the cost of a small
+request. Connections whose requests need no task wait here instead. One iteration receives from all readable
+connections, passes the bytes to each `Receiver`, and then lets each of them send. Clients on the same machine are
+therefore woken one directly after the other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 TURN_CONNECTIONS = 8
 TURN_BYTES = 4096
-"""How many take their turn together, and how much: the answers of the first wait for the last."""
+"""Limits of an iteration in connections and bytes: the first response waits for the last request."""
 
 
 class EachAlone:
-    """`Selector` for connections of any kind, which wait in their own tasks."""
+    """Selector for connections of any kind; each waits in its own task."""
 
     async def run(self) -> None:
         await trio.sleep_forever()
@@ -38,7 +38,7 @@ class EachAlone:
 
 
 class _Member:
-    """A connection that waits, for as long as it does."""
+    """A connection that waits in the selector."""
 
     __slots__ = ("connection", "failure", "fd", "receiver", "task")
 
@@ -51,7 +51,7 @@ class _Member:
 
 
 class TcpSelector:
-    """Over an epoll of its own, which is readable where one of its sockets is."""
+    """Selector with its own epoll, which is readable when one of its sockets is."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -66,8 +66,8 @@ class TcpSelector:
             self._epoll.close()
 
     async def receive(self, connection: Connection, receiver: Receiver) -> None:
-        if self._epoll.closed:  # whoever was at work when it ended comes afterwards
-            raise ConnectionLost("nobody waits for connections any more")
+        if self._epoll.closed:  # tasks that were running when it ended arrive later
+            raise ConnectionLost("the selector has ended")
         member = _Member(cast("TcpConnection", connection), receiver)
         self._epoll.register(member.fd, select.EPOLLIN)
         self._members[member.fd] = member
@@ -90,7 +90,7 @@ class TcpSelector:
         for fd, _ in self._epoll.poll(0, TURN_CONNECTIONS):
             member = self._members.get(fd)
             if member is None:
-                continue  # somebody else's turn has closed it
+                continue  # another receiver has closed it
             taken.append(member)
             size_bytes += self._take(member)
             if size_bytes > TURN_BYTES:
@@ -99,7 +99,7 @@ class TcpSelector:
         self._end(taken)
 
     def _take(self, member: _Member) -> int:
-        """How much it was. What goes wrong is its own task's affair."""
+        """Receive for a connection and return the bytes. Errors are passed to its task."""
         receiver = member.receiver
         try:
             received = member.connection.receive_nowait(receiver.room())
@@ -116,7 +116,7 @@ class TcpSelector:
     def _end(self, members: Iterable[_Member]) -> None:
         for member in members:
             if self._members.get(member.fd) is not member:
-                continue  # its task goes on with it
+                continue  # its task continues
             try:
                 goes_on = member.receiver.end_turn()
             except Exception as failure:
@@ -126,13 +126,13 @@ class TcpSelector:
                     self._dismiss(member)
 
     def _dismiss(self, member: _Member, failure: Exception | None = None) -> None:
-        """Have its task go on."""
+        """Remove a connection and wake its task."""
         if self._forget(member):
             member.failure = failure
             trio.lowlevel.reschedule(member.task)
 
     def _forget(self, member: _Member) -> bool:
-        """False if it was forgotten before."""
+        """Remove a connection; return False if it was removed before."""
         if self._members.get(member.fd) is not member:
             return False
         del self._members[member.fd]

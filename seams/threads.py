@@ -1,12 +1,11 @@
-"""Offload onto threads, with a limit a lane.
+"""Offload to threads, with a limit per lane.
 
-The threads are not trio's: its cache starts one by `Thread.start`, which waits on the loop until the
-new thread has run, and beside whatever keeps the processors busy (a compaction) that takes as long as
-it takes. `start_new_thread` does not wait. The one that was idle for the shortest time is taken first;
-one that was idle for ten seconds ends, so that a node that never blocks has none.
+trio's thread cache is not used: it starts a thread with `Thread.start`, which blocks the loop until the new thread has
+run, and that takes long on a busy machine. `start_new_thread` does not block. The most recently used idle thread is
+used first. A thread ends after ten idle seconds, so a node that never blocks has no threads.
 
-A thread ends up idle before the loop is told that its call is done: calls one after the other need one
-thread. `dict`'s operations are atomic, which is all that the loop and the threads share.
+A thread becomes idle before the loop receives its result, so consecutive calls need one thread. The loop and the threads
+share dictionaries only, whose operations are atomic.
 """
 
 from __future__ import annotations
@@ -35,9 +34,11 @@ class ThreadOffload:
         object_threads: int = 64,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """How many calls run at once in a lane; the next ones wait their turn, and may be
-        cancelled while they wait. Those who copy to an object store, delete there and read from it
-        have limits of their own, below this one: copies that hang keep nobody from reading."""
+        """Create an offload with a number of concurrent calls per lane.
+
+        Further calls wait, and can be cancelled while they wait. Copies to an object store, deletions and reads have
+        lower limits of their own in `broker/tiered`, so that hanging copies do not block reads.
+        """
         self._threads_per_lane = threads_per_lane
         self._lanes: dict[str, trio.CapacityLimiter] = {
             OBJECTS_LANE: trio.CapacityLimiter(object_threads),
@@ -69,7 +70,7 @@ def _is_never_abandoned(_: object) -> trio.lowlevel.Abort:
 
 
 class _Call(Generic[T]):
-    """A call, and what came of it."""
+    """A call and its result."""
 
     def __init__(self, fn: Callable[[], T]) -> None:
         self._fn = fn
@@ -79,14 +80,14 @@ class _Call(Generic[T]):
         self._token = trio.lowlevel.current_trio_token()
 
     def make(self) -> None:
-        """In the thread."""
+        """Run the call in the thread."""
         try:
             self._returned.append(self._fn())
-        except BaseException as error:  # raised where it is awaited
+        except BaseException as error:  # raised in the awaiting task
             self._raised = error
 
     def tell(self) -> None:
-        """In the thread: the task goes on."""
+        """Wake the awaiting task from the thread."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(trio.lowlevel.reschedule, self._task)
 
@@ -96,7 +97,7 @@ class _Call(Generic[T]):
                 raise self._raised
             return self._returned[0]
         finally:
-            self._raised = None  # whose traceback leads back here
+            self._raised = None  # its traceback refers to this frame
 
 
 class _Thread:
@@ -105,12 +106,12 @@ class _Thread:
         self._idle_seconds = idle_seconds
         self._call: _Call[Any] | None = None
         self._has_call = _thread.allocate_lock()
-        """Held while it has none."""
+        """Locked while the thread has no call."""
         self._has_call.acquire()
         _thread.start_new_thread(self._work, ())
 
     def do(self, call: _Call[Any]) -> None:
-        """On the loop, which has taken it from the idle ones."""
+        """Pass a call to this thread, which the loop has removed from the idle ones."""
         self._call = call
         self._has_call.release()
 
@@ -118,7 +119,7 @@ class _Thread:
         while True:
             if self._has_call.acquire(timeout=self._idle_seconds):
                 call, self._call = self._call, None
-                assert call is not None, "woken for nothing"
+                assert call is not None, "woken without a call"
                 call.make()
                 self._idle[self] = None
                 call.tell()
@@ -126,6 +127,6 @@ class _Thread:
                 continue
             try:
                 del self._idle[self]
-            except KeyError:  # taken at this moment: a call is coming
+            except KeyError:  # the loop has just selected it: a call follows
                 continue
             return
