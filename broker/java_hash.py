@@ -16,8 +16,9 @@ def java_string_hash(text: str) -> int:
 
 @cache
 def hash_map_order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """`names` as Java lists the keys of a `HashMap`: by bucket, in a table of the smallest power of two that is no
-    more than three quarters full. Those that share a bucket come as they were put; a table may be larger, too."""
+    """Sort `names` as Java lists the keys of a `HashMap`: by bucket, in the smallest table of a power of two
+    that is at most three quarters full. Names of one bucket keep their order. The table of a Java program may
+    be larger."""
     size = 1
     while len(names) > size * 3 // 4:
         size *= 2

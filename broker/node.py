@@ -36,8 +36,8 @@ from odradek.broker.lifecycle.errors import (
     CannotStart,
     Stopped,
     StorageLost,
+    find_node_error,
     is_cancellation,
-    unwrap_node_error,
 )
 from odradek.broker.metrics.registry import Metrics
 from odradek.broker.network.listeners import (
@@ -137,7 +137,7 @@ class Node:
             finally:
                 directories.close()
         except BaseExceptionGroup as group:
-            raise unwrap_node_error(group) from None
+            raise find_node_error(group) from None
         finally:
             self.stopped.set()
 

@@ -100,7 +100,7 @@ class Connection(Protocol):
 class Receiver(Protocol):
     """Receives the bytes of a connection without a task; the event loop calls it synchronously."""
 
-    def room(self) -> memoryview:
+    def free_space(self) -> memoryview:
         """Return the buffer for the next bytes; it is never empty."""
         ...
 

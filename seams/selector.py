@@ -32,7 +32,7 @@ class EachAlone:
 
     async def receive(self, connection: Connection, receiver: Receiver) -> None:
         while True:
-            received = await connection.receive_into(receiver.room())
+            received = await connection.receive_into(receiver.free_space())
             if not (receiver.take(received) and receiver.end_turn()):
                 return
 
@@ -102,7 +102,7 @@ class TcpSelector:
         """Receive for a connection and return the bytes. Errors are passed to its task."""
         receiver = member.receiver
         try:
-            received = member.connection.receive_nowait(receiver.room())
+            received = member.connection.receive_nowait(receiver.free_space())
             if received is None:
                 return 0
             goes_on = receiver.take(received)

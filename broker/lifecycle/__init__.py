@@ -1,1 +1,1 @@
-"""A broker's life under the controller, from opening its log directories to a controlled shutdown."""
+"""Lifecycle of a broker under the controller, from registration to controlled shutdown."""

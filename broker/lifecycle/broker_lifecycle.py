@@ -1,24 +1,24 @@
-"""A broker's life under a controller: it registers, catches up, serves, and says goodbye (KIP-631).
+"""Registration, heartbeats and controlled shutdown of a broker (KIP-631).
 
-    starting     registered, or trying to be; it reads the metadata log up to its own registration
-    recovery     caught up, and fenced: its logs are opened meanwhile
-    running      unfenced: clients are sent to it
-    stopping     the controller moves its leaders; it answers until that is known to all
-    gone         the controller has let it go, or was not there to do so
+    starting     registering, or registered and reading the metadata log up to its registration
+    recovery     caught up and fenced; the broker recovers its logs and opens its partitions
+    running      unfenced
+    stopping     the controller moves leaders away; the broker serves until it may shut down
+    gone         the controller has allowed the shutdown, or did not respond in time
 
-| now | a heartbeat's answer says | then | next one after |
+| state | heartbeat response | next state | next heartbeat after |
 |---|---|---|---|
 | starting | not caught up | starting | a moment |
 | starting | caught up | recovery | a moment |
 | recovery | fenced | recovery | an interval; a moment, once it is ready |
 | recovery | unfenced | running | an interval |
 | running | anything | running | an interval |
-| stopping | not yet | stopping | a moment |
-| stopping | shut down now | gone | never |
+| stopping | should not shut down | stopping | a moment |
+| stopping | should shut down | gone | never |
 
-Whatever fails is tried again after an interval. `Life` is the table; `BrokerLifecycle` the task that asks
-the controller. A node that is all of its cluster registers and serves in one step and sends nothing: as
-soon as it gets company it lives like any other.
+Failed requests are retried after an interval. `Life` has the states; `BrokerLifecycle` is the task that sends
+the requests. A node that is the whole cluster registers and is unfenced in one step without requests; when
+another node joins it follows the table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger("odradek.lifecycle")
 MOMENT_MS = 10
 STOPPING_MOMENT_MS = 50
 SHUTDOWN_SECONDS_MAX = 300.0
-"""How long a controlled shutdown may take; others may have much to catch up with."""
+"""Maximum time of a controlled shutdown; followers may have to catch up."""
 
 
 class LifeState(enum.Enum):
@@ -62,18 +62,18 @@ class LifeState(enum.Enum):
 
 
 class Life:
-    """See the module. Times are monotonic, in ms."""
+    """States of a broker under the controller. Times are monotonic, in ms."""
 
     def __init__(self, now_ms: int, *, interval_ms: int) -> None:
         self.state = LifeState.STARTING
         self.broker_epoch = -1
         self.is_registered = False
         self.is_ready = False
-        """It has all that it needs to serve: from now on it wants to be unfenced."""
+        """Whether the broker is ready, so its heartbeats request to be unfenced."""
         self.due_ms = now_ms
-        """When the controller is to be asked next."""
-        self.heard_ms = now_ms
-        """When it last answered."""
+        """Time of the next request to the controller."""
+        self.responded_ms = now_ms
+        """Time of the last response."""
         self._interval_ms = interval_ms
 
     @property
@@ -82,16 +82,16 @@ class Life:
 
     @property
     def wants_shutdown(self) -> bool:
-        """Once it goes, nothing that it still has to say asks for leaders again."""
+        """Whether the broker requests its shutdown; further heartbeats do not request leadership."""
         return self.state in (LifeState.STOPPING, LifeState.GONE)
 
     def registered(self, epoch: int, now_ms: int) -> None:
         self.broker_epoch = epoch
         self.is_registered = True
-        self.due_ms = self.heard_ms = now_ms
+        self.due_ms = self.responded_ms = now_ms
 
     def registers_again(self, now_ms: int) -> None:
-        """What it registered with is not enough any more."""
+        """Register again, because the registration is out of date."""
         self.is_registered = False
         self.due_ms = now_ms
 
@@ -100,13 +100,13 @@ class Life:
         self.due_ms = now_ms
 
     def served_at_once(self, epoch: int) -> None:
-        """It was registered and unfenced in one."""
+        """The broker was registered and unfenced in one step."""
         self.broker_epoch = epoch
         self.is_registered = self.is_ready = True
         self.state = LifeState.RUNNING
 
     def stop(self, now_ms: int) -> None:
-        """Have the controller move what it leads; whoever does not serve just goes."""
+        """Start a controlled shutdown; a broker that is not running yet is gone at once."""
         if self.state is LifeState.RUNNING:
             self.state = LifeState.STOPPING
             self.due_ms = now_ms
@@ -116,8 +116,8 @@ class Life:
     def responded(
         self, *, is_caught_up: bool, is_fenced: bool, should_shut_down: bool, now_ms: int
     ) -> None:
-        """A heartbeat was. See the table."""
-        self.heard_ms = now_ms
+        """Apply a heartbeat response to the state."""
+        self.responded_ms = now_ms
         wait_ms = self._interval_ms
         if self.state is LifeState.STARTING:
             wait_ms = MOMENT_MS
@@ -139,7 +139,8 @@ class Life:
 
 
 class BrokerLifecycle:
-    """See the module. `run` asks; `caught_up` and `unfenced` tell how far it is."""
+    """Registration and heartbeats of this broker. `run` sends the requests; `caught_up` and `unfenced` report
+    progress."""
 
     def __init__(
         self,
@@ -151,12 +152,13 @@ class BrokerLifecycle:
         offline: Callable[[], Iterable[UUID]],
         cordoned: Callable[[], Iterable[UUID]],
     ) -> None:
-        """`offline` and `cordoned` are log directories, as they are when asked."""
+        """`offline` and `cordoned` return the current log directories of each kind."""
         self.caught_up = trio.Event()
-        """It has read its own registration, and all before."""
+        """Set when the metadata image has the registration of this broker."""
         self.unfenced = trio.Event()
         self.failed = trio.Event()
-        """It could not register in initial.broker.registration.timeout.ms; `failure` says why."""
+        """Set if registration took longer than initial.broker.registration.timeout.ms; `failure` has the
+        reason."""
         self.failure: str | None = None
         self._metadata = metadata
         self._controller = controller
@@ -176,7 +178,7 @@ class BrokerLifecycle:
 
     @property
     def broker_epoch(self) -> int:
-        """-1 before the first registration."""
+        """Broker epoch; -1 before the first registration."""
         return self._life.broker_epoch
 
     @property
@@ -185,19 +187,18 @@ class BrokerLifecycle:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the node is all of its cluster."""
+        """Whether this node is the whole cluster."""
         voters = (voter.id for voter in self._metadata.quorum.voters)
         return is_alone(self._metadata.image, voters, self._metadata.node_id)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
-    # Coming
+    # Registration
 
     async def register(self, registration: BrokerRegistration) -> None:
-        """Begin to live as `registration` says; `run` asks for it, unless the node is alone, and the
-        controller by now: then it is registered, and serves, when this returns. Raises what the controller
-        does there."""
+        """Start to register; `run` sends the request. A node that is the whole cluster and its active
+        controller is registered and unfenced when this returns. Raises errors of the controller in that case."""
         self._registration = registration
         if self.is_alone and self._metadata.is_active:
             await self._serve_alone(registration)
@@ -220,16 +221,16 @@ class BrokerLifecycle:
         self.unfenced.set()
 
     async def serve(self) -> None:
-        """Ask to be unfenced; returns once that is done."""
+        """Request to be unfenced; returns when this broker is unfenced."""
         self._life.ready(self._now_ms())
         self._wake.set()
         await self.unfenced.wait()
 
-    # Going
+    # Shutdown
 
     async def shut_down(self) -> None:
-        """Have others lead what this broker leads; returns when it may go. A node that is alone goes
-        at once, one that no controller answers when its session would be over."""
+        """Controlled shutdown: returns when other replicas lead the partitions of this broker. A node that is
+        the whole cluster returns at once; without a controller the wait ends when the session has expired."""
         if self.is_alone:
             self._life.state = LifeState.GONE
             return
@@ -238,19 +239,23 @@ class BrokerLifecycle:
         try:
             with trio.move_on_after(SHUTDOWN_SECONDS_MAX):
                 while self._life.state is not LifeState.GONE:
-                    left_s = self._life.heard_ms / 1000 + self._timeout_s - self._clock.monotonic()
+                    left_s = (
+                        self._life.responded_ms / 1000 + self._timeout_s - self._clock.monotonic()
+                    )
                     if left_s <= 0:
-                        log.warning("no controller answers: going without a controlled shutdown")
+                        log.warning(
+                            "no controller is available: proceeding without a controlled shutdown"
+                        )
                         break
                     with trio.move_on_after(left_s):
                         await self._gone.wait()
         finally:
             self._life.state = LifeState.GONE
 
-    # Asking
+    # Requests
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Register and send heartbeats, until the broker may go or this is cancelled."""
+        """Register and send heartbeats until the broker may shut down or this is cancelled."""
         task_status.started()
         begun_ms = self._now_ms()
         limit_ms = self._config.get_int("initial.broker.registration.timeout.ms")
@@ -280,15 +285,17 @@ class BrokerLifecycle:
             self._life.failed(self._now_ms())
             if self._complaint != str(error):
                 self._complaint = str(error)
-                log.warning("the controller does not take this broker's word: %s", error)
+                log.warning("the controller rejected a request of this broker: %s", error)
         else:
             self._complaint = None
 
     async def report(self) -> None:
-        """Send a heartbeat now: what it carries of log directories is news. Raises KafkaError."""
+        """Send a heartbeat now, because its log directories have changed. Raises KafkaError."""
         async with self._turn:
             if not self._life.is_registered:
-                raise KafkaError(ErrorCode.broker_id_not_registered, "it is about to register")
+                raise KafkaError(
+                    ErrorCode.broker_id_not_registered, "the broker is not registered yet"
+                )
             await self._heartbeat()
 
     async def _register(self) -> None:
@@ -299,7 +306,7 @@ class BrokerLifecycle:
             timeout_s=self._timeout_s,
         )
         if respond.error_code is not ErrorCode.none:
-            raise KafkaError(respond.error_code, "as an answer to its registration")
+            raise KafkaError(respond.error_code, "in response to its registration")
         self._life.registered(respond.broker_epoch, self._now_ms())
         log.info("registered with epoch %d", respond.broker_epoch)
 
@@ -320,7 +327,7 @@ class BrokerLifecycle:
             timeout_s=self._timeout_s,
         )
         if respond.error_code is not ErrorCode.none:
-            raise KafkaError(respond.error_code, "as an answer to its heartbeat")
+            raise KafkaError(respond.error_code, "in response to its heartbeat")
         before = life.state
         life.responded(
             is_caught_up=respond.is_caught_up,
@@ -329,21 +336,22 @@ class BrokerLifecycle:
             now_ms=self._now_ms(),
         )
         if life.state is not before:
-            log.info("the broker was %s, and is %s", before.value, life.state.value)
+            log.info("the broker has transitioned from %s to %s", before.value, life.state.value)
         if life.state in (LifeState.RECOVERY, LifeState.RUNNING):
             self.caught_up.set()
         if life.state is LifeState.RUNNING:
             self.unfenced.set()
 
     def _give_up(self) -> None:
-        self.failure = "no controller has registered this broker in time: " + (
-            self._complaint or "none answers"
+        self.failure = (
+            "this broker was not registered within initial.broker.registration.timeout.ms: "
+            + (self._complaint or "no controller is available")
         )
         self.failed.set()
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
-        """Company ends the life of a hermit; a cluster that begins to keep track of directories
-        (KIP-858) wants to know them."""
+        """Register with the controller when another node joins, or when the cluster starts to record log
+        directories (KIP-858)."""
         if delta.changed_brokers or delta.image.controllers is not delta.before.controllers:
             self._wake.set()
         if delta.changed_features and self._life.is_registered:

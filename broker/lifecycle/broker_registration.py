@@ -1,4 +1,4 @@
-"""What a node says of itself when it registers: where it listens, what it has (KIP-500, KIP-858)."""
+"""BrokerRegistration request, and the fields that it shares with ControllerRegistration (KIP-500, KIP-858)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SAS
 def broker_registration_request(
     environment: NodeEnvironment, endpoints: Sequence[Endpoint], *, previous_epoch: int
 ) -> BrokerRegistration:
-    """Of this run of the broker: every call is another incarnation."""
+    """BrokerRegistration request; every call has a new incarnation id."""
     return BrokerRegistration(
         id=environment.node_id,
         incarnation_id=environment.seams.entropy.uuid(),
@@ -31,7 +31,7 @@ def broker_registration_request(
 
 
 def advertised_endpoints(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
-    """Those of the listeners that others are told of."""
+    """Listeners with an advertised address."""
     return [
         images.Endpoint(
             each.name,
@@ -47,7 +47,7 @@ def advertised_endpoints(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]
 def registration_fields(
     endpoints: Iterable[images.Endpoint], features: Mapping[str, tuple[int, int]]
 ) -> dict[str, Any]:
-    """What the requests by which brokers and controllers register have in common."""
+    """Fields that registrations of brokers and controllers share."""
     return {
         "listeners": [
             {

@@ -6,7 +6,7 @@ import trio
 
 
 class CannotStart(Exception):
-    """The node can't start; the text says why and what to do."""
+    """The node can't start; the message has the reason and a remedy."""
 
 
 class WrongConfig(CannotStart):
@@ -28,7 +28,7 @@ def is_cancellation(error: BaseException) -> bool:
     return isinstance(error, (trio.Cancelled, KeyboardInterrupt, Stopped))
 
 
-def unwrap_node_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def find_node_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the CannotStart or StorageLost in the group, or the group if it has neither."""
     expected = group.subgroup((CannotStart, StorageLost))
     while expected is not None:

@@ -1,4 +1,4 @@
-"""What storage is told by the broker's configs; nothing of it reads a config itself."""
+"""Settings of the storage layer, taken from the broker configs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def intervals(config: ServerConfig) -> Intervals:
 
 
 def mover(config: ServerConfig) -> MoverSettings:
-    """Both by KIP-113's names and by Kafka's (J-06, J-07)."""
+    """Settings of moves between log directories, by KIP-113's and Kafka's config names (J-06, J-07)."""
     threads = config.optional_int("num.replica.move.threads")
     if threads is None:
         threads = config.optional_int("num.replica.alter.log.dirs.threads")

@@ -1,10 +1,9 @@
-"""After readiness: load what the first clients will ask for, while nobody waits for it.
+"""Loads modules that the first clients need, after start-up.
 
-A start loads no more than its first answer needs. The rest, such as kio's schemas of the requests
-that every client sends and the coordinator of groups, would be loaded by the first client's first
-requests, a few milliseconds each. Here it is loaded one module at a time, with a pause after each in
-which whoever is ready runs. What the node follows comes first: as long as it is behind, clients are with
-the leaders, and every turn that this takes is one more in which a replica is missing.
+Start-up loads only what serving requires. Other modules, such as kio's schemas of common requests and the group
+coordinator, take milliseconds each in the first request that needs them. They are loaded here one at a time,
+with pauses in which other tasks run. Replication goes first: while this node catches up, clients use other
+leaders, and loading would delay its replicas.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ log = logging.getLogger("odradek.warm_up")
 
 PAUSE_SECONDS = 0.002
 LOOK_SECONDS = 0.02
-PATIENCE_SECONDS = 5.0
-"""How long those go first who catch up."""
+CATCH_UP_SECONDS_MAX = 5.0
+"""Maximum time that loading waits for replicas to catch up."""
 
 SCHEMAS = (
-    # what librdkafka asks in the order in which it asks, then what Java's client does
+    # in the order of the requests of librdkafka, then of the Java client
     (apis.API_VERSIONS, 3),
     (apis.METADATA, 12),
     (apis.INIT_PRODUCER_ID, 4),
@@ -45,7 +44,7 @@ SCHEMAS = (
     (apis.PRODUCE, 13),
     (apis.FETCH, 18),
 )
-"""An API and the version that current clients pick."""
+"""Pairs of an API and the version that current clients use."""
 
 MODULES = (
     "odradek.broker.apis.metadata",
@@ -67,15 +66,15 @@ MODULES = (
     "odradek.broker.apis.groups",
     "odradek.broker.apis.group_offsets",
 )
-"""In order of dependence, so that none brings more than itself."""
+"""In the order of their imports, so each step loads one module."""
 
 
 async def warm_up(clock: Clock, *, is_catching_up: Callable[[], bool]) -> None:
-    """Load all of these, a step at a time, once the node has caught up with those that it follows.
+    """Load the modules step by step, once the replicas of this node have caught up.
 
-    Where files can't be read (out of descriptors, say), the rest is left to those who ask for it.
+    After an error, for example too many open files, the rest is loaded on demand.
     """
-    with trio.move_on_after(PATIENCE_SECONDS):
+    with trio.move_on_after(CATCH_UP_SECONDS_MAX):
         while is_catching_up():
             await clock.sleep(LOOK_SECONDS)
     try:
@@ -86,7 +85,7 @@ async def warm_up(clock: Clock, *, is_catching_up: Callable[[], bool]) -> None:
             messages.warm(api.key, version)
             await clock.sleep(PAUSE_SECONDS)
     except OSError as error:
-        log.warning("the first clients wait for what was not loaded ahead of them: %s", error)
+        log.warning("modules could not be loaded in advance: %s", error)
 
 
 __all__ = ["warm_up"]

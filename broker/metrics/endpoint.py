@@ -24,7 +24,7 @@ log = logging.getLogger("odradek.metrics")
 
 PATH = "/metrics"
 CONNECTIONS_MAX = 16
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 """How long a connection may be silent, or its page may take to be read."""
 LINES_A_PIECE = 250
 """About a millisecond's work."""
@@ -94,7 +94,7 @@ class _Conversation:
     async def run(self) -> None:
         """To its end. Raises ConnectionLost, and RemoteProtocolError for what is not HTTP."""
         while True:
-            with trio.move_on_after(PATIENCE_SECONDS):
+            with trio.move_on_after(TIMEOUT_SECONDS):
                 try:
                     request = await self._next_request()
                     if request is None:

@@ -1,11 +1,10 @@
-"""Requests to the other brokers of the cluster: one connection to each, opened when first needed.
+"""Connections to the other brokers of the cluster: one per broker, opened when first needed.
 
-Addresses are the image's, by the name of the listener that brokers use among themselves. A broker that
-is fenced, gone, or registered anew at another address is not waited for: its connection is broken at
-once, so that whoever asked it hears of it and can ask who took over. (A broker that was paused answers
-nothing, and its time-outs are long.)
+Addresses come from the metadata image, by the inter-broker listener. The connection to a broker that is fenced,
+unregistered or registered at another address is closed at once, so callers can find the new leader or
+coordinator instead of waiting for a request timeout.
 
-Nothing is sent twice here. What an error means, and whether to retry, the caller decides.
+Requests are not retried here; the caller handles errors.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ if TYPE_CHECKING:
 
 @state_class
 class _Peer:
-    """The connection to one broker, if there is one."""
+    """Connection to one broker, if any."""
 
     opening: PromptLock = field(default_factory=PromptLock)
     connection: BrokerConnection | None = None
     attempt: trio.CancelScope | None = None
-    """Around the opening of one."""
+    """Cancel scope of the connection attempt."""
     address: Address | None = None
-    """Where it is, or is being opened."""
+    """Address of the connection or attempt."""
 
-    def hang_up(self, why: str) -> None:
+    def disconnect(self, why: str) -> None:
         if self.attempt is not None:
             self.attempt.cancel()
         connection, self.connection = self.connection, None
@@ -47,7 +46,7 @@ class _Peer:
 
 
 class BrokerConnections:
-    """See the module. `start` comes before the first request."""
+    """Connections of this node to other brokers; `start` must be called before the first request."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class BrokerConnections:
         client_id: str,
         connect_timeout_s: float = 10.0,
     ) -> None:
-        """`listener` is the name of the one that brokers use (inter.broker.listener.name)."""
+        """`listener` returns the name of the inter-broker listener."""
         self._network = network
         self._image = image
         self._listener = listener
@@ -68,7 +67,7 @@ class BrokerConnections:
         self._peers: dict[int, _Peer] = {}
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own the connections."""
+        """Set the nursery that runs the connections."""
         self._nursery = nursery
 
     async def request(
@@ -80,10 +79,11 @@ class BrokerConnections:
         timeout_s: float,
         at_least: int = 0,
     ) -> Any:
-        """Ask a broker; kio's entity of the newest version both speak, which is `at_least` that.
+        """Send a request and return kio's entity of the newest version that both sides support, at least
+        `at_least`.
 
-        `timeout_s` is for the answer. Raises Unreachable (nothing is known of what became of the
-        request), TimedOut or Unsupported; the caller checks the response's error codes.
+        `timeout_s` limits the wait for the response. Raises Unreachable (the broker may have handled the
+        request), TimedOut or Unsupported; the caller checks the error codes of the response.
         """
         address = self._address(broker_id)
         peer = self._peers.get(broker_id)
@@ -92,21 +92,23 @@ class BrokerConnections:
         connection = await self._connected(broker_id, peer, address)
         version = connection.version_of(api)
         if version < at_least:
-            raise Unsupported(f"broker {broker_id} has {api.title} up to version {version} only")
+            raise Unsupported(
+                f"broker {broker_id} supports {api.title} up to version {version} only"
+            )
         return await connection.request(api, values, timeout_s=timeout_s)
 
     def brokers_changed(self) -> None:
-        """The image has other brokers, or knows other things of them."""
+        """Close connections to brokers that the new image has fenced, removed or moved."""
         for broker_id, peer in self._peers.items():
             if peer.connection is None and peer.attempt is None:
                 continue
             try:
                 address = self._address(broker_id)
             except Unreachable as gone:
-                peer.hang_up(str(gone))
+                peer.disconnect(str(gone))
                 continue
             if peer.address != address:
-                peer.hang_up(f"broker {broker_id} is at {address} now")
+                peer.disconnect(f"broker {broker_id} has the new address {address}")
 
     def _address(self, broker_id: int) -> Address:
         broker = self._image().brokers.get(broker_id)
@@ -121,15 +123,15 @@ class BrokerConnections:
         return Address(endpoint.host, endpoint.port)
 
     async def _connected(self, broker_id: int, peer: _Peer, address: Address) -> BrokerConnection:
-        """The connection, opened if there is none that works; one attempt at a time."""
+        """Return the connection, opening one if needed; one attempt at a time."""
         from odradek.client.connection import open_connection
 
-        assert self._nursery is not None, "the node is not that far yet"
+        assert self._nursery is not None, "BrokerConnections.start was not called"
         async with peer.opening:
             found = peer.connection
             if found is not None and not found.broken and found.address == address:
                 return found
-            peer.hang_up(f"broker {broker_id} is at {address} now")
+            peer.disconnect(f"broker {broker_id} has the new address {address}")
             peer.address = address
             with trio.CancelScope() as peer.attempt:
                 try:
@@ -143,4 +145,4 @@ class BrokerConnections:
                 finally:
                     peer.attempt = None
                 return peer.connection
-        raise Unreachable(f"broker {broker_id} went away while it was called")
+        raise Unreachable(f"broker {broker_id} was fenced or moved during the connection attempt")

@@ -1,16 +1,16 @@
-"""One client's connection: frames in, handlers called, answers out, in the order of the requests.
+"""Connection of one client: reads frames, calls handlers, and sends the responses in the order of the requests.
 
-Requests are handled one at a time, as Kafka does: while one waits (a long poll, a rebalance) the
-next stays in the socket, which is the back-pressure. What has been received is handled before the
-next wait for bytes, and the answers of `batches_responses` handlers are sent together; after a budget of
-requests or bytes the loop is given to others, and large requests take turns (large_requests.py). Fetches
-that were woken meanwhile are answered before these answers are sent (fetch_wait.py).
+Requests are handled one at a time, as in Kafka. While one waits (a long poll, a rebalance) the next stays in
+the socket, which limits the client. Received requests are handled before the next wait for bytes, and responses
+of `batches_responses` handlers are sent together. After a number of requests or bytes the event loop runs other
+tasks; large requests are queued (large_requests.py). Fetches that these requests complete are sent before the
+responses (purgatory.py).
 
-A request whose handler has it done at once needs no task: where the last one was such, the connection
-waits with all others that are alike (seams/selector.py), and its task sleeps until one has to wait.
+A request whose handler does not wait needs no task: after such a request the connection waits in the selector
+that all connections share (seams/selector.py), and its task sleeps until a handler must wait.
 
-A frame that can't be read, an API or a version that is not served, or a handler that breaks costs
-this one connection, and one line in the log; the answers of the requests before it are still sent.
+An invalid frame, an unsupported API or version, or a failed handler closes only this connection and is logged;
+responses of earlier requests are still sent.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ REQUESTS_A_TURN = 64
 BYTES_A_TURN = 1024 * 1024
 UNSENT_BYTES_MAX = 256 * 1024
 JOINED_BYTES_MAX = 4096
-"""A body of so much is copied behind its head, and answers behind one another: fewer buffers to send."""
+"""Up to this size a body is copied behind its header, and responses are joined: fewer buffers to send."""
 MEMORY_KEPT_SECONDS = 10.0
-"""How long the memory of requests is kept for the next ones."""
+"""Time after the last request until the memory of the buffer is released."""
 
 Parts = Sequence[Buffer | FileSlice]
 
@@ -65,53 +65,51 @@ class ClientConnection:
         self._find_route = find_controller_route if endpoint.of_controller else find_route
         self._buffer = ReceiveBuffer(services.config.get_int("socket.request.max.bytes"))
         self._rest: Awaitable[object] | None = None
-        """What the task has to await before the next request: an answer that takes a wait."""
+        """Awaitable that the task awaits before the next request, for a response that must wait."""
         self._needs_no_task = False
-        """The last request was answered as it came: so will be the next, mostly."""
+        """Whether the last request needed no task; the next one probably does not either."""
         self._is_over = False
         self._turn_requests = self._turn_bytes = 0
-        """Answered in this turn, which a wait in between does not end."""
+        """Requests and bytes handled in this turn; a wait does not end the turn."""
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
         self.waiting_since: float | None = services.seams.clock.monotonic()
-        """Monotonic seconds since when the client owes us bytes; None while it is being served."""
-        self._gave_back_since: float | None = None
-        """The time from which on the client was waited for when its memory was given back."""
+        """Monotonic seconds since when the client is expected to send; None while a request is handled."""
+        self._released_since: float | None = None
+        """`waiting_since` at which the memory was released."""
         self._is_asleep = False
-        """The task waits for the next request, which the client sends once it has the answer to this one."""
+        """Whether the task waits for the next request of a client that still waits for a response."""
         self._sending = False
         self._hung_up_since: float | None = None
-        """The time at which it was first seen that the client has gone while it is being served."""
+        """Monotonic seconds when the client was first seen to have disconnected during a request."""
         self._stalled_since: float | None = None
         self._stalled_at_bytes = 0
 
     async def talk(self) -> None:
-        """Serve the client until it leaves, misbehaves or the broker stops."""
+        """Serve the client until it disconnects, sends an invalid request, or the broker stops."""
         try:
             await self._serve()
         except ConnectionLost:
-            pass  # clients come and go
-        except OSError as reason:  # a file that can't be sent
+            pass  # the client disconnected
+        except OSError as reason:  # a file could not be read
             log.warning("closed %s: %s", self._connection.peer, reason)
         except InvalidFrame as reason:
             log.warning("closed %s: %s", self._connection.peer, reason)
-            await self._send_the_last()
+            await self._send_held_back()
         except Exception:
-            log.exception(
-                "closed %s: a request failed in a way that is ours", self._connection.peer
-            )
-            await self._send_the_last()
+            log.exception("closed %s: unexpected error in a request handler", self._connection.peer)
+            await self._send_held_back()
         finally:
             self._drop_unsent()
             await self._connection.aclose()
 
-    async def _send_the_last(self) -> None:
-        """The answers that were held back belong to requests that were carried out."""
+    async def _send_held_back(self) -> None:
+        """Send held-back responses of requests that were handled."""
         with suppress(ConnectionLost, OSError):
             await self.flush()
 
     async def _serve(self) -> None:
-        """Each round waits once: for a request to be answered, or for the next ones to come."""
+        """Handle requests; each iteration waits once, for a response or for bytes."""
         while not self._is_over:
             rest, self._rest = self._rest, None
             if rest is not None:
@@ -124,38 +122,38 @@ class ClientConnection:
             if self._needs_no_task:
                 await self._selector.receive(self._connection, self)
             else:
-                self.take(await self._connection.receive_into(self._buffer.room()))
+                self.take(await self._connection.receive_into(self._buffer.free_space()))
 
-    # For the selector, while requests are answered as they come; and for this connection's own task
+    # Called by the selector, and by the task of this connection
 
-    def room(self) -> memoryview:
-        return self._buffer.room()
+    def free_space(self) -> memoryview:
+        return self._buffer.free_space()
 
     def take(self, size_bytes: int) -> bool:
-        """Answer what was received; False where the rest is for the task. Fetches that this wakes are
-        answered at the end of the turn, or now, where none will follow in this step."""
+        """Handle the received requests; False if the task must continue. Fetches that they complete are sent at
+        the end of the turn, or now if none follows in this step."""
         self.waiting_since = None
         self._is_over = size_bytes == 0
         self._buffer.received(size_bytes)
         self._due_fetches.has_active_connection = True
-        goes_on = False
+        continues = False
         try:
             self._rest = self._respond_received()
-            goes_on = self._rest is None and not self._is_over
+            continues = self._rest is None and not self._is_over
         finally:
-            if not goes_on:
+            if not continues:
                 self._due_fetches.respond()
-        return goes_on
+        return continues
 
     def end_turn(self) -> bool:
-        """Send the answers that were held back; False where the rest is for the task."""
+        """Send held-back responses; False if the task must continue."""
         self._due_fetches.respond()
         self.waiting_since = self._services.seams.clock.monotonic()
         return not self._unsent or self._send_at_once()
 
     def _respond_received(self) -> Awaitable[object] | None:
-        """Answer the requests that are there, up to one that has to be waited for, or until others are
-        to have the loop; what is to be awaited then."""
+        """Handle the received requests, up to one that must wait or the end of the turn. Returns the awaitable
+        to continue with, or None."""
         while self._turn_requests < REQUESTS_A_TURN and self._turn_bytes < BYTES_A_TURN:
             frame_view = self._buffer.next_frame()
             if frame_view is None:
@@ -182,12 +180,12 @@ class ClientConnection:
         await trio.lowlevel.checkpoint()
 
     def _respond(self, frame_view: memoryview) -> Awaitable[None] | None:
-        """Answer a request; where that takes a wait, what is to be awaited for it."""
+        """Handle a request; returns an awaitable if it must wait."""
         header = read_request_header(frame_view)
         api, version = header.api, header.api_version
         route = self._find_route(api.key)
         if route is None:
-            raise InvalidFrame(f"{api.title} is not served here")
+            raise InvalidFrame(f"{api.title} is not supported on this listener")
         if not api.min_version <= version <= api.max_version:
             return self._respond_unsupported(api, version, header.correlation_id)
         services = self._services
@@ -237,7 +235,7 @@ class ClientConnection:
         request_bytes: int,
         ctx: RequestContext,
     ) -> None:
-        """Within the quotas of when the request came; there may be none any more when its turn comes."""
+        """Handle a request with the quotas at its arrival; they may be removed while it waits."""
         from odradek.broker.quotas.request_throttling import respond_within
 
         if not route.batches_responses:
@@ -247,23 +245,23 @@ class ClientConnection:
             self._add(ctx.api, ctx.api_version, ctx.correlation_id, body)
         if wait_ms > 0:
             await self.flush()
-            await self._leave_alone(wait_ms / 1000)
+            await self._mute(wait_ms / 1000)
         elif self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
 
-    async def _leave_alone(self, seconds: float) -> None:
-        """Read nothing for so long: whether the client is still there is not seen meanwhile. A connection
-        may not be idle for longer either."""
+    async def _mute(self, seconds: float) -> None:
+        """Mute the connection for the throttle time, during which a disconnect is not noticed; at most
+        connections.max.idle.ms."""
         idle_max_seconds = self._services.config.get_int("connections.max.idle.ms") / 1000
         if 0 <= idle_max_seconds < seconds:
             await trio.sleep(idle_max_seconds)
             raise ConnectionLost(f"throttled for {seconds:.0f} s")
         await trio.sleep(seconds)
 
-    # For the fetches of this connection that wait
+    # Called by waiting fetches of this connection
 
     def respond_nowait(self, ctx: RequestContext, values: Any) -> None:
-        """See `RequestConnection`. What the socket does not take at once, the next flush sends."""
+        """Send a response now; the rest that the socket does not accept is sent by the next flush."""
         route = self._find_route(ctx.api.key)
         assert route is not None
         assert not self._unsent, "a handler flushes before it waits"
@@ -275,7 +273,7 @@ class ClientConnection:
         try:
             sent_bytes = self._connection.send_nowait(respond)
         except ConnectionLost:
-            sent_bytes = 0  # the flush will tell
+            sent_bytes = 0  # the flush raises it again
         if sent_bytes < len(respond):
             self._unsent.append(memoryview(respond)[sent_bytes:])
             self._unsent_bytes = len(respond) - sent_bytes
@@ -297,7 +295,7 @@ class ClientConnection:
             self._connection.interrupt()
 
     def _add(self, api: apis.Api, version: int, correlation_id: int, body: Buffer | Parts) -> None:
-        """Have an answer sent by the next flush; a small one in one piece."""
+        """Add a response to those that the next flush sends; a small one in one buffer."""
         if isinstance(body, (bytes, bytearray, memoryview)):
             size_bytes = len(body)
             head = respond_head(api, version, correlation_id, size_bytes)
@@ -313,13 +311,13 @@ class ClientConnection:
 
     async def _respond_unsupported(self, api: apis.Api, version: int, correlation_id: int) -> None:
         if api is not apis.API_VERSIONS:
-            raise InvalidFrame(f"{api.title} has no version {version} here")
+            raise InvalidFrame(f"{api.title} version {version} is not supported")
         self._add(api, 0, correlation_id, unsupported_version_response())
         await self.flush()
 
     def _send_at_once(self) -> bool:
-        """Send the answers that were held back, where they are small and the connection takes them; what
-        it does not take is left."""
+        """Send held-back responses without waiting, if they are small. False if the socket did not accept all;
+        the rest is kept."""
         unsent = self._unsent
         if len(unsent) == 1:
             respond = unsent[0]
@@ -338,7 +336,7 @@ class ClientConnection:
         return True
 
     async def flush(self) -> None:
-        """Send the answers that were held back."""
+        """Send held-back responses; waits until the socket has accepted them."""
         if not self._unsent or self._send_at_once():
             return
         parts, self._unsent, self._unsent_bytes = self._unsent, [], 0
@@ -346,15 +344,15 @@ class ClientConnection:
         try:
             await self._connection.send(parts)
         except OSError as error:
-            self._blame_file(error, parts)
+            self._report_file_error(error, parts)
             raise
         finally:
             self._sending = False
             self._stalled_since = None
             release_files(parts)
 
-    def _blame_file(self, error: OSError, parts: Parts) -> None:
-        """A file could not be read while it was sent: that is its directory's affair too."""
+    def _report_file_error(self, error: OSError, parts: Parts) -> None:
+        """Report a read error to the log directory of the file that was being sent."""
         for part in parts:
             if isinstance(part, FileSlice) and str(part.file.path) == error.filename:
                 if self._services.config.is_broker:
@@ -365,18 +363,17 @@ class ClientConnection:
         parts, self._unsent = self._unsent, []
         release_files(parts)
 
-    # For the server that owns the connection
+    # Called by the server
 
     @property
     def peer(self) -> Address:
         return self._connection.peer
 
     def idle_seconds(self, now: float) -> float:
-        """For how long the client has neither sent what it owes nor read what it is sent, or is gone though an
-        answer to it is waited for.
+        """Seconds for which the client has neither sent nor read, or is disconnected while a request is
+        handled.
 
-        Asked again and again: a client that reads is seen to have read since the last time, and one that
-        hangs up to have done so.
+        The server calls it repeatedly; progress is measured since the last call.
         """
         if self.waiting_since is not None and not self._sending:
             return now - self.waiting_since
@@ -394,12 +391,12 @@ class ClientConnection:
             self._hung_up_since = now
         return now - self._hung_up_since
 
-    def give_memory_back(self, now: float) -> None:
-        """Keep no memory for requests where none has come for long."""
+    def release_memory(self, now: float) -> None:
+        """Release the memory of the buffer after a time without requests."""
         since = self.waiting_since
-        if since is None or since == self._gave_back_since or now - since < MEMORY_KEPT_SECONDS:
+        if since is None or since == self._released_since or now - since < MEMORY_KEPT_SECONDS:
             return
-        self._gave_back_since = since
+        self._released_since = since
         self._buffer.give_back()
 
     def abort(self) -> None:
@@ -414,7 +411,7 @@ def _is_slice(part: Buffer | FileSlice) -> bool:
 
 
 def release_files(parts: Parts) -> None:
-    """Let go of the files whose slices were sent or given up."""
+    """Unpin the files of slices that were sent or dropped."""
     for part in parts:
         if isinstance(part, FileSlice):
             part.file.unpin()

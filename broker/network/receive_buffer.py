@@ -1,8 +1,8 @@
-"""Frames out of a stream of bytes: one buffer a connection, received into directly.
+"""Receive buffer of a connection: splits the stream of bytes into frames.
 
-The frames handed out are views into the buffer, valid until the next `room()`. The buffer grows to a
-large frame as its bytes come, never on the word of its size alone, and stays grown: the frames after it
-are received straight into their place. What a client that is silent does not use, `give_back` returns.
+Bytes are received directly into the buffer; frames are views into it, valid until the next `free_space()`. It grows
+with the bytes that arrive, not by the announced size of a frame, and keeps its size, so later large frames are
+not copied. `give_back` releases the memory of an idle connection.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from odradek.seams.memory import SpareMemory
 SIZE_PREFIX = 4
 FIRST_BYTES = 16 * 1024
 BUSY_BYTES = 1024 * 1024
-"""How far the buffer grows on its own where the peer fills it, without a frame that needs it."""
+"""Size to which the buffer grows if the client fills it with small frames."""
 
 GROWTH = 4
-"""A peer that sent so many bytes of a frame gets room for so many times as many."""
+"""Factor by which the space for a large frame may exceed its received bytes."""
 
 KEPT_BYTES = 8 * 1024 * 1024
-"""A buffer that a frame made larger than this is given back after the frame."""
+"""A buffer larger than this is released after the frame."""
 
 FOREIGN = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP"}
-"""What the first bytes of another protocol are, of those that are taken for ours by mistake."""
+"""First bytes of other protocols, for the error message."""
 
 _SIZE = Struct(">i")
 
@@ -46,9 +46,9 @@ class ReceiveBuffer:
             self._view = memoryview(bytearray(size))
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its size prefix, or None until more has been received.
+        """Next complete frame without its size prefix; None until more bytes are received.
 
-        Raises InvalidFrame for a size that is negative or over the limit.
+        Raises InvalidFrame for a negative size or one above the limit.
         """
         first = self._start + SIZE_PREFIX
         if first > self._end:
@@ -73,11 +73,11 @@ class ReceiveBuffer:
         start = bytes(self._view[self._start : self._start + SIZE_PREFIX])
         for begins, name in FOREIGN.items():
             if start.startswith(begins):
-                text += f" (the client speaks {name}, and this listener Kafka's protocol)"
+                text += f" (the client uses {name}; this listener serves the Kafka protocol)"
         return InvalidFrame(text)
 
-    def room(self) -> memoryview:
-        """Where to receive next; never empty. Call it when `next_frame` has nothing more to give."""
+    def free_space(self) -> memoryview:
+        """Free space to receive into, never empty. Call it after `next_frame` has returned None."""
         held = self._end - self._start
         filled = self._end == self._size
         if held == 0:
@@ -104,15 +104,14 @@ class ReceiveBuffer:
 
     @property
     def holds_bytes(self) -> bool:
-        """Whether something was received behind the last frame."""
+        """Whether there are bytes after the last frame."""
         return self._start < self._end
 
     def give_back(self) -> None:
-        """Let go of the memory that it grew to, unless it holds a part of a frame. The last `room()` stays
-        good."""
+        """Release the memory unless it has a part of a frame. The last `free_space()` stays valid."""
         if self._grown is not None and not self.holds_bytes:
             self._grown.give_back()
 
     def received(self, count: int) -> None:
-        """`count` bytes were put into the last `room()`."""
+        """Add `count` bytes that were received into the last `free_space()`."""
         self._end += count

@@ -23,7 +23,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 QUESTIONS_MAX = 1000
-"""In one request."""
+"""Maximum number of items in one request."""
 
 
 @state_class
@@ -44,7 +44,7 @@ class RequestBatcher(Generic[Q, A]):
         self._ask = ask
         self._nursery = nursery
         self._waiting: dict[int, deque[_Asked[Q, A]]] = {}
-        """Of each broker that a request is under way to."""
+        """Brokers with a request in flight."""
 
     async def ask(self, broker_id: int, key: Hashable, question: Q) -> A:
         """Send an item in the next batch and return its result. Raises ClientError."""
@@ -78,11 +78,15 @@ class RequestBatcher(Generic[Q, A]):
             responses = await self._ask(broker_id, [each.question for each in together])
         except ClientError as error:
             return [error] * len(together)
-        except Exception as error:  # a bug, or an answer that makes no sense: theirs alone
-            log.exception("broker %d could not be asked", broker_id)
-            return [ClientError(f"broker {broker_id} could not be asked: {error}")] * len(together)
+        except (
+            Exception
+        ) as error:  # an unexpected error, or an invalid response: only these items fail
+            log.exception("broker %d could not be reached", broker_id)
+            return [ClientError(f"broker {broker_id} could not be reached: {error}")] * len(
+                together
+            )
         if len(responses) != len(together):
-            return [ClientError(f"broker {broker_id} left questions open")] * len(together)
+            return [ClientError(f"broker {broker_id} returned too few results")] * len(together)
         return responses
 
 

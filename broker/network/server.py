@@ -1,4 +1,4 @@
-"""Listeners and the connections they accept: who may come in, and when they have to leave."""
+"""Accepts connections on the listeners, and enforces connection limits and idle timeouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDLE_CHECK_SECONDS_MAX = 10.0
 
 
 class Server:
-    """Accepts clients on one or more listeners until cancelled; then they are cut off."""
+    """Accepts clients on listeners until cancelled, which closes their connections."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -39,7 +39,7 @@ class Server:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Answer clients until cancelled. Closes the listeners first, so that nobody new comes."""
+        """Serve until cancelled. On cancellation the listeners are closed before the connections."""
         self._selector = self._services.seams.network.selector()
         unsubscribe = self._services.config.subscribe(self._configs_changed)
         async with trio.open_nursery() as clients:
@@ -49,7 +49,7 @@ class Server:
                     for endpoint, listeners in opened:
                         for listener in listeners:
                             accepting.start_soon(self._accept, listener, endpoint, clients)
-                    accepting.start_soon(self._look_after_idle)
+                    accepting.start_soon(self._close_idle)
                     task_status.started()
             finally:
                 unsubscribe()
@@ -59,14 +59,18 @@ class Server:
         if "max.connections" in changed:
             limit = self._services.config.get_int("max.connections")
             for _ in range(len(self._connections) - limit):
-                self._make_room()
+                self._close_most_idle()
 
     async def _accept(self, listener: Listener, endpoint: Endpoint, clients: trio.Nursery) -> None:
         while True:
             connection = await listener.accept()
             wait_ms = self._wait_ms(connection.peer.host)
             if wait_ms:
-                log.debug("%s connects too often: closed in %d ms", connection.peer, wait_ms)
+                log.debug(
+                    "%s exceeds its connection creation rate: closed in %d ms",
+                    connection.peer,
+                    wait_ms,
+                )
                 clients.start_soon(self._close_later, connection, wait_ms)
                 continue
             refusal = self._refusal(connection.peer.host, endpoint)
@@ -75,13 +79,15 @@ class Server:
                 connection.abort()
                 continue
             client = ClientConnection(connection, endpoint, self._services, self._selector)
-            self._connections.add(client)  # before anyone else is let in, not when its task runs
+            self._connections.add(
+                client
+            )  # counted before the next accept, not when its task starts
             self._per_host[connection.peer.host] += 1
             self._per_listener[endpoint.name] += 1
             clients.start_soon(self._talk, client)
 
     def _wait_ms(self, host: str) -> int:
-        """How long an address that has made too many connections is to wait for nothing (KIP-612)."""
+        """Throttle time in ms of a host that exceeds its connection creation rate (KIP-612)."""
         quotas = self._services.connection_quotas
         return (
             0 if quotas is None else quotas.record(host, monotonic_ms(self._services.seams.clock))
@@ -105,17 +111,17 @@ class Server:
         if len(self._connections) >= config.get_int("max.connections"):
             if not self._is_for_brokers(endpoint):
                 return "max.connections reached"
-            self._make_room()
+            self._close_most_idle()
         return None
 
     def _is_for_brokers(self, endpoint: Endpoint) -> bool:
-        """Whether other brokers come here, and clients have listeners of their own: a crowd of them keeps no
-        replica from its leader (KIP-402)."""
+        """Whether this is a separate inter-broker listener, whose connections are not limited by
+        max.connections (KIP-402)."""
         config = self._services.config
         return endpoint.name == config.inter_broker_listener and len(config.listeners) > 1
 
-    def _make_room(self) -> None:
-        """Close the connection of a client that has done nothing for the longest."""
+    def _close_most_idle(self) -> None:
+        """Close the client connection that is idle for the longest time."""
         now = self._services.seams.clock.monotonic()
         clients = [each for each in self._connections if not self._is_for_brokers(each.endpoint)]
         if clients:
@@ -130,7 +136,7 @@ class Server:
             self._forget(client)
 
     def _forget(self, client: ClientConnection) -> None:
-        """It counts no more once it is closed, though its task may still wait for what it was asked for."""
+        """Stop counting a closed connection, although its task may still wait in a handler."""
         if client not in self._connections:
             return
         self._connections.remove(client)
@@ -140,9 +146,9 @@ class Server:
         if not self._per_host[host]:
             del self._per_host[host]
 
-    async def _look_after_idle(self) -> None:
-        """Close connections from which nothing came for connections.max.idle.ms, and those of clients that
-        have been gone for so long, unless that is below 0; long before, those that are silent keep no memory."""
+    async def _close_idle(self) -> None:
+        """Close connections idle for connections.max.idle.ms (never if negative), also of disconnected clients,
+        and release the memory of silent connections earlier."""
         clock = self._services.seams.clock
         while True:
             limit = self._services.config.get_int("connections.max.idle.ms") / 1000
@@ -154,4 +160,4 @@ class Server:
                     self._forget(client)
                     await client.aclose()
                 else:
-                    client.give_memory_back(now)
+                    client.release_memory(now)

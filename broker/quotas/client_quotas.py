@@ -1,16 +1,13 @@
-"""How much a client may do: rates over a sliding window, and how long it waits where it did more (KIP-13,
-KIP-124, KIP-546).
+"""Client quotas: rates over a sliding window, and throttle times (KIP-13, KIP-124, KIP-546).
 
-A quota is that of the most specific entity which a client is part of (`_PRECEDENCE`); it is shared by
-all clients that are the same as far as that entity goes: all of a user, all of a user with one client
-id, all with one client id. A default is a quota for each of those that have none of their own, not one
-for them together.
+The quota of the most specific entity of a client applies (`_PRECEDENCE`). Clients of the same entity share the
+quota: all of a user, of a user and client id, or of a client id. A default quota applies separately to each
+entity without its own quota.
 
-The rate is Kafka's: what was counted in windows of `window_ms`, over the time since the oldest of them
-began, but at least over `samples` of them but one. A window counts until the last that it counted is
-`samples` windows ago. So a client that was idle may burst, and then waits
-until its average is what it may be. Values are counted after the fact, and count even where they exceed.
-No clock here: time comes in as an argument, in monotonic ms.
+The rate is computed as in Kafka: the sum of the samples of `window_ms` each, divided by the time since the
+oldest began, at least `samples` - 1 windows. A sample expires `samples` windows after its last value. A client
+that was idle may burst and is then throttled until its average meets the quota. Values are recorded after the
+fact, even above the quota. There is no clock here: times are arguments, in monotonic ms.
 """
 
 from __future__ import annotations
@@ -40,10 +37,10 @@ ENFORCED: Final = (
     CONTROLLER_MUTATION_RATE,
 )
 IDLE_MS: Final = 3_600_000
-"""After so long without a request, what was counted of a client is forgotten (Kafka's limit)."""
+"""Idle time after which the state of a client is removed, as in Kafka."""
 WAIT_MS_MAX: Final = 2**31 - 1
 KNOWN_MAX: Final = 10_000
-"""Clients of which it is kept what is theirs; then all are looked up again."""
+"""Maximum number of cached lookups; then the cache is cleared."""
 
 _PRECEDENCE: Final = (
     ("exact", "exact"),
@@ -55,14 +52,14 @@ _PRECEDENCE: Final = (
     (None, "exact"),
     (None, "default"),
 )
-"""(user, client id) of the entities that a client is part of, the most specific first."""
+"""Kinds of (user, client id) entities, the most specific first."""
 
 _Key = tuple[str, str | None, str | None]
-"""(kind, user, client id)"""
+"""Quota type, user and client id."""
 
 
 class Rate:
-    """See the module. Values of any unit; the rate is per second."""
+    """Rate per second over a sliding window, as in Kafka; values of any unit."""
 
     __slots__ = ("_samples", "_window_ms", "_windows", "last_ms")
 
@@ -70,7 +67,7 @@ class Rate:
         self._samples = samples
         self._window_ms = window_ms
         self._windows: deque[list[float]] = deque()
-        """[since when, sum, last counted when], the oldest first."""
+        """Samples, the oldest first: start, sum, time of the last value."""
         self.last_ms = 0
 
     def record(self, value: float, now_ms: int) -> None:
@@ -82,7 +79,7 @@ class Rate:
         window[2] = now_ms
 
     def measure(self, now_ms: int) -> tuple[float, float]:
-        """The rate, and the ms that it was measured over."""
+        """Rate per second, and the ms over which it was measured."""
         while self._windows and now_ms - self._windows[0][2] >= self._samples * self._window_ms:
             self._windows.popleft()
         elapsed = now_ms - self._windows[0][0] if self._windows else 0
@@ -93,9 +90,8 @@ class Rate:
 
 
 class TokenBucket:
-    """Of a client's controller mutations (KIP-599): `rate` tokens a second come in, `burst` at most are
-    kept, and one is taken for each partition. Who has any may take more than there are, and has to wait
-    until none is missing."""
+    """Token bucket of controller mutations (KIP-599): `rate` tokens per second, at most `burst`, one token per
+    partition. A request may take more tokens than remain; the next must wait until the balance is not negative."""
 
     __slots__ = ("last_ms", "tokens")
 
@@ -108,14 +104,14 @@ class TokenBucket:
         self.tokens -= count
 
     def missing_ms(self, rate: float, burst: float, now_ms: int) -> int:
-        """For how long tokens are still missing."""
+        """Time in ms until the balance is not negative."""
         self.tokens = min(burst, self.tokens + rate * (now_ms - self.last_ms) / 1000)
         self.last_ms = now_ms
-        return _told_ms(-self.tokens / rate * 1000) if self.tokens < 0 else 0
+        return _throttle_ms(-self.tokens / rate * 1000) if self.tokens < 0 else 0
 
 
-def _told_ms(wait_ms: float) -> int:
-    """As an answer can say it; a quota may be as small as one likes."""
+def _throttle_ms(wait_ms: float) -> int:
+    """Throttle time in ms, limited to the range of the field in the response."""
     return round(min(wait_ms, WAIT_MS_MAX))
 
 
@@ -124,14 +120,14 @@ V = TypeVar("V", Rate, TokenBucket)
 
 
 class Counted(dict[K, V]):
-    """What was counted of each; forgotten some time after IDLE_MS without a request."""
+    """State by client; removed after IDLE_MS without a request."""
 
     def __init__(self) -> None:
         super().__init__()
         self._swept_ms = 0
 
     def begin(self, key: K, counted: V, now_ms: int) -> V:
-        """With one of whom nothing is known."""
+        """Add the state of a new client."""
         if now_ms - self._swept_ms >= IDLE_MS // 10:
             self._swept_ms = now_ms
             for idle in [k for k, one in self.items() if now_ms - one.last_ms >= IDLE_MS]:
@@ -142,7 +138,7 @@ class Counted(dict[K, V]):
 
 @value_class
 class Bucket:
-    """A client's, and what comes into it."""
+    """Token bucket of a client with its rate and burst."""
 
     tokens: TokenBucket
     rate: float
@@ -157,18 +153,18 @@ class Bucket:
 
 @value_class
 class _Share:
-    """What a client is measured by: the limit, and whose rate counts."""
+    """Quota of a client: the limit and the key of the shared state."""
 
     limit: float
     key: _Key
 
 
 class ClientQuotas:
-    """The quotas of one broker, and what its clients have used of them."""
+    """Client quotas of one broker, and the usage of its clients."""
 
     def __init__(self, *, samples: int, window_ms: int, burst_seconds: float = 11.0) -> None:
-        """`samples` is quota.window.num; `burst_seconds` those of controller mutations, all windows of
-        controller.quota.window.num together."""
+        """`samples` is quota.window.num; `burst_seconds` is the total of all windows of
+        controller.quota.window.num."""
         self._burst_seconds = burst_seconds
         self._buckets: Counted[_Key, TokenBucket] = Counted()
         self._samples = samples
@@ -178,13 +174,13 @@ class ClientQuotas:
         self._rates: Counted[_Key, Rate] = Counted()
 
     def update(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """These hold from now on; what was counted counts on."""
+        """Replace the quotas; recorded usage is kept."""
         self._shares.clear()
         self._limits = {kind: {} for kind in ENFORCED}
         for entity, values in quotas.items():
             parts = dict(entity)
             if not parts.keys() <= {USER, CLIENT_ID}:
-                continue  # of addresses
+                continue  # quotas of ip entities
             shape = "".join(("u" if USER in parts else "", "c" if CLIENT_ID in parts else ""))
             for kind in ENFORCED:
                 if kind in values:
@@ -195,18 +191,18 @@ class ClientQuotas:
         return any(self._limits.values())
 
     def limits(self, kind: str) -> bool:
-        """Whether there is any quota of that kind."""
+        """Whether any quota of this type is set."""
         return bool(self._limits.get(kind))
 
     def burst(self, kind: str, user: str, client_id: str) -> float | None:
-        """The most that a client may do at once without being sure to wait; None if it has no quota."""
+        """Amount that a client may use at once without being throttled; None without a quota."""
         share = self._share(kind, user, client_id)
         if share is None:
             return None
         return share.limit * (self._samples - 1) * self._window_ms / 1000
 
     def record(self, kind: str, user: str, client_id: str, value: float, now_ms: int) -> int:
-        """Count it; for how many ms the client is to be left alone, so that its rate is its quota."""
+        """Record a value; returns the throttle time in ms."""
         share = self._share(kind, user, client_id)
         if share is None:
             return 0
@@ -218,11 +214,11 @@ class ClientQuotas:
         measured, window_ms = rate.measure(now_ms)
         if measured <= share.limit:
             return 0
-        wait_ms = _told_ms((measured - share.limit) / share.limit * window_ms)
+        wait_ms = _throttle_ms((measured - share.limit) / share.limit * window_ms)
         return min(wait_ms, self._window_ms) if kind == REQUEST_PERCENTAGE else wait_ms
 
     def mutations(self, user: str, client_id: str, now_ms: int) -> Bucket | None:
-        """What a client has left of its controller_mutation_rate; None if it has no such quota."""
+        """Token bucket of controller_mutation_rate of a client; None without a quota."""
         share = self._share(CONTROLLER_MUTATION_RATE, user, client_id)
         if share is None:
             return None
@@ -244,7 +240,7 @@ class ClientQuotas:
         limits = self._limits.get(kind, {})
         for user_part, client_part in _PRECEDENCE:
             if client_part is not None and not client_id:
-                continue  # who does not say what it is has a user's quota at most
+                continue  # an empty client id can match quotas of users only
             named = (
                 user if user_part == "exact" else None,
                 client_id if client_part == "exact" else None,
@@ -262,7 +258,7 @@ def quotas_from(
     config: ServerConfig,
     before: ClientQuotas | None,
 ) -> ClientQuotas | None:
-    """These, with what was counted before; None if none of them is of a kind that is kept here."""
+    """Client quotas with the recorded usage of `before`; None if none is enforced here."""
     if before is None:
         before = ClientQuotas(
             samples=config.get_int("quota.window.num"),

@@ -1,8 +1,8 @@
-"""How many connections an address may make (connection_creation_rate, KIP-612).
+"""Connection creation rate per address (connection_creation_rate, KIP-612).
 
-Each address has a rate of its own: the limit set for it, or the default of those that have none. The rate
-is measured as those of clients are (`quotas.py`). A connection beyond it is not counted, and not served
-either: it is closed a while later, so that whoever makes them one after the other is slowed down.
+Each address has its own rate, with its own or the default limit, measured as in `client_quotas.py`. A
+connection above the limit is not recorded and not served; it is closed after the throttle time, which slows
+down clients that reconnect.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class ConnectionQuotas:
-    """See the module. Times are monotonic, in ms."""
+    """Connection creation rates by address. Times are monotonic, in ms."""
 
     def __init__(self, *, samples: int, window_ms: int) -> None:
-        """`samples` is quota.window.num."""
+        """`samples` is the number of windows, quota.window.num."""
         self._samples = samples
         self._window_ms = window_ms
         self._limits: dict[Host | None, float] = {}
-        """None: of all that have no limit of their own."""
+        """Limits by host; None has the default limit."""
         self._rates: Counted[Host, Rate] = Counted()
 
     def __bool__(self) -> bool:
         return bool(self._limits)
 
     def update(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """These hold from now on; what was counted counts on."""
+        """Replace the limits; recorded connections are kept."""
         self._limits = {
             _named(parts[IP]): values[CONNECTION_CREATION_RATE]
             for entity, values in quotas.items()
@@ -42,8 +42,8 @@ class ConnectionQuotas:
         }
 
     def record(self, peer: str, now_ms: int) -> int:
-        """It has made a connection. 0 if it may; else for how many ms it is to be kept waiting before that
-        is closed: until its rate would be its limit, and no more than a window."""
+        """Record a connection; returns 0 if it is accepted, else the throttle time in ms after which it is
+        closed, at most one window."""
         host = host_of(peer)
         limit = self._limits.get(host, self._limits.get(None))
         if limit is None:
@@ -68,7 +68,7 @@ def connection_quotas_from(
     config: ServerConfig,
     before: ConnectionQuotas | None,
 ) -> ConnectionQuotas | None:
-    """These, with what was counted before; None if there are none."""
+    """Connection quotas with the rates of `before`; None if no limit is set."""
     if before is None:
         before = ConnectionQuotas(
             samples=config.get_int("quota.window.num"),

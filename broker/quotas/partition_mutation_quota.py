@@ -1,8 +1,9 @@
-"""How many partitions a client may have made and deleted (KIP-599), as the active controller counts them.
+"""Controller mutation quota: partitions created and deleted by a client (KIP-599), enforced by the active
+controller.
 
-Requests of the versions that know THROTTLING_QUOTA_EXCEEDED are held to it strictly: a topic that begins when
-the client's tokens are used up is refused, and to be asked for again when the time is over that the answer
-says. Older ones are done, and their client is throttled after that.
+For versions that support THROTTLING_QUOTA_EXCEEDED it is strict: when the client has no tokens, a further topic
+is rejected and may be retried after the throttle time. Requests of older versions are executed, and the client
+is throttled afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STRICT_SINCE: Final[Mapping[Api, int]] = {
 
 
 class Mutations:
-    """Of one request."""
+    """Controller mutations of one request."""
 
     def __init__(self, bucket: Bucket | None, clock: Clock, *, strict: bool) -> None:
         self._bucket = bucket
@@ -41,12 +42,12 @@ class Mutations:
 
     @property
     def wait(self) -> timedelta:
-        """For how long the client has to wait, as its answer says: what the commit took is over by then."""
+        """Throttle time for the response, less the time that the commit took."""
         since_ms = monotonic_ms(self._clock) - self._missed_at_ms
         return timedelta(milliseconds=max(self._missing_ms - since_ms, 0))
 
     def charge(self, partitions: int) -> None:
-        """So many are made or deleted, if this does not raise ItemRefused."""
+        """Take tokens for partitions that are created or deleted. Raises ItemRefused if the quota is exceeded."""
         bucket, now_ms = self._bucket, monotonic_ms(self._clock)
         if bucket is None:
             return
@@ -65,8 +66,7 @@ class Mutations:
 
 
 def mutations_of(ctx: RequestContext, *, is_free: bool = False) -> Mutations:
-    """What a request may do by its client's quota, of which there may be none. Free is what brokers make
-    for all their clients."""
+    """Controller mutation quota of a request. `is_free` is for topics that brokers create for all clients."""
     quotas, clock = ctx.services.client_quotas, ctx.services.seams.clock
     bucket = None
     if quotas is not None and not is_free:

@@ -1,13 +1,12 @@
-"""Requests of clients that have quotas: what they use is counted, and who used too much is left alone.
+"""Handles requests of clients with quotas: records their usage and throttles them (KIP-219).
 
-As Kafka does since KIP-219: an answer is sent at once and says for how long its client is throttled, and
-so long nothing more is read from that connection. Counted are the bytes of produce requests and of
-fetches' answers, and the time that the loop is busy with a request, as a share of all of its time. What
-brokers ask each other is free. Topics and partitions that are made or deleted the active controller counts
-(`mutations.py`); what it says is waited for here.
+As in Kafka, a response is sent at once with its throttle time, and the connection is muted for that time.
+Recorded are the bytes of Produce requests and Fetch responses, and the time in which a request occupies the
+event loop, as a percentage of time. Requests of brokers are exempt. The active controller enforces the
+controller mutation quota (`partition_mutation_quota.py`); its throttle time is applied here.
 
-A fetch that takes its client over its quota brings its records, and the client waits for it after that;
-Kafka's broker has it come again for them. What it may have over time is the same.
+A fetch that exceeds its quota returns its records and then mutes the connection; Kafka returns no records and
+lets the client retry. The average rate is the same.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ _THROTTLE: Final = Struct(">i")
 async def respond_within(
     quotas: ClientQuotas, route: Route, request: Any, request_bytes: int, ctx: RequestContext
 ) -> tuple[Any, int]:
-    """The body of the answer (None if there is none), and for how many ms its client is throttled."""
+    """Handle a request; returns the encoded body (None without a response) and the throttle time in ms."""
     clock = ctx.services.seams.clock
-    ctx.connection = None  # what is sent is to be counted
+    ctx.connection = None  # the response must be recorded before it is sent
     user, client_id = ctx.principal.partition(":")[2], ctx.client_id or ""
     meter = _Meter(clock)
     handled = cast("Coroutine[Any, Any, Any]", route.handler(request, ctx))
@@ -60,26 +59,30 @@ async def respond_within(
     now_ms, wait_ms = monotonic_ms(clock), wait_by_controller(ctx.api, values)
     if ctx.api is apis.PRODUCE:
         wait_ms = quotas.record(PRODUCER_BYTE_RATE, user, client_id, request_bytes, now_ms)
-    if values is None:  # acks=0: an answer that is not sent tells of no time, and Kafka counts none
+    if (
+        values is None
+    ):  # acks=0 has no response with a throttle time, and Kafka records no request time
         return None, wait_ms
     if quotas.limits(REQUEST_PERCENTAGE):
         percent = meter.busy_seconds * 100
         waits = quotas.record(REQUEST_PERCENTAGE, user, client_id, percent, now_ms)
         wait_ms = max(wait_ms, waits)
     if ctx.api is not apis.FETCH:
-        told = _told(ctx.api, values, wait_ms) if wait_ms else values
-        return route.write(ctx.api.key, ctx.api_version, told), wait_ms
+        response = _with_throttle_time(ctx.api, values, wait_ms) if wait_ms else values
+        return route.write(ctx.api.key, ctx.api_version, response), wait_ms
     parts = cast("Sequence[Buffer | FileSlice]", route.write(ctx.api.key, ctx.api_version, values))
     waits = quotas.record(CONSUMER_BYTE_RATE, user, client_id, parts_bytes(parts), now_ms)
     wait_ms = max(wait_ms, waits)
     head = bytearray(cast(Buffer, parts[0]))
-    _THROTTLE.pack_into(head, 0, wait_ms)  # the first field, in every version that is served
+    _THROTTLE.pack_into(
+        head, 0, wait_ms
+    )  # throttle_time_ms is the first field in every supported version
     return [head, *parts[1:]], wait_ms
 
 
 def fetch_bytes_max(ctx: RequestContext) -> float:
-    """The most that a fetch brings: more than a client may have in all the windows of its quota would
-    silence it for longer than it can wait."""
+    """Maximum bytes of a fetch: more than the quota of all windows would mute the client for longer than its
+    request timeout."""
     quotas = ctx.services.client_quotas
     if quotas is None:
         return float("inf")
@@ -93,19 +96,20 @@ def _is_follower(api: Api, request: Any) -> bool:
 
 
 def wait_by_controller(api: Api, values: Any) -> int:
-    """What the active controller has said of mutations, here or elsewhere."""
+    """Throttle time in ms in a response of the active controller, local or forwarded."""
     if api not in STRICT_SINCE or values is None:
         return 0
     if isinstance(values, Mapping):
         wait: timedelta = values.get("throttle_time", timedelta())
         return wait // timedelta(milliseconds=1)
-    told: int = _THROTTLE.unpack_from(values.body)[0]  # the first field, as of a fetch
-    return told
+    throttle_ms: int = _THROTTLE.unpack_from(values.body)[
+        0
+    ]  # throttle_time_ms is the first field, as in Fetch
+    return throttle_ms
 
 
-def _told(api: Api, values: Any, wait_ms: int) -> Any:
-    """The answer, with the time in it where it has a place for it: one that a controller has written
-    stays as it is."""
+def _with_throttle_time(api: Api, values: Any, wait_ms: int) -> Any:
+    """Response with the throttle time, if it has the field; a forwarded response is not changed."""
     if api is apis.PRODUCE:
         return replace(values, throttle_time_ms=wait_ms)
     if not isinstance(values, Mapping) or not _has_throttle_time(api):
@@ -120,7 +124,7 @@ def _has_throttle_time(api: Api) -> bool:
 
 
 class _Meter:
-    """For how long a coroutine keeps the loop busy, its waits left out."""
+    """Measures the time in which a coroutine occupies the event loop, without its waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -128,7 +132,7 @@ class _Meter:
 
     @coroutine
     def run(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Await `work`, and take the time of each of its steps."""
+        """Await `work` and measure each of its steps."""
         send, value = work.send, None
         while True:
             begun = self._clock.monotonic()
@@ -141,5 +145,5 @@ class _Meter:
                 self.busy_seconds += self._clock.monotonic() - begun
             try:
                 value, send = (yield wanted), work.send
-            except BaseException as error:  # into the work with it: a cancellation, mostly
+            except BaseException as error:  # thrown into the coroutine, for example a cancellation
                 value, send = error, work.throw

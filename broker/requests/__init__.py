@@ -1,1 +1,1 @@
-"""From a request frame to its handler and back: dispatch, context, and forwarding to the controller."""
+"""Dispatch of requests to handlers, request contexts, and forwarding to the controller."""

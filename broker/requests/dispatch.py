@@ -1,13 +1,12 @@
-"""From a frame to its handler and back: one row an API.
+"""Table of handlers: finds the route of an API and loads its module.
 
-Each module of `broker/apis` ends in its `HANDLERS`, and is loaded for the first request of one of
-the APIs that `MODULES` says it has. A row is a handler, `async (request, ctx) -> values`, or a `Route`
-where the API reads or writes its messages by other means than kio's schemas (Produce and Fetch, whose
-records must not be copied). Which listeners an API is spoken on is in the table of APIs: those of
-brokers, those of controllers, or both; ApiVersions shows what is served where it is asked.
+Each module of `broker/apis` ends with `HANDLERS` and is loaded by the first request of one of the APIs that
+`MODULES` lists for it. An entry is a handler, `async (request, ctx) -> values`, or a `Route` for an API that
+does not use kio's schemas (Produce and Fetch, whose records are not copied). The table of APIs has the
+listeners of each API: broker, controller, or both; ApiVersions reports them per listener.
 
-What only the active controller can do (`FORWARDED`) is sent on to it by a broker that is not (KIP-590);
-no handler knows of that. On a controller's own listener nothing is sent on: NOT_CONTROLLER says it.
+Brokers forward the APIs in `FORWARDED` to the active controller (KIP-590); handlers do not know of it. A
+controller listener does not forward: an inactive controller returns NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
     "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
     "voters": (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER),
 }
-"""Which module of `broker/apis` has the handlers of which APIs: what is served, without loading it."""
+"""Modules of `broker/apis` and the APIs that each serves, known without loading them."""
 CONTROLLER_MODULES: Mapping[str, Sequence[Api]] = {
     "controller": (
         apis.BROKER_REGISTRATION,
@@ -99,7 +98,7 @@ CONTROLLER_MODULES: Mapping[str, Sequence[Api]] = {
         apis.UPDATE_RAFT_VOTER,
     ),
 }
-"""Modules whose APIs are served on the listeners of controllers alone; there they win over the others."""
+"""Modules of APIs on controller listeners only; there they override the others."""
 FORWARDED: frozenset[Api] = frozenset(
     (
         apis.CREATE_TOPICS,
@@ -119,9 +118,9 @@ FORWARDED: frozenset[Api] = frozenset(
         apis.REMOVE_RAFT_VOTER,
     )
 )
-"""What a broker has the active controller do for its clients."""
+"""APIs that brokers forward to the active controller."""
 FORWARDABLE: frozenset[Api] = FORWARDED | {apis.ALTER_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS}
-"""What comes in envelopes. Of alterations of configs, brokers do a part by themselves."""
+"""APIs that an Envelope may contain. Brokers handle a part of config alterations themselves."""
 
 
 def _served_on(listener: Listeners) -> dict[int, str]:
@@ -134,17 +133,17 @@ def _served_on(listener: Listeners) -> dict[int, str]:
 
 
 SERVED: Mapping[int, str] = _served_on(apis.BROKER)
-"""API key to module, of every API that brokers serve."""
+"""Module by API key, for broker listeners."""
 SERVED_BY_CONTROLLERS: Mapping[int, str] = {
     **_served_on(apis.CONTROLLER),
     **{api.key: module for module, served in CONTROLLER_MODULES.items() for api in served},
 }
-"""API key to module, of every API that controllers serve."""
+"""Module by API key, for controller listeners."""
 
 
 @cache
 def find_route(api_key: int) -> Route | None:
-    """How an API is served on a broker's listeners, None if it is not; loads its module."""
+    """Route of an API on broker listeners, None if it is not supported; loads its module."""
     module = SERVED.get(api_key)
     if module is None:
         return None
@@ -158,7 +157,7 @@ def find_route(api_key: int) -> Route | None:
 
 @cache
 def find_controller_route(api_key: int) -> Route | None:
-    """As `find_route`, on the listeners of controllers."""
+    """Route of an API on controller listeners, None if it is not supported; loads its module."""
     module = SERVED_BY_CONTROLLERS.get(api_key)
     if module is None:
         return None
@@ -173,6 +172,8 @@ def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:
     handlers: Mapping[Api, Handler | Route] = import_module(
         f"odradek.broker.apis.{module}"
     ).HANDLERS
-    assert handlers.keys() == set(rows), f"{module} serves other APIs than the table says"
+    assert handlers.keys() == set(rows), (
+        f"{module} does not serve the APIs that MODULES lists for it"
+    )
     row = handlers[apis.APIS[api_key]]
     return row if isinstance(row, Route) else Route(row)

@@ -1,9 +1,8 @@
-"""What a broker has the active controller do for its clients: the request, in an Envelope (KIP-590).
+"""Forwards requests of clients to the active controller in Envelope requests (KIP-590).
 
-The envelope has the client's request as it came, who the client is and where it sits; the controller
-authorizes and answers it as if the client had come to it. Where the controller cannot be had in time,
-or does not take envelopes from this node, the request is handled here, and the answer is
-NOT_CONTROLLER in the words of its API: clients try again.
+The envelope has the client's request as received, its principal and its address; the controller authorizes and
+handles the request. If the controller is unreachable or refuses the envelope, the request is handled here,
+which returns NOT_CONTROLLER in the response of its API, and the client retries.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ log = logging.getLogger("odradek.forwarding")
 
 FORWARD_SECONDS: Final = 60.0
 NOWHERE: Final = bytes(4)
-"""0.0.0.0, for a client at no IP address."""
+"""Address 0.0.0.0, for a client without an IP address."""
 
 
 @value_class
 class Received:
-    """A request as it came, header included, and as it was read."""
+    """Request as received, with its header, and decoded."""
 
     frame: memoryview
     request: Any
@@ -41,13 +40,13 @@ class Received:
 
 @value_class
 class Responded:
-    """The body of an answer, which another node has written."""
+    """Encoded body of a response from another node."""
 
     body: bytes
 
 
 def forwarded(route: Route) -> Route:
-    """The same API on a broker's listener: the active controller answers, be it here or elsewhere."""
+    """Route of the API on broker listeners: the active controller handles it, on this node or another one."""
 
     def read(api_key: int, version: int, frame: memoryview, offset: int) -> Received:
         return Received(frame, route.read(api_key, version, frame, offset))
@@ -68,10 +67,11 @@ def forwarded(route: Route) -> Route:
 
 
 async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
-    """The body of the active controller's answer to a request with its header; None if it has none.
+    """Forward a request with its header; returns the body of the response, or None if the controller did not
+    handle it.
 
-    Raises InvalidFrame where the controller cannot read it: the connection is closed, so that the
-    client asks again which versions are served.
+    Raises InvalidFrame if the controller does not support the version: the connection is closed, so the client
+    requests ApiVersions again.
     """
     values = {
         "request_data": frame,
@@ -86,10 +86,12 @@ async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
         log.warning("%s was not forwarded: %s", ctx.api.title, error)
         return None
     if respond.error_code == ErrorCode.unsupported_version:
-        raise InvalidFrame(f"the active controller cannot read {ctx.api.title} {ctx.api_version}")
+        raise InvalidFrame(
+            f"the active controller does not support {ctx.api.title} {ctx.api_version}"
+        )
     if respond.error_code != ErrorCode.none:
         log.warning(
-            "the active controller refuses to do %s for a client: %s",
+            "the active controller refused to handle %s for a client: %s",
             ctx.api.title,
             respond.error_code.name,
         )
@@ -100,8 +102,8 @@ async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:
 
 
 async def forward_values(values: Mapping[str, Any], ctx: RequestContext) -> Any:
-    """The active controller's answer, a kio entity, to another request than the client's, with the
-    client's API, version and name; None as for `forward`."""
+    """Forward another request than the client's with its API, version and principal; returns the response as a
+    kio entity, or None as `forward`."""
     api, version = ctx.api, ctx.api_version
     head = request_header(api, version, ctx.correlation_id, ctx.client_id)
     body = await forward(head + messages.write_request(api.key, version, values), ctx)

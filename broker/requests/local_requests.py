@@ -1,4 +1,4 @@
-"""Requests that a node makes of itself: what it would ask the active controller, which it is."""
+"""Requests of a node to its own controller, while it is the active controller."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ IN_PROCESS: Final = Endpoint("", "PLAINTEXT", HERE, None, of_controller=True)
 
 
 async def handle_locally(services: Services, api: Api, values: Mapping[str, Any]) -> Any:
-    """What the handler of this node's controller answers, as kio's entity of the newest version.
+    """Handle the request and return the response as kio's entity of the newest version.
 
-    Through the codec in both directions, so that it is what another node would be answered. A node
-    may do everything to itself.
+    Request and response are encoded and decoded, so the result is the same as from another node. The node is
+    authorized for all operations.
     """
     route = find_controller_route(api.key)
-    assert route is not None, f"{api.title} is no request to a controller"
+    assert route is not None, f"{api.title} is not an API of controllers"
     version = api.max_version
     frame = memoryview(messages.write_request(api.key, version, values))
     ctx = RequestContext(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("odradek.connection")
 
-PATIENCE_SECONDS: Final = 5.0
+TIMEOUT_SECONDS: Final = 5.0
 """How long a request waits for the ACLs: as an election may take, and less than clients wait for answers."""
 RESPONDED_BEFORE: Final = frozenset(
     {
@@ -78,7 +78,7 @@ def once_loaded(route: Route) -> Route:
 async def _wait_until(loaded: trio.Event, ctx: RequestContext) -> None:
     """Raises ConnectionLost: nobody reads meanwhile, nor sees whether the client is still there."""
     await ctx.flush()
-    with trio.move_on_after(PATIENCE_SECONDS):
+    with trio.move_on_after(TIMEOUT_SECONDS):
         await loaded.wait()
         return
     _log.warning(

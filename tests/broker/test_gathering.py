@@ -83,7 +83,7 @@ async def test_a_request_has_a_limit() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "said"),
-    [(Unreachable("nobody there"), "nobody there"), (KeyError("x"), "could not be asked")],
+    [(Unreachable("nobody there"), "nobody there"), (KeyError("x"), "could not be reached")],
 )
 async def test_a_request_that_fails_fails_those_in_it(
     failure: Exception, said: str, caplog: pytest.LogCaptureFixture

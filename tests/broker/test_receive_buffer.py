@@ -28,7 +28,7 @@ def feed(buffer: ReceiveBuffer, data: bytes) -> list[bytes]:
     frames = []
     position = 0
     while position < len(data):
-        room = buffer.room()
+        room = buffer.free_space()
         piece = data[position : position + len(room)]
         room[: len(piece)] = piece
         buffer.received(len(piece))
@@ -56,15 +56,15 @@ def test_frames_survive_any_fragmentation(payloads: list[bytes], cuts: list[int]
 def test_a_size_alone_takes_no_memory_and_the_bytes_that_follow_do() -> None:
     buffer = ReceiveBuffer(100_000_000)
     feed(buffer, (50_000_000).to_bytes(4, "big"))
-    assert len(buffer.room()) <= FIRST_BYTES
+    assert len(buffer.free_space()) <= FIRST_BYTES
     feed(buffer, bytes(1_000_000))
-    assert 1_000_000 <= len(buffer.room()) <= GROWTH * 1_000_004
+    assert 1_000_000 <= len(buffer.free_space()) <= GROWTH * 1_000_004
 
 
 def test_a_buffer_that_grew_takes_the_next_large_frame_at_once() -> None:
     buffer = ReceiveBuffer(10_000_000)
     feed(buffer, framed(bytes(3_000_000)))
-    assert len(buffer.room()) >= 3_000_004
+    assert len(buffer.free_space()) >= 3_000_004
 
 
 def resident_bytes() -> int:
@@ -84,7 +84,7 @@ def test_memory_that_frames_have_taken_is_given_back_when_asked(frames: list[byt
     taken = resident_bytes() - before
     assert taken > 20 * BUSY_BYTES
     for buffer in buffers:
-        room = buffer.room()
+        room = buffer.free_space()
         buffer.give_back()
         room[:5] = framed(b"x")
         buffer.received(5)
@@ -103,7 +103,7 @@ def test_half_a_frame_is_not_given_back() -> None:
 def test_memory_of_a_huge_frame_is_given_back() -> None:
     buffer = ReceiveBuffer(2 * KEPT_BYTES)
     feed(buffer, framed(bytes(2 * KEPT_BYTES)))
-    assert len(buffer.room()) <= BUSY_BYTES
+    assert len(buffer.free_space()) <= BUSY_BYTES
 
 
 @pytest.mark.parametrize("size", [-1, 101, 0x47455420])  # the last is "GET "
@@ -117,7 +117,7 @@ def test_a_size_out_of_bounds_is_refused_before_any_memory_is_taken(size: int) -
     ("start", "name"), [(b"GET / HTTP/1.1\r\n", "HTTP"), (b"\x16\x03\x01\x02\x00\x01", "TLS")]
 )
 def test_who_speaks_another_protocol_is_told_so(start: bytes, name: str) -> None:
-    with pytest.raises(InvalidFrame, match=f"the client speaks {name}"):
+    with pytest.raises(InvalidFrame, match=f"the client uses {name}"):
         feed(ReceiveBuffer(100), start)
 
 

@@ -223,7 +223,7 @@ def test_quotas_that_go_before_a_request_has_its_turn_do_not_end_its_connection(
         near = await wires.host("client").connect("broker", 9092)
         connection = await listener.accept()
         served = ClientConnection(connection, node.endpoints[0], node.services, EachAlone())
-        served.room()[: len(request)] = request
+        served.free_space()[: len(request)] = request
         assert not served.take(len(request)), "the rest is for its task"
         node.apply_quotas(replace(node.metadata.image, quotas={}))
         room = memoryview(bytearray(4096))

@@ -15,7 +15,7 @@ from odradek.testing.virtual_clock import VirtualClock
 
 @pytest.mark.parametrize(
     ("caught_up_at", "begins_at"),
-    [(0.0, 0.0), (1.0, 1.0), (1e9, warm_up.PATIENCE_SECONDS)],
+    [(0.0, 0.0), (1.0, 1.0), (1e9, warm_up.CATCH_UP_SECONDS_MAX)],
     ids=["nothing to catch up with", "a second behind", "a leader that is away"],
 )
 def test_followed_partitions_go_first(

@@ -570,7 +570,7 @@ class Words:
         self.turns = 0
         self._room = memoryview(bytearray(room))
 
-    def room(self) -> memoryview:
+    def free_space(self) -> memoryview:
         return self._room
 
     def take(self, size_bytes: int) -> bool:

@@ -202,7 +202,7 @@ class Noted:
         self.story = story
         self._room = memoryview(bytearray(2 * TURN_BYTES))
 
-    def room(self) -> memoryview:
+    def free_space(self) -> memoryview:
         return self._room
 
     def take(self, size_bytes: int) -> bool:

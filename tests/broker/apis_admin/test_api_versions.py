@@ -60,8 +60,8 @@ async def test_software_that_cannot_be_called_so(client: Any, name: str, version
     assert response.finalized_features_epoch == -1
 
 
-def test_a_version_that_is_not_served_is_answered_in_version_0(broker: Any) -> None:
-    respond = unsupported_version_response(broker)
+def test_unsupported_version_gets_a_response_of_version_0() -> None:
+    respond = unsupported_version_response()
     assert respond == bytes.fromhex("0023 00000001 0012 0000 0004")
     response = messages.read_response(apis.API_VERSIONS.key, 0, memoryview(respond))
     assert response.error_code.name == "unsupported_version"

@@ -11,7 +11,7 @@ import trio
 
 from odradek.broker.node import Node
 from odradek.broker.security.configured import ALLOW_EVERYONE, STANDARD_AUTHORIZER
-from odradek.broker.security.loading import PATIENCE_SECONDS
+from odradek.broker.security.loading import TIMEOUT_SECONDS
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import Unreachable
 from odradek.protocol import apis
@@ -152,7 +152,7 @@ def test_nobody_waits_for_acls_that_do_not_come() -> None:
     """The quorum may never have a majority: a client that is told nothing asks again, and again."""
 
     async def talk(nodes: Nodes, connection: BrokerConnection) -> None:
-        with trio.fail_after(PATIENCE_SECONDS + 1), pytest.raises(Unreachable):
+        with trio.fail_after(TIMEOUT_SECONDS + 1), pytest.raises(Unreachable):
             await connection.request(apis.DESCRIBE_QUORUM, QUORUM, timeout_s=60)
         async with trio.open_nursery() as nursery:
             again = await connect(nodes, nursery)
