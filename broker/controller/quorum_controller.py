@@ -86,9 +86,9 @@ class QuorumController:
         self._clock = clock
         self._config = config
         self._sessions: BrokerHeartbeatManager | None = None
-        self._turned = trio.Event()
-        """This node became active, or is it no more, or has or had company."""
-        self._heard = trio.Event()
+        self._role_changed = trio.Event()
+        """Set when the active role, or whether other nodes exist, changes."""
+        self._heartbeat_received = trio.Event()
         self._alone = True
         metadata.on_active(self._active)
         metadata.subscribe(self._metadata_changed)
@@ -165,7 +165,7 @@ class QuorumController:
                 at_once=PARTITIONS_PER_BATCH,
             )
         )
-        self._heard.set()
+        self._heartbeat_received.set()
         if before is not None:
             await self._follow_up(before)
         return respond
@@ -252,36 +252,38 @@ class QuorumController:
                 self._turn()
 
     def _turn(self) -> None:
-        self._turned.set()
-        self._turned = trio.Event()
+        self._role_changed.set()
+        self._role_changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the periodic tasks while this node is the active controller, until cancelled."""
         task_status.started()
         while True:
-            turned = self._turned
+            turned = self._role_changed
             if not self._metadata.is_active or self._alone:
                 await turned.wait()
                 continue
             async with trio.open_nursery() as term:
-                term.start_soon(self._fence_the_silent)
-                term.start_soon(self._look_for_what_was_left)
+                term.start_soon(self._fence_stale_brokers)
+                term.start_soon(self._elect_leaders_periodically)
                 term.start_soon(self._balance_leaders)
                 term.start_soon(self._elect_uncleanly)
                 await turned.wait()
                 term.cancel_scope.cancel()
 
-    async def _fence_the_silent(self) -> None:
+    async def _fence_stale_brokers(self) -> None:
         while self._metadata.is_active:
-            self._heard = trio.Event()
+            self._heartbeat_received = trio.Event()
             deadline_ms = self.sessions.next_deadline_ms
             if deadline_ms is None:
-                await self._heard.wait()
+                await self._heartbeat_received.wait()
             elif (left_ms := deadline_ms - self._now_ms()) > 0:
                 await trio.sleep(left_ms / 1000)
                 late_ms = self._late_ms
                 if self._now_ms() - deadline_ms > late_ms:
-                    await trio.sleep(late_ms / 1000)  # it slept itself: what was sent is to be read
+                    await trio.sleep(
+                        late_ms / 1000
+                    )  # this process was suspended: read pending heartbeats first
             else:
                 await self._tried(self._fence_oldest)
 
@@ -306,16 +308,16 @@ class QuorumController:
                 image, self.sessions, now_ms=self._now_ms(), unclean_election=unclean
             )
         )
-        if fenced != broker_id:  # it was heard meanwhile: some of that waits for it
-            await self._lead_what_was_left()
+        if fenced != broker_id:  # it sent a heartbeat in the meantime, and can lead some again
+            await self._elect_leaders_for_leaderless()
 
-    async def _look_for_what_was_left(self) -> None:
+    async def _elect_leaders_periodically(self) -> None:
         """Elect leaders for leaderless partitions at failover and periodically."""
         while True:
-            await self._tried(self._lead_what_was_left)
+            await self._tried(self._elect_leaders_for_leaderless)
             await trio.sleep(LEFT_SECONDS)
 
-    async def _lead_what_was_left(self) -> None:
+    async def _elect_leaders_for_leaderless(self) -> None:
         from odradek.replication.controller import partition_update_batches as steps
 
         image, unclean = self._metadata.image, self.unclean_election

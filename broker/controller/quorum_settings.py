@@ -69,8 +69,8 @@ def _may_be_own(config: ServerConfig, port: int) -> bool:
     """Whether the port is that of a wildcard listener without an advertised name. A single
     address may then be this node's own."""
     return any(
-        mine.port == port and mine.host in EVERY_ADDRESS and told.host in EVERY_ADDRESS
-        for mine, told in zip(
+        mine.port == port and mine.host in EVERY_ADDRESS and advertised.host in EVERY_ADDRESS
+        for mine, advertised in zip(
             config.controller_listeners, config.advertised_controller_listeners, strict=True
         )
     )

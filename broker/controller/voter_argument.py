@@ -14,7 +14,7 @@ _VOTER = re.compile(
 
 
 class InvalidVoter(ValueError):
-    """The text is not a valid list of voters; the message says why."""
+    """The text is not a valid list of voters."""
 
 
 def parse_voters(text: str, listener: str) -> tuple[Voter, ...]:

@@ -1,1 +1,1 @@
-"""What the cluster is: an image built from metadata records, and the operations that decide them."""
+"""Controller state: metadata images built from records, and the operations that return records."""

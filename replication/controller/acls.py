@@ -1,8 +1,7 @@
-"""Access control lists: what an ACL says, creating and deleting them (KIP-11, KIP-290).
+"""Creates, deletes and finds ACLs (Kafka's `AclControlManager`; KIP-11, KIP-290).
 
-An ACL lets or forbids a principal on a host to do an operation on resources, which are named by a
-pattern: one name (`LITERAL`, where `*` is every name), or all that begin with it (`PREFIXED`). What
-the ACLs of an image add up to for one request is the authorizer's business; here they are kept.
+An ACL allows or denies a principal on a host an operation on the resources of a pattern: `LITERAL` is
+one name (`*` is every name), `PREFIXED` is all names with this prefix. The authorizer evaluates ACLs.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 @value_class
 class Acl:
-    """One ACL, without the id under which it is kept."""
+    """An ACL binding without its id."""
 
     resource_type: int
     resource_name: str
@@ -50,7 +49,7 @@ class Acl:
 
 
 def acl_of(record: AccessControlEntryRecord) -> Acl:
-    """What a record says."""
+    """The ACL of a record."""
     return Acl(
         record.resource_type,
         record.resource_name,
@@ -64,7 +63,7 @@ def acl_of(record: AccessControlEntryRecord) -> Acl:
 
 @value_class
 class AclFilter:
-    """Which ACLs are meant; None and ANY mean all."""
+    """An ACL filter; None and ANY match every value."""
 
     resource_type: int = AclResource.ANY
     resource_name: str | None = None
@@ -76,12 +75,12 @@ class AclFilter:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it asks for something that this node has no word for, and so finds nothing."""
+        """Whether a field is UNKNOWN, so that the filter matches no ACL."""
         return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
 
     @property
     def exact_name(self) -> str | None:
-        """The name that all it means have; None where there may be several."""
+        """Resource name of all matching ACLs; None if they may have several."""
         return None if self.pattern_type == PatternType.MATCH else self.resource_name
 
     def matches(self, acl: Acl) -> bool:
@@ -95,7 +94,7 @@ class AclFilter:
         )
 
     def _names(self, acl: Acl) -> bool:
-        """MATCH finds every pattern that a resource of the name falls under."""
+        """Whether pattern type and name match; MATCH finds every pattern that includes the name."""
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
             return False
         name = self.resource_name
@@ -107,15 +106,17 @@ class AclFilter:
 
 
 def find_acls(image: MetadataImage, wanted: AclFilter) -> Iterator[Acl | None]:
-    """The ACLs that are meant, in the order in which they came to be; None for each other one, so that
-    whoever looks through tens of thousands for a few can let others have their turn."""
+    """Matching ACLs in the order of their creation, and None for each other ACL.
+
+    The None values let the caller yield to other tasks while it scans tens of thousands of ACLs.
+    """
     for record in image.acls.values():
         acl = acl_of(record)
         yield acl if wanted.matches(acl) else None
 
 
 class _Index:
-    """The ACLs that some filters may mean, by name: many filters that say one cost as much as one."""
+    """ACLs that any of the filters may match, by resource name, so that many filters need one scan."""
 
     def __init__(self, image: MetadataImage, filters: Iterable[AclFilter]) -> None:
         names = {each.exact_name for each in filters}
@@ -126,7 +127,7 @@ class _Index:
         self._lengths = sorted({len(name) for name in self._by_name})
 
     def find(self, wanted: AclFilter) -> list[tuple[UUID, Acl]]:
-        """The ACLs that are meant, with their ids."""
+        """Matching ACLs with their ids."""
         return [
             (acl_id, acl)
             for name in self._names(wanted)
@@ -147,7 +148,7 @@ class _Index:
 def create_acls(
     image: MetadataImage, wanted: Sequence[Acl], *, entropy: Entropy
 ) -> ControllerResult[list[KafkaError | None]]:
-    """One answer for each ACL, None where it is there now; one that was there stays as it is."""
+    """Create ACLs; the result has None or an error per ACL. An existing ACL is a success."""
     from odradek.protocol.schemas.security_records import AccessControlEntryRecord
 
     names = {acl.resource_name for acl in wanted}
@@ -182,14 +183,14 @@ def create_acls(
 
 @value_class
 class DeletedAcls:
-    """What one filter found and had deleted."""
+    """ACLs that one filter matched and that are deleted, or the error."""
 
     acls: Sequence[Acl] = ()
     error: KafkaError | None = None
 
 
 class TooManyAcls(KafkaError):
-    """A request would delete more than one batch may hold; none is."""
+    """A request matches more ACLs than one batch may delete; none is deleted."""
 
     code = ErrorCode.invalid_request
 
@@ -202,45 +203,49 @@ class TooManyAcls(KafkaError):
 def delete_acls(
     image: MetadataImage, filters: Sequence[AclFilter]
 ) -> ControllerResult[list[DeletedAcls]]:
-    """One answer for each filter; an ACL that several of them find is named by each.
+    """Delete all ACLs that match a filter; one result per filter, with all ACLs that it matches.
 
     Raises TooManyAcls.
     """
     from odradek.protocol.schemas.security_records import RemoveAccessControlEntryRecord
 
     index = _Index(image, filters)
-    doomed: dict[UUID, None] = {}
+    to_delete: dict[UUID, None] = {}
     responses: list[DeletedAcls] = []
     for wanted in filters:
         if wanted.is_unknown:
-            responses.append(DeletedAcls(error=_invalid("The filter says what is not known here")))
+            responses.append(
+                DeletedAcls(error=_invalid("The AclBindingFilter contains an UNKNOWN element."))
+            )
             continue
         found = index.find(wanted)
-        doomed.update(dict.fromkeys(acl_id for acl_id, _ in found))
-        if len(doomed) > MAX_RECORDS:
+        to_delete.update(dict.fromkeys(acl_id for acl_id, _ in found))
+        if len(to_delete) > MAX_RECORDS:
             raise TooManyAcls
         responses.append(DeletedAcls([acl for _, acl in found]))
     return ControllerResult(
-        [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed], responses
+        [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in to_delete], responses
     )
 
 
 def check_new(acl: Acl) -> None:
-    """Raises ItemRefused (invalid_request) for what no ACL can say."""
+    """Validate a new ACL. Raises ItemRefused (INVALID_REQUEST)."""
     if acl.resource_type <= AclResource.ANY:
-        raise _invalid("An ACL is about resources of one type")
+        raise _invalid("Invalid resourceType")
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        raise _invalid("An ACL names resources literally or by a prefix")
+        raise _invalid("Invalid patternType")
     if acl.operation <= AclOperation.ANY:
-        raise _invalid("An ACL is about one operation, or ALL")
+        raise _invalid("Invalid operation")
     if acl.permission <= Permission.ANY:
-        raise _invalid("An ACL allows or denies")
+        raise _invalid("Invalid permissionType")
     if not acl.resource_name:
-        raise _invalid("A resource's name is not empty")
+        raise _invalid("Resource name should not be empty")
     if acl.resource_type == AclResource.CLUSTER and acl.resource_name != CLUSTER_NAME:
-        raise _invalid(f"The only CLUSTER resource is {CLUSTER_NAME}")
+        raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if ":" not in acl.principal:
-        raise _invalid(f"{acl.principal!r} is no principal, as in User:alice")
+        raise _invalid(
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type from the principal name)"
+        )
 
 
 def _invalid(reason: str) -> ItemRefused:

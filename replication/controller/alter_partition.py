@@ -111,7 +111,7 @@ def _find(image: MetadataImage, proposed: ProposedIsr) -> tuple[TopicImage, Part
 
 
 def _check_epochs(broker_id: int, now: PartitionImage, proposed: ProposedIsr) -> None:
-    """Raise ItemRefused. Epochs above ours come from a later controller: NOT_CONTROLLER."""
+    """Raise ItemRefused. Larger epochs than the image's come from a later controller: NOT_CONTROLLER."""
     if proposed.leader_epoch > now.leader_epoch or proposed.partition_epoch > now.partition_epoch:
         raise ItemRefused(ErrorCode.not_controller)
     if proposed.leader_epoch < now.leader_epoch:
@@ -126,15 +126,23 @@ def _check_isr(image: MetadataImage, now: PartitionImage, proposed: ProposedIsr)
     """Raise ItemRefused if the proposed ISR is not valid."""
     isr = [replica for replica, _ in proposed.isr]
     if len(set(isr)) != len(isr) or not set(isr) <= set(now.replicas):
-        raise ItemRefused(ErrorCode.invalid_request, "the in-sync set is none of the replicas")
+        raise ItemRefused(
+            ErrorCode.invalid_request,
+            "the ISR contains duplicates or brokers that are not replicas",
+        )
     if now.leader not in isr:
-        raise ItemRefused(ErrorCode.invalid_request, "the leader is always in sync")
+        raise ItemRefused(ErrorCode.invalid_request, "the ISR does not contain the leader")
     if proposed.recovery_state not in (RECOVERED, RECOVERING):
-        raise ItemRefused(ErrorCode.invalid_request, "no such recovery state")
+        raise ItemRefused(ErrorCode.invalid_request, "unknown leader recovery state")
     if proposed.recovery_state == RECOVERING and len(isr) > 1:
-        raise ItemRefused(ErrorCode.invalid_request, "nobody follows a leader that recovers")
+        raise ItemRefused(
+            ErrorCode.invalid_request, "the ISR of a recovering leader must be the leader only"
+        )
     if proposed.recovery_state == RECOVERING and now.leader_recovery_state != RECOVERING:
-        raise ItemRefused(ErrorCode.invalid_request, "what has recovered does not recover again")
+        raise ItemRefused(
+            ErrorCode.invalid_request,
+            "the leader recovery state cannot change from RECOVERED to RECOVERING",
+        )
     for replica, epoch in proposed.isr:
         if not _may_be_in_sync(image, replica, epoch):
             raise ItemRefused(ErrorCode.ineligible_replica)

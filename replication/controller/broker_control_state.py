@@ -24,7 +24,7 @@ class BrokerControlState(enum.Enum):
     FENCED = "fenced"
     UNFENCED = "unfenced"
     CONTROLLED_SHUTDOWN = "controlled shutdown"
-    SHUTDOWN_NOW = "shutdown now"  # an answer: the broker is fenced, and may go
+    SHUTDOWN_NOW = "shutdown now"  # only in responses: the broker is fenced and may exit
 
     @property
     def is_fenced(self) -> bool:

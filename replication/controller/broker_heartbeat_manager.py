@@ -17,18 +17,16 @@ UNKNOWN = -1
 
 
 @dataclass(slots=True)
-class _Known:
+class _BrokerOffsets:
     """Offsets of one broker registration."""
 
     epoch: int
-    registered_at: int  # the offset of its registration record, or one that is surely not before it
-    metadata_offset: int = UNKNOWN  # the last that it reported
-    shutdown_offset: int = (
-        UNKNOWN  # where others must be for its controlled shutdown to be complete
-    )
+    registered_at: int  # offset of the registration record, or a later one
+    metadata_offset: int = UNKNOWN  # last reported
+    shutdown_offset: int = UNKNOWN  # offset that the other brokers must replay
 
 
-class _Heard(NamedTuple):
+class _LastHeartbeat(NamedTuple):
     """Last heartbeat of one broker registration."""
 
     epoch: int
@@ -40,28 +38,28 @@ class BrokerHeartbeatManager:
 
     def __init__(self, image: MetadataImage, now_ms: int, *, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        self._begun_at = image.offset
-        self._known: dict[int, _Known] = {}
-        self._heard: dict[int, _Heard] = {}  # the longest silent first
+        self._start_offset = image.offset
+        self._offsets: dict[int, _BrokerOffsets] = {}
+        self._heartbeats: dict[int, _LastHeartbeat] = {}  # oldest heartbeat first
         for broker in image.brokers.values():
             if not broker.fenced:
-                self._heard[broker.id] = _Heard(broker.epoch, now_ms)
+                self._heartbeats[broker.id] = _LastHeartbeat(broker.epoch, now_ms)
 
-    # Who is alive
+    # Sessions
 
-    def heard(self, broker: BrokerImage, now_ms: int, metadata_offset: int) -> None:
+    def touch(self, broker: BrokerImage, now_ms: int, metadata_offset: int) -> None:
         """Record a heartbeat with the broker's metadata offset."""
-        self._heard.pop(broker.id, None)
-        self._heard[broker.id] = _Heard(broker.epoch, now_ms)
+        self._heartbeats.pop(broker.id, None)
+        self._heartbeats[broker.id] = _LastHeartbeat(broker.epoch, now_ms)
         self._of(broker).metadata_offset = metadata_offset
 
     def is_alive(self, broker: BrokerImage, now_ms: int) -> bool:
         """Whether this broker epoch has a live session."""
-        heard = self._heard.get(broker.id)
+        heartbeat = self._heartbeats.get(broker.id)
         return (
-            heard is not None
-            and heard.epoch == broker.epoch
-            and now_ms < heard.at_ms + self.timeout_ms
+            heartbeat is not None
+            and heartbeat.epoch == broker.epoch
+            and now_ms < heartbeat.at_ms + self.timeout_ms
         )
 
     def holds_id(self, broker: BrokerImage, now_ms: int) -> bool:
@@ -70,36 +68,39 @@ class BrokerHeartbeatManager:
         return self.is_alive(broker, now_ms) and not broker.in_controlled_shutdown
 
     def expire(self, broker: BrokerImage, now_ms: int) -> None:
-        """Expire the session of a broker that was told to shut down."""
-        self._heard.pop(broker.id, None)
-        self._heard = {broker.id: _Heard(broker.epoch, now_ms - self.timeout_ms), **self._heard}
+        """Expire the session of a broker that received shouldShutDown."""
+        self._heartbeats.pop(broker.id, None)
+        self._heartbeats = {
+            broker.id: _LastHeartbeat(broker.epoch, now_ms - self.timeout_ms),
+            **self._heartbeats,
+        }
 
     def forget(self, broker_id: int) -> None:
         """Remove the session of a fenced or unregistered broker."""
-        self._heard.pop(broker_id, None)
+        self._heartbeats.pop(broker_id, None)
 
     def oldest_expired(self, now_ms: int) -> int | None:
         """Id of the broker whose session expired first; None if all are live."""
-        for broker_id, heard in self._heard.items():
-            return broker_id if now_ms >= heard.at_ms + self.timeout_ms else None
+        for broker_id, heartbeat in self._heartbeats.items():
+            return broker_id if now_ms >= heartbeat.at_ms + self.timeout_ms else None
         return None
 
     @property
     def next_deadline_ms(self) -> int | None:
         """Time at which the next session expires; None if there is none."""
-        for heard in self._heard.values():
-            return heard.at_ms + self.timeout_ms
+        for heartbeat in self._heartbeats.values():
+            return heartbeat.at_ms + self.timeout_ms
         return None
 
-    # How far they are
+    # Offsets
 
     def registered(self, broker_id: int, epoch: int, offset: int) -> None:
         """Record the offset of a registration; a new epoch replaces earlier values."""
-        known = self._known.get(broker_id)
+        known = self._offsets.get(broker_id)
         if known is not None and known.epoch == epoch:
             known.registered_at = offset
         else:
-            self._known[broker_id] = _Known(epoch, offset)
+            self._offsets[broker_id] = _BrokerOffsets(epoch, offset)
 
     def registration_offset(self, broker: BrokerImage) -> int:
         """Offset that the broker must reach to be unfenced; for earlier registrations, the start
@@ -128,9 +129,9 @@ class BrokerHeartbeatManager:
             if self.state(other) is BrokerControlState.UNFENCED
         )
 
-    def _of(self, broker: BrokerImage) -> _Known:
-        known = self._known.get(broker.id)
+    def _of(self, broker: BrokerImage) -> _BrokerOffsets:
+        known = self._offsets.get(broker.id)
         if known is None or known.epoch != broker.epoch:
-            known = _Known(broker.epoch, max(broker.epoch, self._begun_at))
-            self._known[broker.id] = known
+            known = _BrokerOffsets(broker.epoch, max(broker.epoch, self._start_offset))
+            self._offsets[broker.id] = known
         return known

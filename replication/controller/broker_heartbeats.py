@@ -123,7 +123,7 @@ def process_broker_heartbeat(
     ):
         change = partial(change, at_once=at_once)
     records = _records(image, heartbeat, change, unclean_election)
-    sessions.heard(broker, now_ms, heartbeat.metadata_offset)
+    sessions.touch(broker, now_ms, heartbeat.metadata_offset)
     if then is BrokerControlState.CONTROLLED_SHUTDOWN and (records or now is not then):
         sessions.shutting_down(broker, image.offset + len(records))
     if then is BrokerControlState.SHUTDOWN_NOW:

@@ -1,10 +1,10 @@
-"""Altering configs, whole (KIP-133) and incrementally (KIP-339).
+"""Alters configs: AlterConfigs (KIP-133) and IncrementalAlterConfigs (Kafka's
+`ConfigurationControlManager`; KIP-339).
 
-A resource's changes are all made or none. What a value may be is the injected validator's business;
-here is what only the cluster's state can tell: which topics and brokers there are, whether the
-metadata can say that directories are cordoned (KIP-1066), and what ELR (KIP-966) forbids. `min.insync.replicas` moves the line below which replicas become eligible, so
-whoever changes it clears the ELR of the topics concerned, and under ELR it belongs to the cluster and
-to topics, not to single brokers.
+The changes of a resource are applied all or not at all. An injected validator checks the values. This
+module checks what depends on the cluster's state: whether topics and nodes exist, whether
+metadata.version supports cordoned directories (KIP-1066), and the rules of ELR (KIP-966): a change of
+`min.insync.replicas` clears the ELR of the affected topics, and brokers cannot have their own value.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def incremental_alter_configs(
     past_brokers: bool = False,
     validate_only: bool = False,
 ) -> ControllerResult[list[AlteredResource]]:
-    """One answer for each resource, in the order asked.
+    """Apply alterations; one result per resource, in request order.
 
-    `list_configs`: of each resource type, the configs of type LIST and the text of their defaults
-    (what APPEND and SUBTRACT start from where nothing is set). `past_brokers`: the controller was asked
-    itself, and no broker has said yet whether its own configs can be.
+    `list_configs` maps each resource type to its configs of type LIST and their defaults, to which
+    APPEND and SUBTRACT apply if no value is set. `past_brokers`: the client sent the request to the
+    controller, so that no broker has validated its own configs.
     """
 
     def decide(resource: Resource, alterations: Sequence[Alteration]) -> list[Any]:
@@ -99,7 +99,7 @@ def alter_configs(
     past_brokers: bool = False,
     validate_only: bool = False,
 ) -> ControllerResult[list[AlteredResource]]:
-    """Replace all configs of each resource by those given (AlterConfigs); `past_brokers` as above."""
+    """Replace all configs of each resource (AlterConfigs); `past_brokers` as above."""
 
     def decide(resource: Resource, configs: Mapping[str, str | None]) -> list[Any]:
         _check_no_nulls(name for name, value in configs.items() if value is None)
@@ -117,7 +117,7 @@ def config_records(
     configs: Mapping[str, str],
     validate_config: ConfigValidator,
 ) -> list[Any]:
-    """The records of a resource that is being created with these configs. Raises KafkaError."""
+    """Records of the configs of a new resource. Raises KafkaError."""
     if not configs:
         return []
     records = _resource_records(image, resource, configs, (), validate_config, is_new=True)
@@ -190,10 +190,9 @@ def _resource_records(
     *,
     is_new: bool = False,
 ) -> list[Any]:
-    """The records of one resource's changes, ClearElrRecords last. Raises KafkaError.
+    """Records of one resource's changes, ClearElrRecords last. Raises KafkaError.
 
-    A broker's configs are written even where they are unchanged: Kafka's brokers read key stores
-    again when they are set anew (KAFKA-14136).
+    Unchanged broker configs are written as well, so that brokers reload key stores (KAFKA-14136).
     """
     from odradek.protocol.schemas.topic_records import ConfigRecord
 
@@ -226,7 +225,8 @@ def _check_cordoned(
     present: Mapping[str, str],
     past_brokers: bool,
 ) -> None:
-    """Which directories a broker has only itself knows: without it, the list can become shorter (KIP-1066)."""
+    """Only allow the removal of cordoned directories, because the broker has not validated new ones
+    (KIP-1066)."""
     if resource[0] != BROKER or not past_brokers:
         return
     before, after = (
@@ -269,7 +269,7 @@ def _check_record(image: MetadataImage, record: Any) -> None:
 
 
 def _elr_clearing(image: MetadataImage, records: Sequence[Any]) -> list[Any]:
-    """What a change of min.insync.replicas does to ELRs."""
+    """ClearElrRecords for changes of min.insync.replicas."""
     from odradek.protocol.schemas.topic_records import ClearElrRecord
 
     if not elr_enabled(image.features):

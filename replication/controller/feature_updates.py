@@ -161,7 +161,7 @@ def _check_metadata_version(update: FeatureUpdate, present: int) -> None:
 
 
 def _min_isr_of_cluster(image: MetadataImage, static: int) -> Iterator[Any]:
-    """With ELR, min.insync.replicas is set for the cluster or a topic, not per broker."""
+    """Records that set min.insync.replicas for the cluster and remove it from brokers, as ELR requires."""
     from odradek.protocol.schemas.topic_records import ConfigRecord
 
     if MIN_ISR not in image.config(BROKER, ""):

@@ -87,7 +87,7 @@ class ImageBuilder:
 
     @property
     def features(self) -> Mapping[str, int]:
-        """Current feature levels."""
+        """Feature levels including the applied records."""
         return self._features.now
 
     def apply(self, record: Any) -> None:

@@ -53,7 +53,7 @@ def _features(image: MetadataImage) -> Iterator[Any]:
 
 
 def broker_record(broker: BrokerImage, level: int) -> Any:
-    """The registration of a broker, as far as this metadata.version can tell it."""
+    """RegisterBrokerRecord of a broker; fields that this metadata.version lacks are omitted."""
     from odradek.protocol.schemas.cluster_records import (
         BrokerEndpoint,
         BrokerFeature,
@@ -86,7 +86,7 @@ def broker_record(broker: BrokerImage, level: int) -> Any:
 
 
 def controller_record(controller: ControllerImage) -> Any:
-    """The registration of a controller."""
+    """RegisterControllerRecord of a controller (KIP-919)."""
     from odradek.protocol.schemas.cluster_records import (
         ControllerEndpoint,
         ControllerFeature,

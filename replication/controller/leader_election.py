@@ -111,7 +111,7 @@ def _is_content(partition: PartitionImage, election: ElectionType) -> bool:
 def balance_leaders(
     image: MetadataImage, *, at_once: int = PARTITIONS_PER_BATCH
 ) -> ControllerResult[bool]:
-    """Elect preferred leaders that are eligible; the result says whether more may follow."""
+    """Elect preferred leaders that are eligible; returns whether more may follow."""
     unbalanced = (
         (topic, index, partition)
         for topic in image.topics_by_id.values()
@@ -125,7 +125,7 @@ def balance_leaders(
 def elect_uncleanly(
     image: MetadataImage, *, unclean_election: bool, at_once: int = PARTITIONS_PER_BATCH
 ) -> ControllerResult[bool]:
-    """Elect unclean leaders for leaderless partitions where topics allow it; the result says
+    """Elect unclean leaders for leaderless partitions where topics allow it; returns
     whether more may follow.
 
     `unclean_election` is the default for topics without the config.

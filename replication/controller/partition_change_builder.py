@@ -34,8 +34,8 @@ RECOVERING = 1
 
 class ElectionType(enum.Enum):
     PREFERRED = "preferred"  # the first replica, if it is in the ISR
-    ONLINE = "online"  # anyone of the ISR, the present leader first
-    UNCLEAN = "unclean"  # rather anyone than nobody
+    ONLINE = "online"  # any replica of the ISR, the current leader first
+    UNCLEAN = "unclean"  # any live replica if no ISR member is live
 
 
 @value_class
@@ -80,13 +80,13 @@ def build_partition_change(
     leader, unclean = target.elect(around)
     change = _Change(leader=leader)
     if change.leader != NO_LEADER_CHANGE and unclean:
-        change.isr = (leader,)  # whatever the others had is given up
+        change.isr = (leader,)  # the other replicas may lose records
         change.recovery = RECOVERING if now.leader_recovery_state != RECOVERING else change.recovery
     elif leader >= 0 and leader in target.elr:
         target.isr = (leader,)
         target.elr = tuple(each for each in target.elr if each != leader)
     if change.leader == NO_LEADER_CHANGE and not set(now.replicas) <= set(target.replicas):
-        change.leader = now.leader  # replicas left: those who follow must hear of a new epoch
+        change.leader = now.leader  # removed replicas require a new leader epoch
     if unclean or not around.elr_enabled:
         target.elr = ()
     if target.elr != now.elr:

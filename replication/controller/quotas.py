@@ -1,7 +1,7 @@
-"""Client quotas as they are kept: setting and finding them (KIP-546).
+"""Alters and finds client quotas (Kafka's `ClientQuotaControlManager`; KIP-546).
 
-A quota belongs to an entity: a user, a client id, both, or an IP address; a name of None stands for
-all that have no quota of their own. What quotas mean for a request is the broker's business.
+A quota belongs to an entity: a user, a client id, both, or an IP address. The name None is the default
+for entities without their own quota. Brokers enforce quotas.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _CLIENT_KEYS: Final[Mapping[str, tuple[str, float] | None]] = {
 _IP_KEYS: Final[Mapping[str, tuple[str, float] | None]] = {
     CONNECTION_CREATION_RATE: ("INT", _INT_MAX),
 }
-"""Of whole numbers the type and the most it holds; None for what may be a fraction."""
+"""Type and maximum of integer quotas; None for quotas that may be fractions."""
 
 EXACT, DEFAULT, ANY = 0, 1, 2
-"""How a filter's component matches a name: that one, the default, or any."""
+"""Match types of a filter component: this name, the default entity, or any name."""
 
 
 @value_class
 class Component:
-    """One part of a filter: which names of an entity type."""
+    """Filter component for one entity type."""
 
     entity_type: str
     match_type: int
@@ -57,7 +57,7 @@ class Component:
 
 @value_class
 class QuotaAlteration:
-    """What is to become of an entity's quotas; a value of None takes the quota away."""
+    """Changes to an entity's quotas; the value None removes a quota."""
 
     entity: Sequence[tuple[str, str | None]]
     ops: Sequence[tuple[str, float | None]]
@@ -72,8 +72,10 @@ class AlteredQuotas:
 def alter_quotas(
     image: MetadataImage, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
 ) -> ControllerResult[list[AlteredQuotas]]:
-    """One answer for each entity, in the order asked. An entity that is named again is refused by
-    then; what was asked of it first is done, as in Kafka."""
+    """Apply alterations; one result per entity, in request order.
+
+    For a duplicate entity, the first alteration is applied and the result is an error, as in Kafka.
+    """
     records: list[Any] = []
     responses: dict[QuotaEntity, AlteredQuotas] = {}
     for each in alterations:
@@ -93,7 +95,7 @@ def alter_quotas(
 def _altered(
     image: MetadataImage, entity: QuotaEntity, ops: Sequence[tuple[str, float | None]]
 ) -> list[Any]:
-    """The records of what changes. Raises ItemRefused."""
+    """Records of the changed quotas of one entity. Raises ItemRefused."""
     from odradek.protocol.schemas.security_records import ClientQuotaEntity, ClientQuotaRecord
 
     wanted: dict[str, float | None] = {}
@@ -119,7 +121,7 @@ def _altered(
 
 
 def _keys_of(entity: QuotaEntity) -> Mapping[str, tuple[str, float] | None]:
-    """Which quotas an entity may have. Raises ItemRefused for one that cannot be."""
+    """Quota keys that an entity may have. Raises ItemRefused if the entity is invalid."""
     if not entity:
         raise _invalid("Invalid empty client quota entity")
     for kind, name in entity:
@@ -142,7 +144,7 @@ def _keys_of(entity: QuotaEntity) -> Mapping[str, tuple[str, float] | None]:
 
 
 def _is_address(text: str) -> bool:
-    """Names of hosts are none here: nothing waits for a name server while it decides."""
+    """Whether the text is an IP address. Host names are not resolved, because that would block."""
     try:
         ip_address(text)
     except ValueError:
@@ -151,10 +153,10 @@ def _is_address(text: str) -> bool:
 
 
 def _check_value(keys: Mapping[str, tuple[str, float] | None], key: str, value: float) -> None:
-    """Raises ItemRefused."""
+    """Validate a quota value. Raises ItemRefused."""
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key}")
-    if not value > 0:  # nor what is no number
+    if not value > 0:  # false for NaN
         raise _invalid(f"Quota {key} must be greater than 0")
     whole = keys[key]
     if whole is None:
@@ -173,9 +175,9 @@ def _shown(entity: QuotaEntity) -> str:
 def find_quotas(
     image: MetadataImage, components: Sequence[Component], *, strict: bool
 ) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
-    """The entities that have all components (and, if strict, no others), with their quotas.
+    """Entities that match all components (and, if strict, have no others), with their quotas.
 
-    No components find everything, or nothing if strict. Raises KafkaError for what no filter can be.
+    Without components, all entities match, or none if strict. Raises KafkaError for an invalid filter.
     """
     wanted = _checked_filter(components)
     return [
@@ -198,7 +200,7 @@ def _checked_filter(components: Sequence[Component]) -> dict[str, Component]:
         if each.entity_type in wanted:
             raise _invalid(f"Entity type {each.entity_type} cannot appear more than once")
         if each.match_type == EXACT and each.name is None:
-            raise _invalid("A component that matches exactly names what")
+            raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null")
         if each.match_type in (DEFAULT, ANY) and each.name is not None:
             raise _invalid("Only a component that matches exactly has a name")
         if each.match_type not in (EXACT, DEFAULT, ANY):

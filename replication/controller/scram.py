@@ -1,8 +1,7 @@
-"""SCRAM credentials: setting and deleting them (KIP-554).
+"""Alters SCRAM credentials (Kafka's `ScramControlManager`; KIP-554).
 
-A client never sends a password, and nothing from which it could be had is kept: of the salted password
-only the two keys that are derived from it (RFC 5802, section 3), which prove a login and do not make
-one.
+Requests contain the salted password. Only StoredKey and ServerKey are stored (RFC 5802, section 3): they
+verify a login, but are not sufficient to log in.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ScramUpsertion:
     iterations: int
     salt: bytes = field(repr=False)
     salted_password: bytes = field(repr=False)
-    """Enough to log in with: not for anybody's eyes."""
+    """Sufficient to log in, therefore excluded from repr."""
 
 
 def alter_scram_credentials(
@@ -50,7 +49,8 @@ def alter_scram_credentials(
     deletions: Sequence[ScramDeletion],
     upsertions: Sequence[ScramUpsertion],
 ) -> ControllerResult[list[tuple[str, KafkaError | None]]]:
-    """One answer for each user, None for done; a user is altered once in a request or not at all."""
+    """Apply changes; the result has None or an error per user. A user may only be altered once per
+    request."""
     changes: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
     wanted: dict[str, ScramDeletion | ScramUpsertion] = {}
     refused: dict[str, KafkaError] = {}

@@ -130,7 +130,7 @@ class StripedReplicaPlacer:
 
 
 def shuffle(items: list[T], entropy: Entropy) -> None:
-    """In place, every order as likely (Fisher and Yates)."""
+    """Shuffle in place with uniform distribution (Fisher-Yates)."""
     for last in range(len(items) - 1, 0, -1):
         other = entropy.below(last + 1)
         items[last], items[other] = items[other], items[last]

@@ -1,4 +1,4 @@
-"""What a topic may be called."""
+"""Rules for topic names (Kafka's `Topic.validate` and `Topic.hasCollision`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_error(name: str) -> str | None:
-    """Why this is no topic's name, in Kafka's words; None if it is one."""
+    """Kafka's error message for an invalid topic name; None if the name is valid."""
     if name == "":
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -31,9 +31,9 @@ def name_error(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str | None:
-    """The name with every '.' as '_', as metrics show it; None for a name with neither.
+    """The name with '.' replaced by '_', as in metric names; None if it has neither.
 
-    Two topics with the same key cannot be told apart there, so only one of them may exist.
+    Two topics with the same key would have the same metrics, so only one of them may exist.
     """
     if "." in name or "_" in name:
         return name.replace(".", "_")

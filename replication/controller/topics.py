@@ -1,7 +1,7 @@
-"""Creating and deleting topics.
+"""Creates and deletes topics (Kafka's `ReplicationControlManager`).
 
-Rules, limits and texts are those of Kafka 4.3. A topic's records are its TopicRecord, its configs,
-then its partitions; every topic of a request is in one batch, so a crash never leaves half a topic.
+Rules, limits and messages are those of Kafka 4.3. A topic has a TopicRecord, ConfigRecords and
+PartitionRecords. All topics of a request are in one batch, so that a crash leaves no partial topic.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class TopicDefaults:
 
 @value_class
 class NewTopic:
-    """As asked for; -1 stands for the default.
+    """A topic of a CreateTopics request; -1 is the default.
 
-    `assignments`: partition to replicas, or (partition, replicas) pairs where the same partition
-    may wrongly be there twice; empty to let the controller choose.
+    `assignments` maps partitions to replicas, or is a sequence of (partition, replicas) pairs, which
+    may contain duplicates. If it is empty, the controller places the replicas.
     """
 
     name: str
@@ -71,7 +71,7 @@ class NewTopic:
 
 @value_class
 class CreatedTopic:
-    """The answer for one topic; the values are those of a success, or the defaults."""
+    """Result of one topic; after an error, ids and counts have their defaults."""
 
     name: str
     error_code: ErrorCode = ErrorCode.none
@@ -100,8 +100,10 @@ def create_topics(
     validate_only: bool = False,
     charge: MutationCharge = no_mutation_quota,
 ) -> ControllerResult[list[CreatedTopic]]:
-    """One answer for each name, in the order asked (KIP-4, KIP-464, KIP-525). What is only validated is
-    charged, too, as by Kafka."""
+    """Create topics; one result per name, in request order (KIP-4, KIP-464, KIP-525).
+
+    `charge` is called for validated topics as well, as in Kafka.
+    """
     counts: dict[str, int] = {}
     for topic in wanted:
         counts[topic.name] = counts.get(topic.name, 0) + 1
@@ -113,7 +115,7 @@ def create_topics(
         for topic in single:
             responses[topic.name] = creation.create(topic)
         check_size(creation.records)
-    except KafkaError as error:  # the whole request is too much
+    except KafkaError as error:  # the request exceeds a limit
         responses = {each.name: _refused(each.name, error) for each in single}
         creation.records.clear()
     for name, count in counts.items():
@@ -127,7 +129,7 @@ def create_topics(
 
 
 class _Creation:
-    """The topics of one request in the making."""
+    """Collects the records of one request."""
 
     def __init__(
         self,
@@ -297,11 +299,11 @@ def delete_topics(
     *,
     charge: MutationCharge = no_mutation_quota,
 ) -> ControllerResult[list[DeletedTopic]]:
-    """Delete by name and by id (KIP-516); one answer for each name and id, in the order asked."""
+    """Delete topics by name and id (KIP-516); one result per name and id, in request order."""
     from odradek.protocol.schemas.topic_records import RemoveTopicRecord
 
     responses: list[DeletedTopic] = []
-    doomed: dict[UUID, str] = {}
+    to_delete: dict[UUID, str] = {}
     ids_named, names_named = Counter(ids), Counter(names)
     for topic_id, times in ids_named.items():
         topic = image.topics_by_id.get(topic_id)
@@ -312,7 +314,7 @@ def delete_topics(
                 DeletedTopic(None, topic_id, ErrorCode.unknown_topic_id, UNKNOWN_TOPIC_ID)
             )
         else:
-            doomed[topic_id] = topic.name
+            to_delete[topic_id] = topic.name
     for name, times in names_named.items():
         topic = image.topics_by_name.get(name)
         if times > 1:
@@ -322,14 +324,14 @@ def delete_topics(
                 DeletedTopic(name, None, ErrorCode.unknown_topic_or_partition, UNKNOWN_TOPIC)
             )
         elif topic.id in ids_named:
-            doomed.pop(topic.id, None)
+            to_delete.pop(topic.id, None)
             reason = "The provided topic name maps to an ID that was already supplied."
             responses.append(_kept(name, topic.id, reason))
         else:
-            doomed[topic.id] = name
+            to_delete[topic.id] = name
     records = []
-    check_size(list(doomed))
-    for topic_id, name in doomed.items():
+    check_size(list(to_delete))
+    for topic_id, name in to_delete.items():
         try:
             charge(len(image.topics_by_id[topic_id].partitions))
         except ItemRefused as refused:

@@ -1,1 +1,1 @@
-"""The metadata quorum: who leads it, its log and snapshots, and the image that follows from them."""
+"""Metadata quorum (KRaft): elections, the metadata log and snapshots, and replaying them into images."""

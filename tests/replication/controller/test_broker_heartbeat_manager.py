@@ -31,9 +31,9 @@ def test_a_term_begins_with_a_sessions_time_for_all_that_serve(image: MetadataIm
 
 def test_the_longest_silent_expires_first(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
-    sessions.heard(image.brokers[1], 30, 5)
+    sessions.touch(image.brokers[1], 30, 5)
     assert sessions.next_deadline_ms == 100
-    sessions.heard(image.brokers[2], 40, 5)
+    sessions.touch(image.brokers[2], 40, 5)
     assert sessions.next_deadline_ms == 130
     assert sessions.oldest_expired(139) == 1
     sessions.forget(1)
@@ -47,13 +47,13 @@ def test_the_longest_silent_expires_first(image: MetadataImage) -> None:
 def test_a_fenced_broker_that_is_heard_is_alive(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     assert not sessions.is_alive(image.brokers[3], 1)
-    sessions.heard(image.brokers[3], 1, 0)
+    sessions.touch(image.brokers[3], 1, 0)
     assert sessions.is_alive(image.brokers[3], 100)
 
 
 def test_who_is_told_to_go_is_not_waited_for(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
-    sessions.heard(image.brokers[2], 50, 0)
+    sessions.touch(image.brokers[2], 50, 0)
     sessions.expire(image.brokers[2], 50)
     assert not sessions.is_alive(image.brokers[2], 50)
     assert sessions.oldest_expired(50) == 2
@@ -81,7 +81,7 @@ def test_another_incarnation_has_reported_nothing(image: MetadataImage) -> None:
     assert sessions.state(stopping) is BrokerControlState.CONTROLLED_SHUTDOWN
     assert not sessions.shutdown_is_known(image, stopping), "2 has not been heard of yet"
     for offset, known in ((19, False), (20, True)):
-        sessions.heard(image.brokers[2], 1, offset)
+        sessions.touch(image.brokers[2], 1, offset)
         assert sessions.shutdown_is_known(image, stopping) == known
     sessions.registered(2, 99, 99)
     assert not sessions.shutdown_is_known(image, stopping)

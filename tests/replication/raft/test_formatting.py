@@ -80,7 +80,7 @@ def voters_in(files: Files, directory: Path) -> tuple[Voter, ...]:
     return ()
 
 
-def test_a_voter_gets_its_directory_id_and_the_snapshot_that_names_all() -> None:
+def test_voter_is_formatted_with_its_directory_id_and_the_voters_snapshot() -> None:
     node = new_node()
     said = formatted(node)
     mine = properties_of(node.files, ONE)
@@ -101,7 +101,7 @@ def test_a_voter_gets_its_directory_id_and_the_snapshot_that_names_all() -> None
     ]
 
 
-def test_who_is_no_voter_gets_an_id_of_its_own_and_the_snapshot() -> None:
+def test_non_voter_is_formatted_with_a_random_directory_id_and_the_voters_snapshot() -> None:
     node = new_node()
     said = formatted(node, replace(WANTED, node_id=7))
     assert properties_of(node.files, ONE).directory_id not in [each.directory_id for each in VOTERS]
@@ -109,7 +109,7 @@ def test_who_is_no_voter_gets_an_id_of_its_own_and_the_snapshot() -> None:
     assert "Formatting dynamic metadata directory /one" in said[-1]
 
 
-def test_a_static_quorum_has_no_snapshot() -> None:
+def test_static_quorum_is_formatted_without_snapshot() -> None:
     node = new_node()
     levels = initial_levels(None, {}, is_dynamic=False)
     said = formatted(node, replace(WANTED, voters=(), levels=levels))
@@ -117,7 +117,7 @@ def test_a_static_quorum_has_no_snapshot() -> None:
     assert "Formatting metadata directory /one" in said[-1]
 
 
-def test_the_node_then_starts_as_who_it_was_made() -> None:
+def test_formatted_node_opens_with_its_ids() -> None:
     node = new_node()
     formatted(node)
     opened = open_directories(
@@ -127,7 +127,7 @@ def test_the_node_then_starts_as_who_it_was_made() -> None:
     assert opened.metadata.id == VOTERS[0].directory_id
 
 
-async def test_a_standalone_voter_leads_what_it_was_formatted_with() -> None:
+async def test_standalone_voter_starts_with_formatted_feature_levels() -> None:
     node = new_node()
     levels = initial_levels("3.9", {"group.version": 0}, is_dynamic=True)
     formatted(node, replace(WANTED, voters=(VOTERS[0],), levels=levels))
@@ -142,7 +142,7 @@ async def test_a_standalone_voter_leads_what_it_was_formatted_with() -> None:
     await metadata.close()
 
 
-def test_what_is_formatted_is_refused_or_passed_over() -> None:
+def test_formatted_directory_is_rejected_or_ignored() -> None:
     node = new_node()
     formatted(node, replace(WANTED, directories=(ONE,)))
     with pytest.raises(CannotFormat, match=r"/one is already formatted\. Use --ignore-formatted"):
@@ -162,7 +162,9 @@ def test_what_is_formatted_is_refused_or_passed_over() -> None:
         (MetaProperties(1, "some-cluster", 1, UUID(int=2)), "Invalid reserved directory ID"),
     ],
 )
-def test_directories_of_others_are_refused(properties: MetaProperties, reason: str) -> None:
+def test_directories_of_other_nodes_or_clusters_are_rejected(
+    properties: MetaProperties, reason: str
+) -> None:
     node = new_node()
     node.files.write_new(TWO / FILE_NAME, format(properties))
     with pytest.raises(CannotFormat, match=reason):
@@ -170,7 +172,7 @@ def test_directories_of_others_are_refused(properties: MetaProperties, reason: s
     assert not node.files.exists(ONE / FILE_NAME)
 
 
-def test_a_copied_directory_is_refused() -> None:
+def test_duplicate_directory_id_is_rejected() -> None:
     node = new_node()
     copied = format(MetaProperties(1, "some-cluster", 1, UUID(int=1 << 90)))
     for path in (ONE, TWO):
@@ -179,7 +181,7 @@ def test_a_copied_directory_is_refused() -> None:
         formatted(node, replace(WANTED, ignore_formatted=True))
 
 
-def test_a_log_without_an_owner_is_not_written_over() -> None:
+def test_metadata_log_without_meta_properties_is_rejected() -> None:
     node = new_node()
     node.files.make_directory(ONE / "__cluster_metadata-0")
     node.files.open(ONE / "__cluster_metadata-0/00000000000000000000.log", create=True).close()
@@ -188,7 +190,7 @@ def test_a_log_without_an_owner_is_not_written_over() -> None:
     assert not node.files.exists(TWO / FILE_NAME)
 
 
-def test_power_lost_at_every_sync_leaves_what_can_be_formatted_again() -> None:
+def test_power_loss_at_every_sync_allows_formatting_again() -> None:
     node = new_node()
     formatted(node)
     for sync in range(1, node.files.syncs + 1):
@@ -210,7 +212,7 @@ def test_power_lost_at_every_sync_leaves_what_can_be_formatted_again() -> None:
 # Releases and levels
 
 
-def test_a_release_is_known_by_each_of_its_names() -> None:
+def test_release_version_accepts_every_name() -> None:
     names = {"3.3-IV3": 7, "3.5": 11, "3.9.1": 21, "4.0": 25, "4.3-IV0": 30, "4.3": 30, "4.3.0": 30}
     assert {name: release_version_level(name) for name in names} == names
     for unknown in ("3.2", "4.4", "5.0-IV0", "", "4"):
@@ -220,7 +222,7 @@ def test_a_release_is_known_by_each_of_its_names() -> None:
             release_version_level(unknown)
 
 
-def test_other_features_follow_the_release_unless_they_are_given() -> None:
+def test_features_default_to_the_release_unless_specified() -> None:
     assert initial_levels("4.0", {"transaction.version": 1}, is_dynamic=False) == {
         "metadata.version": 25,
         "eligible.leader.replicas.version": 0,
@@ -244,7 +246,7 @@ def test_other_features_follow_the_release_unless_they_are_given() -> None:
         ("3.9", {"eligible.leader.replicas.version": 1}, True, "depends on metadata.version level"),
     ],
 )
-def test_levels_that_do_not_fit_together_are_refused(
+def test_incompatible_feature_levels_are_rejected(
     release: str | None, wanted: Mapping[str, int], is_dynamic: bool, reason: str
 ) -> None:
     with pytest.raises(UnknownReleaseVersion, match=reason):

@@ -64,7 +64,7 @@ async def channel(**more: Any) -> AsyncIterator[KafkaNetworkChannel]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_connection_is_kept_for_the_next_question() -> None:
+async def test_connection_is_reused_for_the_next_request() -> None:
     async with (
         scripted_broker(votes, versions=CONTROLLERS) as node,
         channel(client_id="raft-client-1") as way,
@@ -77,7 +77,7 @@ async def test_a_connection_is_kept_for_the_next_question() -> None:
         assert [asked.version for asked in node.asked(VOTE)] == [2, 2, 2]
 
 
-async def test_a_question_that_is_given_up_holds_up_nobody() -> None:
+async def test_cancelled_request_closes_its_connection() -> None:
     """The connection it was asked on is not used again: its node may answer it late."""
 
     def script(asked: Asked) -> Any:
@@ -95,7 +95,7 @@ async def test_a_question_that_is_given_up_holds_up_nobody() -> None:
         assert node.connections == 2
 
 
-async def test_two_questions_at_once_have_a_connection_each() -> None:
+async def test_concurrent_requests_use_separate_connections() -> None:
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is FETCH else votes(asked)
 
@@ -108,7 +108,7 @@ async def test_two_questions_at_once_have_a_connection_each() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_anyone_is_the_next_of_the_bootstrap_servers() -> None:
+async def test_bootstrap_servers_are_used_in_turn() -> None:
     async with (
         scripted_broker(votes, versions=CONTROLLERS) as one,
         scripted_broker(votes, versions=CONTROLLERS) as two,
@@ -119,7 +119,7 @@ async def test_anyone_is_the_next_of_the_bootstrap_servers() -> None:
         assert (len(one.asked(VOTE)), len(two.asked(VOTE))) == (2, 2)
 
 
-async def test_who_cannot_be_asked() -> None:
+async def test_request_without_known_endpoint_fails() -> None:
     async with channel() as way:
         with pytest.raises(RequestFailed, match="no bootstrap servers"):
             await way.send_request(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
@@ -144,7 +144,7 @@ async def test_who_cannot_be_asked() -> None:
         (lambda asked: {"topics": []} if asked.api is VOTE else None, "not for"),
     ],
 )
-async def test_what_is_no_answer(script: Any, why: str) -> None:
+async def test_unusable_response_fails_the_request(script: Any, why: str) -> None:
     async with scripted_broker(script, versions=CONTROLLERS) as node:
         async with channel(timeout_s=0.2) as way:
             with pytest.raises(RequestFailed, match=why) as silence:
@@ -152,7 +152,7 @@ async def test_what_is_no_answer(script: Any, why: str) -> None:
             assert not isinstance(silence.value, NodeNotRunning), "somebody listens"
 
 
-async def test_a_node_that_is_gone_and_comes_back() -> None:
+async def test_restarted_node_is_connected_again() -> None:
     async with channel() as way:
         async with scripted_broker(votes, versions=CONTROLLERS) as node:
             there = endpoints_of(node)
@@ -165,7 +165,7 @@ async def test_a_node_that_is_gone_and_comes_back() -> None:
             await way.send_request(2, endpoints_of(again), VOTE_REQUEST)
 
 
-def test_a_host_that_refuses_is_told_from_one_that_is_cut_off() -> None:
+def test_refused_connection_is_distinguished_from_unreachable_host() -> None:
     world = VirtualWorld()
     there = (VoterEndpoint(LISTENER, "there", 9093),)
     made = KafkaNetworkChannel(world.node("here").network, listener=LISTENER, timeout_s=2.0)
@@ -211,7 +211,7 @@ async def test_what_a_node_does_not_speak() -> None:
             )
 
 
-async def test_records_arrive_as_they_are() -> None:
+async def test_fetched_records_are_unchanged() -> None:
     fetched = FetchResponse(
         epoch=7,
         leader_id=2,

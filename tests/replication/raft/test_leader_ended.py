@@ -72,7 +72,7 @@ class Follower:
 @pytest.mark.parametrize(
     ("me", "others", "turn_ms"), [(2, (3,), 50), (3, (2,), 100), (5, (2, 3, 4), 200)]
 )
-def test_voters_whose_leader_has_ended_take_turns_to_campaign(
+def test_voters_start_elections_in_turn_after_leader_stopped(
     me: int, others: tuple[int, ...], turn_ms: int
 ) -> None:
     one = Follower(me, *others)
@@ -81,26 +81,26 @@ def test_voters_whose_leader_has_ended_take_turns_to_campaign(
     assert one.campaigns_at() == 400 + turn_ms, "the first refusal counts"
 
 
-def test_a_turn_comes_no_later_than_the_time_out() -> None:
+def test_staggered_election_starts_no_later_than_fetch_timeout() -> None:
     one = Follower(3, 2)
     one.miss(1980)
     assert one.campaigns_at() == 2000
 
 
-def test_who_only_cannot_reach_its_leader_waits_for_the_time_out() -> None:
+def test_unreachable_leader_is_followed_until_fetch_timeout() -> None:
     one = Follower(2, 3)
     one.miss(400, refused=False)
     assert one.campaigns_at() == 2000
 
 
-def test_who_has_not_heard_its_leader_yet_waits_until_it_runs() -> None:
+def test_follower_waits_for_leader_that_has_not_responded_yet() -> None:
     """All start together, say, and know who led last."""
     one = Follower(2, 3, heard=False)
     one.miss(400)
     assert one.campaigns_at() == 2000
 
 
-def test_it_is_nothing_to_a_follower_that_another_has_ended() -> None:
+def test_refused_connection_to_other_node_is_ignored() -> None:
     one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     (fetch,) = sent(one.start(0))
     (fetch,) = sent(one.handle_response(fetch.number, FetchResponse(epoch=4, leader_id=1), 0))
@@ -111,7 +111,7 @@ def test_it_is_nothing_to_a_follower_that_another_has_ended() -> None:
     assert one.role is Role.FOLLOWER
 
 
-def test_a_leader_that_is_heard_elsewhere_alone_has_not_ended_where_its_endpoint_refuses() -> None:
+def test_refused_endpoint_is_ignored_if_leader_only_responded_as_bootstrap_server() -> None:
     """What it advertises may not be meant for this host: bootstrap servers tell, and it among them."""
     one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     under_way = {each.number: (each.to, 0) for each in sent(one.start(0))}
@@ -132,14 +132,14 @@ def test_a_leader_that_is_heard_elsewhere_alone_has_not_ended_where_its_endpoint
     assert refusals > 10
 
 
-def test_a_leader_that_answers_again_before_the_turn_has_not_ended() -> None:
+def test_leader_that_responds_before_the_election_is_followed() -> None:
     one = Follower(2, 3)
     one.miss(400)
     one.hear(430)
     assert one.campaigns_at() == 2430
 
 
-def test_a_follower_helps_others_once_its_leader_has_ended() -> None:
+def test_follower_grants_pre_vote_after_leader_stopped() -> None:
     one = Follower(2, 3)
     assert not one.helps_another(399)
     one.miss(400)
@@ -148,7 +148,7 @@ def test_a_follower_helps_others_once_its_leader_has_ended() -> None:
     assert not one.helps_another(431)
 
 
-def test_who_is_refused_by_a_leader_that_lives_follows_it_on_and_is_patient_again() -> None:
+def test_rejected_prospective_voter_follows_live_leader_with_full_timeout() -> None:
     one = Follower(2, 3)
     one.miss(400)
     for asked in sent(one.machine.tick(450)):
@@ -173,7 +173,7 @@ NO, YES = VoteResponse(epoch=4, leader_id=1), VoteResponse(epoch=4, leader_id=1,
 
 
 @pytest.mark.parametrize("refused_first", [False, True])
-def test_who_has_no_majority_without_the_leader_that_has_ended_comes_again_soon(
+def test_prospective_voter_without_majority_retries_after_election_backoff(
     refused_first: bool,
 ) -> None:
     one, asked = losing(3)
@@ -190,7 +190,7 @@ def test_who_has_no_majority_without_the_leader_that_has_ended_comes_again_soon(
     assert one.campaigns_at() == 2031
 
 
-def test_who_has_lost_before_the_leader_refuses_comes_again_soon() -> None:
+def test_lost_election_before_refused_connection_is_retried_after_backoff() -> None:
     one, asked = losing(3, 4, 5)
     for voter_id in (3, 4, 5):
         assert one.machine.role is Role.PROSPECTIVE
@@ -199,7 +199,7 @@ def test_who_has_lost_before_the_leader_refuses_comes_again_soon() -> None:
     assert one.campaigns_at() == 2003
 
 
-def test_a_leader_that_has_ended_may_start_again_and_help() -> None:
+def test_restarted_leader_may_grant_pre_vote() -> None:
     """The third voter is silent, so that nothing is lost yet."""
     one, asked = losing(3)
     one.machine.handle_request_failure(asked[1], 2001, refused=True)
@@ -208,7 +208,7 @@ def test_a_leader_that_has_ended_may_start_again_and_help() -> None:
     assert (one.machine.role, one.machine.epoch) == (Role.CANDIDATE, 5)
 
 
-def test_a_leader_that_was_not_heard_yet_is_waited_for_by_who_asks_for_votes() -> None:
+def test_prospective_voter_waits_for_leader_that_has_not_responded_yet() -> None:
     """All start together, say: it may be the next to start, and to help."""
     one, asked = losing(3, heard=False)
     one.machine.handle_response(asked[3], NO, 2002)
@@ -216,7 +216,7 @@ def test_a_leader_that_was_not_heard_yet_is_waited_for_by_who_asks_for_votes() -
     assert one.machine.role is Role.PROSPECTIVE
 
 
-def test_an_observer_campaigns_against_no_leader_that_has_ended() -> None:
+def test_observer_starts_no_election_after_leader_stopped() -> None:
     one = Follower(7, 2, 3, observes=True)
     one.miss(400)
     one.pass_time(5000)

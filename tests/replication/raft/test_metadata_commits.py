@@ -33,7 +33,7 @@ from tests.replication.raft.nodes import (
 )
 
 
-async def test_a_new_cluster_begins_as_kafkas_does() -> None:
+async def test_new_cluster_has_the_first_records_of_kafka() -> None:
     node = new_node()
     metadata = await started(node)
     assert log_of(node.files) == [
@@ -65,7 +65,7 @@ async def test_a_new_cluster_begins_as_kafkas_does() -> None:
     assert metadata.quorum.high_watermark == 13
 
 
-async def test_a_commit_is_in_the_image_and_on_the_disk_when_it_returns() -> None:
+async def test_commit_is_in_image_and_durable_when_it_returns() -> None:
     node = new_node()
     metadata = await started(node)
     syncs = node.files.syncs
@@ -78,12 +78,12 @@ async def test_a_commit_is_in_the_image_and_on_the_disk_when_it_returns() -> Non
     assert log_of(after_power_cut) == log_of(node.files)
 
 
-async def test_perform_returns_the_operations_result() -> None:
+async def test_perform_returns_the_result_of_the_operation() -> None:
     metadata = await started(new_node())
     assert await metadata.perform(planning(set_config("a"), result="done")) == "done"
 
 
-async def test_an_operation_with_nothing_to_write_writes_nothing() -> None:
+async def test_operation_without_records_appends_nothing() -> None:
     node = new_node()
     metadata = await started(node)
     before, syncs = metadata.image, node.files.syncs
@@ -92,7 +92,7 @@ async def test_an_operation_with_nothing_to_write_writes_nothing() -> None:
     assert node.files.syncs == syncs
 
 
-async def test_an_operation_that_raises_leaves_nothing() -> None:
+async def test_operation_that_raises_appends_nothing() -> None:
     metadata = await started(new_node())
     before = metadata.image
 
@@ -105,7 +105,7 @@ async def test_an_operation_that_raises_leaves_nothing() -> None:
     await metadata.commit([set_config("a")])
 
 
-async def test_records_that_contradict_the_state_are_not_written() -> None:
+async def test_records_that_contradict_the_image_are_not_appended() -> None:
     node = new_node()
     metadata = await started(node)
     before = log_of(node.files)
@@ -116,7 +116,7 @@ async def test_records_that_contradict_the_state_are_not_written() -> None:
     assert "topic-1" in metadata.image.topics_by_name
 
 
-async def test_records_too_large_for_a_batch_are_not_written() -> None:
+async def test_records_above_maximum_batch_size_are_not_appended() -> None:
     node = new_node()
     metadata = await started(node)
     before = log_of(node.files)
@@ -128,7 +128,7 @@ async def test_records_too_large_for_a_batch_are_not_written() -> None:
     assert configs(metadata.image) == {"a": "1"}
 
 
-async def test_very_many_records_go_in_one_batch() -> None:
+async def test_many_records_are_appended_as_one_batch() -> None:
     node = new_node()
     metadata = await started(node)
     seen: list[int] = []
@@ -139,7 +139,7 @@ async def test_very_many_records_go_in_one_batch() -> None:
     assert [len(batch) for batch in log_of(node.files)[-1:]] == [count]
 
 
-async def test_a_plan_that_is_not_atomic_goes_in_several_batches() -> None:
+async def test_non_atomic_result_is_appended_as_several_batches() -> None:
     """A broker that leaves takes its partitions along, however many; one wait for all of them."""
     node = new_node()
     metadata = await started(node)
@@ -154,7 +154,7 @@ async def test_a_plan_that_is_not_atomic_goes_in_several_batches() -> None:
     assert len(metadata.image.topics_by_name) == len(records)
 
 
-async def test_of_very_many_records_that_find_no_room_none_is_published() -> None:
+async def test_records_on_full_disk_are_not_published() -> None:
     records = [new_topic(number) for number in range(MAX_RECORDS + 1)]
     sizes = []
     refused: list[OSError] = []
@@ -175,7 +175,7 @@ async def test_of_very_many_records_that_find_no_room_none_is_published() -> Non
     assert metadata.image.topics_by_name == {}
 
 
-async def test_a_flush_that_breaks_in_whatever_way_is_final() -> None:
+async def test_any_failed_flush_is_final() -> None:
     node = new_node()
     metadata = await started(node)
 
@@ -190,7 +190,7 @@ async def test_a_flush_that_breaks_in_whatever_way_is_final() -> None:
         await metadata.commit([set_config("b")])
 
 
-async def test_what_a_full_disk_kept_from_it_is_flushed_when_there_is_room(
+async def test_flush_on_full_disk_is_completed_by_the_next(
     autojump_clock: object,
 ) -> None:
     metadata = await started(new_node())
@@ -217,7 +217,7 @@ async def test_what_a_full_disk_kept_from_it_is_flushed_when_there_is_room(
 # Together
 
 
-async def test_only_who_commits_asks_for_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_committer_requests_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     honest = RaftClientDriver.flush
 
@@ -243,7 +243,7 @@ def slow_node() -> VirtualNode:
     return node
 
 
-async def test_commits_that_arrive_together_share_flushes(autojump_clock: object) -> None:
+async def test_concurrent_commits_share_flushes(autojump_clock: object) -> None:
     node = slow_node()
     metadata = await started(node)
     before = node.files.syncs
@@ -257,7 +257,7 @@ async def test_commits_that_arrive_together_share_flushes(autojump_clock: object
     assert together <= 2 * (alone - before), "one under way, one for all who came meanwhile"
 
 
-async def test_an_operation_sees_what_was_decided_but_not_yet_committed(
+async def test_operation_reads_uncommitted_records(
     autojump_clock: object,
 ) -> None:
     metadata = await started(slow_node())
@@ -281,7 +281,7 @@ async def test_an_operation_sees_what_was_decided_but_not_yet_committed(
     assert sorted(results) == list(range(20))
 
 
-async def test_an_answer_that_rests_on_pending_commits_waits_for_them(
+async def test_result_without_records_waits_for_pending_commits(
     autojump_clock: object,
 ) -> None:
     metadata = await started(slow_node())
@@ -297,7 +297,7 @@ async def test_an_answer_that_rests_on_pending_commits_waits_for_them(
         assert "a" in configs(metadata.image)
 
 
-async def test_uncommitted_state_is_not_shown(autojump_clock: object) -> None:
+async def test_uncommitted_records_are_not_in_the_image(autojump_clock: object) -> None:
     metadata = await started(slow_node())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(metadata.commit, [set_config("a")])
@@ -306,7 +306,7 @@ async def test_uncommitted_state_is_not_shown(autojump_clock: object) -> None:
     assert configs(metadata.image) == {"a": "1"}
 
 
-async def test_a_commit_that_is_written_is_not_cancelled(autojump_clock: object) -> None:
+async def test_appended_commit_is_not_cancelled(autojump_clock: object) -> None:
     node = slow_node()
     metadata = await started(node)
     with trio.move_on_after(0.1) as scope:
@@ -317,7 +317,7 @@ async def test_a_commit_that_is_written_is_not_cancelled(autojump_clock: object)
     assert configs(metadata.image) == {"a": "1", "b": "1"}
 
 
-async def test_who_waits_for_anothers_flush_is_not_cancelled_either(
+async def test_commit_waiting_for_another_flush_is_not_cancelled(
     autojump_clock: object,
 ) -> None:
     metadata = await started(slow_node())
@@ -332,7 +332,7 @@ async def test_who_waits_for_anothers_flush_is_not_cancelled_either(
 # Listeners
 
 
-async def test_listeners_hear_of_every_commit_in_order(autojump_clock: object) -> None:
+async def test_listeners_are_notified_of_every_commit_in_order(autojump_clock: object) -> None:
     metadata = await started(slow_node())
     heard: list[tuple[str, int, int]] = []
 
@@ -353,7 +353,7 @@ async def test_listeners_hear_of_every_commit_in_order(autojump_clock: object) -
     assert heard == [(who, offset, offset + 2) for offset in offsets for who in ("first", "second")]
 
 
-async def test_who_unsubscribed_hears_nothing() -> None:
+async def test_unsubscribed_listener_is_not_notified() -> None:
     metadata = await started(new_node())
     heard: list[MetadataDelta] = []
     unsubscribe = metadata.subscribe(heard.append)
@@ -364,7 +364,7 @@ async def test_who_unsubscribed_hears_nothing() -> None:
     assert [len(delta.records) for delta in heard] == [1]
 
 
-async def test_listeners_hear_before_the_committer_goes_on() -> None:
+async def test_listeners_are_notified_before_commit_returns() -> None:
     metadata = await started(new_node())
     heard: list[MetadataDelta] = []
     metadata.subscribe(heard.append)
@@ -376,7 +376,7 @@ async def test_listeners_hear_before_the_committer_goes_on() -> None:
 # Before and after
 
 
-async def test_nothing_is_committed_before_the_start_or_after_the_end() -> None:
+async def test_commit_before_start_or_after_close_is_rejected() -> None:
     node = new_node()
     metadata: MetadataManager = metadata_on(node.seams)
     with pytest.raises(NotController):
@@ -389,7 +389,7 @@ async def test_nothing_is_committed_before_the_start_or_after_the_end() -> None:
         await metadata.commit([set_config("a")])
 
 
-async def test_closing_waits_for_what_is_under_way(autojump_clock: object) -> None:
+async def test_close_waits_for_the_running_flush(autojump_clock: object) -> None:
     node = slow_node()
     metadata = await started(node)
     async with trio.open_nursery() as nursery:

@@ -88,7 +88,7 @@ async def recover(disk: VirtualDisk, acknowledged: list[int], under_way: int) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["begins", "is done"])
-async def test_power_lost_at_every_sync(at: str) -> None:
+async def test_power_loss_at_every_sync(at: str) -> None:
     for sync in range(1, await syncs_of_a_life() + 1):
         node = new_node()
         if at == "begins":
@@ -104,7 +104,7 @@ async def test_power_lost_at_every_sync(at: str) -> None:
             await recover(node.disk.crash(seed), acknowledged, under_way)
 
 
-async def test_power_lost_again_while_recovering() -> None:
+async def test_power_loss_during_recovery() -> None:
     node = new_node()
     total = await syncs_of_a_life()
     node.files.cut_power_at(total // 2)
@@ -122,7 +122,7 @@ async def test_power_lost_again_while_recovering() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_killed_process_left_is_durable_before_it_is_told(seed: int) -> None:
+def test_records_of_killed_process_are_flushed_before_they_are_reported(seed: int) -> None:
     """Records, the name of the segment that they are in, and a vote."""
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)
@@ -139,7 +139,7 @@ def test_what_a_killed_process_left_is_durable_before_it_is_told(seed: int) -> N
     assert (last.end_offset, last.last_epoch, last.quorum_state.read()) == told
 
 
-def test_a_killed_process_is_followed_by_another_on_a_full_disk() -> None:
+def test_node_starts_on_full_disk_after_kill() -> None:
     """The file of the epochs finds no room: they are in the records."""
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)
@@ -158,7 +158,7 @@ def opened(node: VirtualNode) -> MetadataLog:
     return log
 
 
-async def test_power_lost_with_many_commits_under_way(autojump_clock: object) -> None:
+async def test_power_loss_with_many_pending_commits(autojump_clock: object) -> None:
     """Shared flushes: whatever was acknowledged is there, of the rest a prefix."""
     for seed in range(20):
         node = new_node(VirtualWorld(seed))
@@ -183,7 +183,7 @@ async def _commit_later(metadata: MetadataManager, number: int, acknowledged: li
 # Disks that fail
 
 
-async def test_a_failed_flush_is_final() -> None:
+async def test_failed_flush_is_final() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -198,7 +198,7 @@ async def test_a_failed_flush_is_final() -> None:
     await metadata.close()
 
 
-async def test_everyone_who_waits_hears_of_a_failed_flush(autojump_clock: object) -> None:
+async def test_failed_flush_fails_every_pending_commit(autojump_clock: object) -> None:
     node = new_node()
     node.offload.delay_seconds = 1.0
     metadata = await started(node)
@@ -217,7 +217,7 @@ async def test_everyone_who_waits_hears_of_a_failed_flush(autojump_clock: object
     assert configs(metadata.image) == {}
 
 
-async def test_a_failed_write_is_final() -> None:
+async def test_failed_write_is_final() -> None:
     node = new_node()
     metadata = await started(node)
     node.disk.fail(f"{LOG_DIRECTORY}/*.log", errno.EIO, {"write"})
@@ -227,7 +227,7 @@ async def test_a_failed_write_is_final() -> None:
     assert configs(metadata.image) == {}
 
 
-async def test_a_full_disk_refuses_and_goes_on_when_there_is_room() -> None:
+async def test_full_disk_rejects_commits_until_there_is_space() -> None:
     disk = VirtualDisk()
     mount = disk.mount(ROOT)
     node = VirtualWorld().node("node", disk)
@@ -248,7 +248,7 @@ async def test_a_full_disk_refuses_and_goes_on_when_there_is_room() -> None:
     }
 
 
-async def test_a_snapshot_that_does_not_fit_is_given_up(
+async def test_snapshot_on_full_disk_is_abandoned(
     autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = VirtualDisk()
@@ -273,7 +273,7 @@ async def test_a_snapshot_that_does_not_fit_is_given_up(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_close_that_finds_no_descriptors_says_that_it_failed() -> None:
+async def test_close_without_file_descriptors_reports_failure() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -282,7 +282,7 @@ async def test_a_close_that_finds_no_descriptors_says_that_it_failed() -> None:
     assert metadata.failed.is_set()
 
 
-async def test_a_directory_that_cannot_be_written_does_not_start() -> None:
+async def test_start_fails_if_directory_is_not_writable() -> None:
     node = new_node()
     node.disk.make_read_only(f"{ROOT}*")
     with pytest.raises((OSError, KafkaError)):

@@ -52,7 +52,7 @@ async def ended_node() -> tuple[VirtualNode, bytes]:
     return node, node.files.read(FIRST_SEGMENT)
 
 
-async def test_nothing_is_cut_where_nobody_else_has_it() -> None:
+async def test_only_copy_of_damaged_log_is_not_truncated() -> None:
     node, whole = await ended_node()
     ends = accumulate((batch.size for batch in batches(memoryview(whole))), initial=0)
     for start, end in pairwise(ends):
@@ -73,7 +73,7 @@ async def test_nothing_is_cut_where_nobody_else_has_it() -> None:
 OTHERS = [("host-2", 9093), ("host-3", 9093)]
 
 
-async def test_the_one_voter_has_the_only_copy_whomever_its_configs_name() -> None:
+async def test_single_voter_has_the_only_copy_despite_other_configured_nodes() -> None:
     """Others are to come, or have gone (KIP-853)."""
     node, whole = await ended_node()
     for damaged in (whole[:-1] + b"?", b"?" * len(whole), b""):
@@ -86,7 +86,7 @@ async def test_the_one_voter_has_the_only_copy_whomever_its_configs_name() -> No
         await started(again(node), bootstrap_servers=OTHERS, find_partitions=lambda: ROOT)
 
 
-async def test_one_of_several_voters_has_no_only_copy_though_its_configs_name_nobody() -> None:
+async def test_one_of_several_voters_has_no_only_copy_without_configured_nodes() -> None:
     node, _ = await ended_node()
     log = opened(node, is_only_copy=True)
     voters = [Voter(id, UUID(int=(1 << 100) + id)) for id in (1, 2, 3)]
@@ -100,7 +100,7 @@ async def test_one_of_several_voters_has_no_only_copy_though_its_configs_name_no
     assert opened(node, is_only_copy=True).end_offset == several
 
 
-async def test_where_a_snapshot_is_damaged_too_it_is_said_what_to_do() -> None:
+async def test_damaged_log_and_snapshot_are_reported_with_remedy() -> None:
     """Nothing tells who votes, and nothing is cut."""
     node, whole = await ended_node()
     damaged = {FIRST_SEGMENT: whole[:-1] + b"?"}
@@ -115,7 +115,7 @@ async def test_where_a_snapshot_is_damaged_too_it_is_said_what_to_do() -> None:
     assert {each: node.files.read(each) for each in damaged} == damaged
 
 
-async def test_a_segment_that_is_gone_is_missed() -> None:
+async def test_missing_segment_is_detected() -> None:
     node, _ = await ended_node()
     node.files.remove(FIRST_SEGMENT)
     for _ in range(2):
@@ -123,7 +123,7 @@ async def test_a_segment_that_is_gone_is_missed() -> None:
             await started(again(node))
 
 
-async def test_a_segment_that_lost_its_end_is_missed() -> None:
+async def test_truncated_segment_is_detected() -> None:
     node = new_node()
     metadata = await started(node, settings=MetadataLogSettings(segment_bytes=2000))
     for number in range(30):
@@ -139,7 +139,7 @@ async def test_a_segment_that_lost_its_end_is_missed() -> None:
     assert second in names(node.files, ".log")
 
 
-async def test_what_is_lost_is_given_up_where_the_operator_says_so() -> None:
+async def test_removed_recovery_point_accepts_the_loss() -> None:
     node, whole = await ended_node()
     node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
     node.files.remove(RECOVERY_POINT)
@@ -149,7 +149,7 @@ async def test_what_is_lost_is_given_up_where_the_operator_says_so() -> None:
         await metadata.close()
 
 
-async def test_it_is_cut_and_told_where_others_have_the_rest(
+async def test_damaged_log_is_truncated_and_fetched_from_other_voters(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     node, whole = await ended_node()
@@ -162,7 +162,7 @@ async def test_it_is_cut_and_told_where_others_have_the_rest(
     assert told.endswith(lost)
 
 
-async def test_what_a_quorum_took_back_is_not_missed() -> None:
+async def test_truncated_records_are_not_reported_as_damage() -> None:
     node, _ = await ended_node()
     log = opened(node, is_only_copy=False)
     cut_to = log.end_offset - 2
@@ -170,7 +170,7 @@ async def test_what_a_quorum_took_back_is_not_missed() -> None:
     assert opened(node, is_only_copy=True).end_offset == cut_to
 
 
-async def test_what_was_not_synced_may_be_torn() -> None:
+async def test_torn_tail_after_recovery_point_is_truncated() -> None:
     """A power cut leaves holes in it, and whole batches behind them."""
     node, _ = await ended_node()
     log = opened(node, is_only_copy=True)
@@ -182,7 +182,7 @@ async def test_what_was_not_synced_may_be_torn() -> None:
     assert opened(node, is_only_copy=True).end_offset == synced
 
 
-async def test_what_a_running_node_has_synced_is_written_down() -> None:
+async def test_running_node_checkpoints_the_recovery_point() -> None:
     node, _ = await ended_node()
     log = opened(node, is_only_copy=True)
     append(log, "soon")
@@ -202,7 +202,7 @@ def written(node: VirtualNode) -> int:
     return int(offset)
 
 
-async def test_a_snapshot_has_what_is_damaged_below_its_end() -> None:
+async def test_damage_below_snapshot_end_is_ignored() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -215,7 +215,7 @@ async def test_a_snapshot_has_what_is_damaged_below_its_end() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"?", b"0\n1\n__cluster_metadata 0 x\n", b"\xff"])
-async def test_a_recovery_point_that_makes_no_sense_says_nothing(content: bytes) -> None:
+async def test_corrupt_recovery_point_is_ignored(content: bytes) -> None:
     node, whole = await ended_node()
     node.files.write_new(RECOVERY_POINT, content)
     node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
@@ -224,7 +224,7 @@ async def test_a_recovery_point_that_makes_no_sense_says_nothing(content: bytes)
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_one_that_cannot_be_written_fails_the_log_as_a_flush_does(ends: bool) -> None:
+async def test_unwritable_recovery_point_fails_the_log(ends: bool) -> None:
     """Whoever commits is told so, and who ends goes on to close what else there is."""
     node = new_node()
     metadata = await started(node)
@@ -239,7 +239,7 @@ async def test_one_that_cannot_be_written_fails_the_log_as_a_flush_does(ends: bo
     assert RECOVERY_POINT.name in str(metadata.failure)
 
 
-async def test_a_full_disk_keeps_no_node_from_starting() -> None:
+async def test_node_starts_on_full_disk() -> None:
     node, whole = await ended_node()
     node.files.remove(RECOVERY_POINT)
     mount = node.disk.mount_of(ROOT)

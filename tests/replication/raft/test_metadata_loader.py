@@ -40,7 +40,7 @@ async def blocking(call: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize(("voters", "records"), [((1,), TOPICS), ((1, 2), 0)])
-async def test_a_start_decodes_only_what_it_takes(
+async def test_start_decodes_only_required_batches(
     monkeypatch: pytest.MonkeyPatch, voters: tuple[int, ...], records: int
 ) -> None:
     """One of several voters does not know yet what of its log is committed."""
@@ -64,7 +64,7 @@ async def test_a_start_decodes_only_what_it_takes(
     assert decoded == len(opened.image.topics_by_id) == records
 
 
-async def test_much_that_is_committed_is_heard_of_a_little_at_a_time() -> None:
+async def test_many_committed_records_are_published_in_small_deltas() -> None:
     log, state = a_log(), MetadataState()
     for number in range(TOPICS):
         append(log, new_topic(number))
@@ -76,7 +76,7 @@ async def test_much_that_is_committed_is_heard_of_a_little_at_a_time() -> None:
     assert state.image.offset == log.end_offset - 1
 
 
-async def test_what_is_in_memory_is_read_at_once() -> None:
+async def test_batches_in_memory_are_read_on_the_event_loop() -> None:
     disk = new_node().disk
     log, state = raw_log(disk, formatted=False), MetadataState()
     waited_for: list[Any] = []
@@ -95,7 +95,7 @@ async def test_what_is_in_memory_is_read_at_once() -> None:
     assert len(state.image.topics_by_id) == 2
 
 
-def test_of_much_only_some_is_read_on_the_loop() -> None:
+def test_read_on_the_event_loop_is_limited() -> None:
     log = a_log()
     value = "x" * (READ_ON_LOOP_BYTES // 2 - 1000)
     append(log, *(set_config(name, value) for name in "abc"))
@@ -110,7 +110,7 @@ def test_of_much_only_some_is_read_on_the_loop() -> None:
     assert found(3, nowait=True) == [3, 4]
 
 
-async def test_a_transaction_is_open_as_long_as_the_image_lacks_what_it_holds_back() -> None:
+async def test_transaction_is_open_until_its_records_are_in_the_image() -> None:
     """Else a snapshot could be taken in the middle of it."""
     log, state = a_log(), MetadataState()
     append(log, BeginTransactionRecord(name="a"), new_topic(0))

@@ -66,7 +66,7 @@ def raw_log(disk: VirtualDisk, *, formatted: bool = True) -> MetadataLog:
 # Orderly restarts
 
 
-async def test_the_image_is_there_again() -> None:
+async def test_restart_restores_the_image() -> None:
     node = new_node()
     metadata = await started(node)
     for number in range(20):
@@ -79,7 +79,7 @@ async def test_the_image_is_there_again() -> None:
     assert restarted.quorum.voters == metadata.quorum.voters
 
 
-async def test_new_endpoints_of_the_voter_are_written_with_its_next_epoch() -> None:
+async def test_changed_endpoints_are_appended_with_the_next_epoch() -> None:
     """KIP-853: a leader that the voters record tells wrongly where to find tells it itself."""
     node = new_node()
     for port in (9093, 9095, None):
@@ -91,7 +91,7 @@ async def test_new_endpoints_of_the_voter_are_written_with_its_next_epoch() -> N
     assert len([batch for batch in log_of(node.files) if "KRAFT_VOTERS" in batch]) == 2
 
 
-async def test_each_start_is_an_epoch() -> None:
+async def test_each_start_begins_an_epoch() -> None:
     node = new_node()
     for epoch in range(1, 5):
         metadata = await started(again(node))
@@ -107,7 +107,7 @@ async def test_each_start_is_an_epoch() -> None:
     ]
 
 
-async def test_a_damaged_quorum_state_file_is_named_and_the_only_controller_needs_none() -> None:
+async def test_corrupt_quorum_state_is_reported_and_may_be_removed_by_only_controller() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -124,7 +124,7 @@ async def test_a_damaged_quorum_state_file_is_named_and_the_only_controller_need
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b"B"])
-async def test_a_damaged_id_of_the_metadata_log_is_named_and_can_be_removed(damage: bytes) -> None:
+async def test_corrupt_partition_metadata_is_reported_and_may_be_removed(damage: bytes) -> None:
     node = new_node()
     await (await started(node)).close()
     node = again(node)
@@ -140,7 +140,7 @@ async def test_a_damaged_id_of_the_metadata_log_is_named_and_can_be_removed(dama
 
 
 @pytest.mark.parametrize("loss", ["gone", "empty"])
-async def test_a_log_without_a_record_is_not_begun_anew_beside_partitions(loss: str) -> None:
+async def test_empty_log_is_rejected_if_partitions_exist(loss: str) -> None:
     """All of them would be set aside as no topic's of this cluster."""
     node = new_node()
     await (await started(node)).close()
@@ -158,7 +158,7 @@ async def test_a_log_without_a_record_is_not_begun_anew_beside_partitions(loss: 
     await (await started(node, find_partitions=lambda: ROOT)).close()
 
 
-async def test_nor_is_anything_written_where_all_of_it_is_gone() -> None:
+async def test_missing_metadata_directory_is_rejected_if_partitions_exist() -> None:
     """A snapshot of a new quorum would be among the files that are put back."""
     node = new_node()
     await (await started(node)).close()
@@ -168,7 +168,7 @@ async def test_nor_is_anything_written_where_all_of_it_is_gone() -> None:
     assert not node.files.exists(LOG_DIRECTORY)
 
 
-async def test_a_lost_quorum_state_file_does_not_bring_an_epoch_back() -> None:
+async def test_lost_quorum_state_does_not_reuse_an_epoch() -> None:
     node = new_node()
     for _ in range(3):
         await (await started(again(node))).close()
@@ -176,7 +176,7 @@ async def test_a_lost_quorum_state_file_does_not_bring_an_epoch_back() -> None:
     assert (await started(again(node))).leader_epoch == 4
 
 
-async def test_a_torn_tail_is_cut() -> None:
+async def test_torn_tail_is_truncated() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -194,7 +194,7 @@ async def test_a_torn_tail_is_cut() -> None:
 # Snapshots
 
 
-async def test_a_snapshot_holds_the_image() -> None:
+async def test_snapshot_contains_the_image() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([new_topic(1), set_config("a")])
@@ -207,7 +207,7 @@ async def test_a_snapshot_holds_the_image() -> None:
     assert await metadata.take_snapshot() is None, "nothing happened since"
 
 
-async def test_a_restart_reads_the_snapshot_and_the_log_after_it() -> None:
+async def test_restart_reads_snapshot_and_following_log() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("before")])
@@ -238,7 +238,7 @@ def _blank_log_below(node: VirtualNode, snapshot: SnapshotId) -> None:
     segment.close()
 
 
-async def test_a_log_without_its_beginning_needs_a_snapshot() -> None:
+async def test_log_without_first_records_requires_a_snapshot() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("before")])
@@ -252,7 +252,7 @@ async def test_a_log_without_its_beginning_needs_a_snapshot() -> None:
         await started(again(node))
 
 
-async def test_a_log_that_ends_before_the_snapshot_starts_anew_after_it() -> None:
+async def test_log_that_ends_before_the_snapshot_restarts_at_its_end() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -269,7 +269,7 @@ async def test_a_log_that_ends_before_the_snapshot_starts_anew_after_it() -> Non
     assert configs((await started(again(node))).image) == {"a": "1", "b": "1"}
 
 
-async def test_a_damaged_snapshot_is_not_believed() -> None:
+async def test_corrupt_snapshot_is_rejected() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -295,7 +295,7 @@ def _damaged(whole: bytes) -> tuple[bytes, ...]:
     return whole[:-75], whole[75:], whole + whole[-75:], b"", whole[:200] + whole[201:]
 
 
-async def test_a_damaged_snapshot_goes_if_the_log_has_what_was_in_it() -> None:
+async def test_corrupt_snapshot_is_removed_if_the_log_has_its_records() -> None:
     node = new_node()
     metadata = await started(node)
     await metadata.commit([set_config("a")])
@@ -312,7 +312,7 @@ async def test_a_damaged_snapshot_goes_if_the_log_has_what_was_in_it() -> None:
         await restarted.close()
 
 
-async def test_a_damaged_first_snapshot_goes_once_the_log_names_voters() -> None:
+async def test_corrupt_first_snapshot_is_removed_if_the_log_has_voters() -> None:
     node = new_node()
     metadata = await started(node)
     voters = metadata.quorum.voters
@@ -334,7 +334,7 @@ async def test_a_damaged_first_snapshot_goes_once_the_log_names_voters() -> None
         await started(again(node))
 
 
-async def test_bootstrap_records_are_wanted_once() -> None:
+async def test_bootstrap_records_are_only_read_for_an_empty_log() -> None:
     node = new_node()
     path = ROOT / BOOTSTRAP_FILE
     metadata = await started(node)
@@ -349,7 +349,7 @@ async def test_bootstrap_records_are_wanted_once() -> None:
         await started(again(node))
 
 
-async def test_what_a_crash_left_of_a_snapshot_is_removed() -> None:
+async def test_partial_snapshot_is_removed_at_start() -> None:
     node = new_node()
     await (await started(node)).close()
     for name in (
@@ -366,7 +366,7 @@ async def test_what_a_crash_left_of_a_snapshot_is_removed() -> None:
 # MetadataManager transactions (KIP-868)
 
 
-async def test_a_transaction_that_was_left_open_is_aborted() -> None:
+async def test_open_metadata_transaction_is_aborted() -> None:
     node = new_node()
     await (await started(node)).close()
     log = raw_log(node.disk)
@@ -382,7 +382,7 @@ async def test_a_transaction_that_was_left_open_is_aborted() -> None:
     assert configs((await started(again(node))).image) == {"a": "1", "c": "1"}
 
 
-async def test_a_bootstrap_that_was_cut_off_is_done_again() -> None:
+async def test_incomplete_bootstrap_is_repeated() -> None:
     node = new_node()
     await (await started(node)).close()
     for name in node.files.list(LOG_DIRECTORY):
@@ -402,7 +402,7 @@ async def test_a_bootstrap_that_was_cut_off_is_done_again() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_transaction_over_several_batches(commit: bool) -> None:
+async def test_metadata_transaction_spans_several_batches(commit: bool) -> None:
     node = new_node()
     await (await started(node)).close()
     log = raw_log(node.disk)
@@ -422,14 +422,14 @@ def _leader_change(*voters: int) -> control_records.LeaderChangeMessage:
     return control_records.LeaderChangeMessage(leader_id=voters[0], voters=who, granting_voters=who)
 
 
-async def test_the_directory_of_another_node_is_refused() -> None:
+async def test_directory_of_another_node_is_rejected() -> None:
     node = new_node()
     await (await started(node)).close()
     with pytest.raises(InvalidQuorum, match=r"quorum of the nodes \[1\]; this node, 2"):
         await started(again(node), node_id=2)
 
 
-async def test_a_directory_with_another_id_is_refused() -> None:
+async def test_directory_with_another_id_is_rejected() -> None:
     node = new_node()
     await (await started(node)).close()
     its_own = re.escape(f"set directory.id={uuid_to_text(DIRECTORY_ID)} in it")
@@ -437,7 +437,7 @@ async def test_a_directory_with_another_id_is_refused() -> None:
         await started(again(node), directory_id=UUID(int=(1 << 127) + 99))
 
 
-async def test_one_of_several_voters_is_refused() -> None:
+async def test_voter_of_larger_quorum_is_rejected_without_configuration() -> None:
     node = new_node()
     log = raw_log(node.disk, formatted=False)
     others = [Voter(1, DIRECTORY_ID), Voter(2, UUID(int=(1 << 127) + 8))]
@@ -449,7 +449,7 @@ async def test_one_of_several_voters_is_refused() -> None:
         await started(again(node))
 
 
-async def test_a_static_quorum_of_this_node_alone_is_taken_over() -> None:
+async def test_static_quorum_of_this_node_is_accepted() -> None:
     """A directory that was formatted with controller.quorum.voters has no voters in the log."""
     node = new_node()
     log = raw_log(node.disk, formatted=False)
@@ -469,7 +469,7 @@ async def test_a_static_quorum_of_this_node_alone_is_taken_over() -> None:
     assert configs((await started(again(node))).image) == {"a": "1"}
 
 
-async def test_a_static_quorum_of_several_is_refused() -> None:
+async def test_static_quorum_of_several_nodes_is_rejected() -> None:
     node = new_node()
     log = raw_log(node.disk, formatted=False)
     log.append_control([(ControlType.LEADER_CHANGE, _leader_change(1, 2, 3))], 1)
@@ -481,7 +481,9 @@ async def test_a_static_quorum_of_several_is_refused() -> None:
 # In the background
 
 
-async def test_snapshots_are_taken_by_bytes_and_old_ones_pruned(autojump_clock: object) -> None:
+async def test_snapshots_are_generated_by_bytes_and_old_ones_deleted(
+    autojump_clock: object,
+) -> None:
     settings = MetadataLogSettings(
         segment_bytes=16_384, snapshot_bytes=20_000, retention_bytes=60_000
     )
@@ -505,7 +507,7 @@ async def test_snapshots_are_taken_by_bytes_and_old_ones_pruned(autojump_clock: 
     assert state(restarted.image) == state(metadata.image)
 
 
-async def test_a_snapshot_is_due_after_its_time_if_anything_happened(
+async def test_snapshot_is_generated_after_interval_if_the_log_has_grown(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     world = VirtualWorld()
@@ -524,7 +526,7 @@ async def test_a_snapshot_is_due_after_its_time_if_anything_happened(
         nursery.cancel_scope.cancel()
 
 
-async def test_snapshots_older_than_retention_go(autojump_clock: object) -> None:
+async def test_snapshots_older_than_retention_are_deleted(autojump_clock: object) -> None:
     world = VirtualWorld()
     node = new_node(world)
     metadata = await started(node, settings=MetadataLogSettings(retention_ms=60_000))
@@ -543,7 +545,7 @@ async def test_snapshots_older_than_retention_go(autojump_clock: object) -> None
     assert names(node.files, ".checkpoint") == [second.file_name, third.file_name]
 
 
-async def test_nothing_is_pruned_beside_a_flush(autojump_clock: object) -> None:
+async def test_retention_waits_for_a_running_flush(autojump_clock: object) -> None:
     world = VirtualWorld()
     node = new_node(world)
     settings = MetadataLogSettings(segment_bytes=16_384, retention_bytes=0)
@@ -560,7 +562,7 @@ async def test_nothing_is_pruned_beside_a_flush(autojump_clock: object) -> None:
     assert names(node.files, ".deleted") != []
 
 
-async def test_a_snapshot_that_fails_is_tried_again_later(
+async def test_failed_snapshot_is_retried(
     autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = VirtualWorld()
@@ -587,7 +589,7 @@ async def test_a_snapshot_that_fails_is_tried_again_later(
 # The store of snapshots
 
 
-def test_files_that_are_no_snapshots_are_left_alone() -> None:
+def test_other_files_are_not_removed() -> None:
     node = new_node()
     node.files.make_directory(LOG_DIRECTORY)
     for name in ("leader-epoch-checkpoint", "partition.metadata", "00000000000000000099.snapshot"):
@@ -599,7 +601,7 @@ def test_files_that_are_no_snapshots_are_left_alone() -> None:
     assert node.files.list(LOG_DIRECTORY) == before
 
 
-def test_metadata_is_made_of_its_seams_alone() -> None:
+def test_metadata_only_uses_its_seams() -> None:
     node = new_node()
     metadata: MetadataManager = metadata_on(node.seams)
     assert metadata.leader_id == -1

@@ -40,7 +40,7 @@ HERE = UUID(int=1)
 # A lone voter
 
 
-def test_a_lone_voter_leads_the_next_epoch_at_once() -> None:
+def test_single_voter_leads_the_next_epoch_at_once() -> None:
     lone = machine(1, election=ElectionState(epoch=4, leader_id=1))
     assert list(lone.start(0)) == [
         Persist(ElectionState(epoch=5, leader_id=1)),
@@ -50,12 +50,12 @@ def test_a_lone_voter_leads_the_next_epoch_at_once() -> None:
     assert lone.deadline_ms is None, "nobody else has to follow it"
 
 
-def test_no_epoch_is_used_twice_even_if_the_file_was_lost() -> None:
+def test_epoch_is_not_reused_after_quorum_state_loss() -> None:
     assert machine(1, election=ElectionState(epoch=2), log=[1, 6]).epoch == 6
     assert machine(1, election=ElectionState(epoch=9), log=[1, 6]).epoch == 9
 
 
-def test_nothing_is_committed_before_the_epoch_has_begun_on_disk() -> None:
+def test_high_watermark_waits_for_flush_of_first_epoch_record() -> None:
     lone = machine(1, log=[1] * 10)
     lone.start(0)
     assert list(lone.flushed(10, lone.epoch, 1)) == []
@@ -64,7 +64,7 @@ def test_nothing_is_committed_before_the_epoch_has_begun_on_disk() -> None:
     assert list(lone.flushed(11, lone.epoch, 1)) == []
 
 
-def test_who_resigned_commits_no_more_and_leads_a_later_epoch() -> None:
+def test_resigned_leader_commits_nothing_and_leads_later_epoch() -> None:
     lone = machine(1)
     lone.start(0)
     lone.flushed(4, 1, 0)
@@ -96,7 +96,7 @@ def test_who_resigned_commits_no_more_and_leads_a_later_epoch() -> None:
         (ElectionState(3, leader_id=9), Role.UNATTACHED, FetchRequest),
     ],
 )
-def test_what_the_disk_says_decides_the_first_role(
+def test_first_role_follows_from_persisted_election_state(
     election: ElectionState, role: Role, first: type[Request]
 ) -> None:
     one = machine(1, 2, 3, election=election)
@@ -137,7 +137,7 @@ def leader(*others: int, log: Sequence[int] = ()) -> RaftClient:
     return one
 
 
-def test_a_pre_vote_asks_in_the_epoch_there_is_and_changes_nothing() -> None:
+def test_pre_vote_uses_current_epoch_and_changes_nothing() -> None:
     one, asked = prospective(2, 3, log=[1, 1, 2], epoch=4)
     assert (one.role, one.epoch) == (Role.PROSPECTIVE, 4)
     assert [each.to for each in asked] == [2, 3]
@@ -146,7 +146,7 @@ def test_a_pre_vote_asks_in_the_epoch_there_is_and_changes_nothing() -> None:
     )
 
 
-def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
+def test_elected_candidate_persists_and_sends_begin_quorum_epoch() -> None:
     one, asked = candidate(2, 3)
     assert [(each.to, each.request.epoch, each.request.pre_vote) for each in asked] == [  # type: ignore[attr-defined]
         (2, 1, False),
@@ -165,7 +165,7 @@ def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
     assert list(late) == [], "a late vote changes nothing"
 
 
-def test_only_a_majority_elects() -> None:
+def test_only_a_majority_elects_the_candidate() -> None:
     one, asked = candidate(2, 3, 4, 5)
     one.handle_response(asked[0].number, VoteResponse(epoch=1, granted=True), 1020)
     one.handle_response(asked[1].number, VoteResponse(epoch=1, granted=False), 1020)
@@ -174,7 +174,7 @@ def test_only_a_majority_elects() -> None:
     assert one.role is Role.LEADER
 
 
-def test_a_candidate_that_lost_waits_for_its_time_out_and_asks_anew() -> None:
+def test_candidate_that_lost_retries_after_election_timeout() -> None:
     one, asked = candidate(2, 3)
     for each in asked:
         assert list(one.handle_response(each.number, VoteResponse(epoch=1), 1020)) == []
@@ -183,7 +183,7 @@ def test_a_candidate_that_lost_waits_for_its_time_out_and_asks_anew() -> None:
     assert (one.role, one.epoch) == (Role.PROSPECTIVE, 1)
 
 
-def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
+def test_prospective_voter_that_lost_follows_previous_leader() -> None:
     one = machine(1, 2, 3, election=ElectionState(3, leader_id=2))
     one.start(0)
     asked = sent(one.tick(2000))
@@ -201,13 +201,13 @@ def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
     assert due > 1010
 
 
-def test_a_voter_that_knows_no_pre_vote_makes_it_campaign() -> None:
+def test_voter_without_pre_vote_support_makes_it_candidate() -> None:
     one, asked = prospective(2, 3)
     one.handle_response(asked[0].number, VoteResponse(error=ErrorCode.unsupported_version), 1010)
     assert (one.role, one.epoch) == (Role.CANDIDATE, 1)
 
 
-def test_who_cannot_be_reached_is_asked_again_after_a_pause() -> None:
+def test_failed_vote_request_is_retried_after_backoff() -> None:
     one, asked = prospective(2, 3)
     assert list(one.handle_request_failure(asked[0].number, 1010)) == []
     assert one.deadline_ms == 1030
@@ -215,7 +215,7 @@ def test_who_cannot_be_reached_is_asked_again_after_a_pause() -> None:
     assert list(one.handle_request_failure(asked[0].number, 1031)) == [], "an old number"
 
 
-def test_a_vote_for_a_log_that_power_has_cut_elects_nobody() -> None:
+def test_vote_for_log_shortened_by_power_loss_does_not_elect() -> None:
     """Others may have committed, by their own disks, what the candidate had yet to flush."""
     one, asked = prospective(2, 3, log=[1] * 5, epoch=1)
     (vote, _) = sent(
@@ -286,7 +286,9 @@ GRANTED = [
 
 
 @pytest.mark.parametrize(("role", "pre", "same", "later"), GRANTED)
-def test_who_gets_a_vote_of_whom(role: Role, pre: bool, same: bool, later: bool) -> None:
+def test_vote_is_granted_by_role_epoch_and_log(
+    role: Role, pre: bool, same: bool, later: bool
+) -> None:
     for request, granted in (
         (vote(UP, pre=True), pre),
         (vote(UP), same),
@@ -308,7 +310,7 @@ def test_who_gets_a_vote_of_whom(role: Role, pre: bool, same: bool, later: bool)
         assert not response.granted
 
 
-def test_nobody_votes_for_two_in_an_epoch() -> None:
+def test_voter_grants_one_vote_per_epoch() -> None:
     one = in_role(Role.UNATTACHED)
     one.handle_request(vote(UP, epoch=5), 1)
     other = VoteRequest(voter=key(1), epoch=5, candidate=key(2), last_epoch=4, end_offset=99)
@@ -316,7 +318,7 @@ def test_nobody_votes_for_two_in_an_epoch() -> None:
     assert response == VoteResponse(epoch=5, granted=False)
 
 
-def test_a_follower_whose_leader_lives_helps_nobody_against_it() -> None:
+def test_follower_of_live_leader_rejects_pre_votes() -> None:
     one = in_role(Role.FOLLOWER)
     fetch = next(each for each in sent(one.start(0)) if each.to == 2)
     one.handle_response(fetch.number, FetchResponse(epoch=4, leader_id=2), 5)
@@ -367,13 +369,13 @@ def test_a_follower_whose_leader_lives_helps_nobody_against_it() -> None:
         ),
     ],
 )
-def test_what_is_refused(request_: Request, error: ErrorCode) -> None:
+def test_invalid_requests_are_rejected(request_: Request, error: ErrorCode) -> None:
     one = in_role(Role.UNATTACHED)
     response = reply(one.handle_request(request_, 1))
     assert response.error is error
 
 
-def test_nodes_of_another_cluster_are_strangers() -> None:
+def test_request_of_another_cluster_is_rejected() -> None:
     one = machine(1, 2, 3, settings=QuorumSettings(cluster_id="here"))
     one.start(0)
     stranger = BeginEpochRequest(cluster_id="there", leader_id=2, epoch=9)
@@ -391,7 +393,7 @@ def test_nodes_of_another_cluster_are_strangers() -> None:
 # Leaders come and go
 
 
-def test_a_follower_is_told_by_begin_epoch_and_fetches() -> None:
+def test_begin_quorum_epoch_makes_it_follower_and_it_fetches() -> None:
     one = in_role(Role.CANDIDATE)
     actions = one.handle_request(BeginEpochRequest(voter=key(1), leader_id=2, epoch=6), 1001)
     assert actions[0] == Persist(ElectionState(6, leader_id=2))
@@ -409,13 +411,13 @@ def test_a_follower_is_told_by_begin_epoch_and_fetches() -> None:
     )
 
 
-def test_two_leaders_of_an_epoch_are_a_broken_invariant() -> None:
+def test_two_leaders_of_an_epoch_raise_inconsistent_quorum() -> None:
     one = in_role(Role.FOLLOWER)
     with pytest.raises(InconsistentQuorum):
         one.handle_request(BeginEpochRequest(leader_id=3, epoch=4), 1)
 
 
-def test_a_leader_whose_endpoints_nobody_knows_is_looked_for() -> None:
+def test_leader_without_known_endpoints_is_discovered() -> None:
     one = in_role(Role.UNATTACHED)
     one.handle_request(BeginEpochRequest(leader_id=9, epoch=6), 1)
     assert (one.role, one.leader_id) == (Role.UNATTACHED, 9)
@@ -425,7 +427,7 @@ def test_a_leader_whose_endpoints_nobody_knows_is_looked_for() -> None:
     assert (one.role, one.leader_id) == (Role.FOLLOWER, 9)
 
 
-def test_where_the_leader_is_others_may_know_from_logs_that_are_behind_but_it_knows() -> None:
+def test_endpoints_of_the_leader_override_those_of_other_nodes() -> None:
     one = machine(2, 1, 3, election=ElectionState(4, leader_id=1))
     (fetch,) = sent(one.start(0))
     assert fetch.endpoints == voter(1).endpoints
@@ -449,7 +451,7 @@ def test_where_the_leader_is_others_may_know_from_logs_that_are_behind_but_it_kn
     ("successors", "due_ms"),
     [((1, 3), 0), ((3, 1), 500), ((4, 3, 1), 500), ((3, 4, 5, 1), 500), ((3,), 1000), ((), 0)],
 )
-def test_a_leader_that_goes_names_who_campaigns_first(
+def test_resigning_leader_sends_preferred_successors(
     successors: tuple[int, ...], due_ms: int
 ) -> None:
     one = in_role(Role.FOLLOWER)
@@ -462,7 +464,7 @@ def test_a_leader_that_goes_names_who_campaigns_first(
     assert one.role is Role.PROSPECTIVE
 
 
-def test_a_leader_tells_that_it_goes_until_all_know() -> None:
+def test_end_quorum_epoch_is_retried_until_acknowledged() -> None:
     one = leader(2, 3)
     fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
     one.handle_request(fetch, 1030)
@@ -482,7 +484,7 @@ def test_a_leader_tells_that_it_goes_until_all_know() -> None:
 
 
 @pytest.mark.parametrize("role", [Role.PROSPECTIVE, Role.CANDIDATE])
-def test_who_stops_in_the_middle_of_an_election_is_not_elected(role: Role) -> None:
+def test_node_shutting_down_during_election_is_not_elected(role: Role) -> None:
     one, asked = (prospective if role is Role.PROSPECTIVE else candidate)(2, 3)
     epoch = one.epoch
     assert sent(one.shut_down(1015)) == []
@@ -497,7 +499,7 @@ def test_who_stops_in_the_middle_of_an_election_is_not_elected(role: Role) -> No
     ), "others are helped still"
 
 
-def test_a_leader_that_no_majority_fetches_from_resigns() -> None:
+def test_leader_without_fetching_majority_resigns() -> None:
     one = leader(2, 3)
     fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
     one.handle_request(fetch, 3000)
@@ -510,7 +512,7 @@ def test_a_leader_that_no_majority_fetches_from_resigns() -> None:
     assert {type(each.request) for each in sent(actions)} == {EndEpochRequest}
 
 
-def test_a_leader_reminds_who_does_not_fetch() -> None:
+def test_begin_quorum_epoch_is_repeated_to_voters_that_do_not_fetch() -> None:
     one = leader(2, 3)
     one.handle_request(
         FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0), 1500
@@ -523,7 +525,7 @@ def test_a_leader_reminds_who_does_not_fetch() -> None:
 # What is committed
 
 
-def test_a_majority_commits() -> None:
+def test_records_on_a_majority_are_committed() -> None:
     one = leader(2, 3, log=[0] * 4)
     fetched = FetchRequest(replica=key(2), epoch=1, fetch_offset=4, last_fetched_epoch=0)
     assert [each for each in one.handle_request(fetched, 1030) if isinstance(each, Committed)] == []
@@ -542,7 +544,7 @@ def test_a_majority_commits() -> None:
     voters=st.integers(1, 5),
     events=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 50)), max_size=30),
 )
-def test_the_high_watermark_is_what_a_majority_has(
+def test_high_watermark_is_the_offset_of_a_majority(
     voters: int, events: list[tuple[int, int]]
 ) -> None:
     one = leader(*range(2, voters + 1), log=[0] * 3) if voters > 1 else machine(1, log=[1] * 3)
@@ -572,7 +574,7 @@ def test_the_high_watermark_is_what_a_majority_has(
 # Looking for a leader
 
 
-def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
+def test_unattached_node_fetches_from_bootstrap_servers_with_backoff() -> None:
     one = machine(4, 1, 2, 3, observes=True)
     (asked,) = sent(one.start(0))
     assert asked.to == BOOTSTRAP_SERVER
@@ -590,7 +592,7 @@ def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
     assert one.role is Role.FOLLOWER, "an observer never campaigns"
 
 
-def test_who_cannot_reach_its_leader_asks_anyone() -> None:
+def test_follower_without_reachable_leader_fetches_from_bootstrap_servers() -> None:
     one = in_role(Role.FOLLOWER)
     (asked,) = sent(one.start(0))
     actions = one.handle_request_failure(asked.number, 10)
@@ -600,6 +602,6 @@ def test_who_cannot_reach_its_leader_asks_anyone() -> None:
 # What comes first
 
 
-def test_replies_come_after_what_they_rest_on() -> None:
+def test_responses_follow_the_persisted_election_state() -> None:
     actions = in_role(Role.UNATTACHED).handle_request(vote(UP, epoch=7), 1)
     assert [type(each) for each in actions][:2] == [Persist, Reply]

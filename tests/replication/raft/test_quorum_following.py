@@ -57,7 +57,7 @@ LOG = [1, 1, 2, 2, 2, 5, 5]
         (9, 7, EpochEndOffset(5, 7)),
     ],
 )
-def test_who_may_read_on_where(offset: int, epoch: int, check: OffsetValidation) -> None:
+def test_fetch_offset_validation(offset: int, epoch: int, check: OffsetValidation) -> None:
     assert validate_offset_and_epoch(MemoryLog(LOG), offset, epoch) == check
 
 
@@ -73,7 +73,7 @@ def test_who_may_read_on_where(offset: int, epoch: int, check: OffsetValidation)
         (7, 5, ValidOffset()),
     ],
 )
-def test_who_is_behind_the_logs_start_gets_a_snapshot(
+def test_fetch_below_log_start_returns_snapshot_id(
     offset: int, epoch: int, check: OffsetValidation
 ) -> None:
     log = MemoryLog(LOG)
@@ -92,7 +92,7 @@ def test_who_is_behind_the_logs_start_gets_a_snapshot(
         ([0, 0, 1], EpochEndOffset(0, 1), 1),
     ],
 )
-def test_where_a_follower_cuts(mine: list[int], told: EpochEndOffset, end: int) -> None:
+def test_truncation_offset_of_a_follower(mine: list[int], told: EpochEndOffset, end: int) -> None:
     assert truncation_offset(MemoryLog(mine), told) == end
 
 
@@ -121,7 +121,7 @@ class Follower:
         return self.actions
 
 
-def test_what_is_fetched_is_appended_before_the_next_fetch() -> None:
+def test_fetched_records_are_appended_before_the_next_fetch() -> None:
     one = Follower()
     actions = one.is_told(records=["x", "y"], high_watermark=4)
     assert list(actions) == [AppendFetched(["x", "y"], 6, durable=True)]
@@ -135,12 +135,12 @@ def test_what_is_fetched_is_appended_before_the_next_fetch() -> None:
     assert asked.request.high_watermark == 4
 
 
-def test_no_more_is_committed_than_there_is() -> None:
+def test_high_watermark_does_not_exceed_log_end() -> None:
     one = Follower()
     assert Committed(3) in one.is_told(high_watermark=9)
 
 
-def test_a_diverging_log_is_cut_before_the_next_fetch() -> None:
+def test_diverging_log_is_truncated_before_the_next_fetch() -> None:
     one = Follower([1, 1, 3])
     actions = one.is_told(diverging=EpochEndOffset(2, 7))
     assert list(actions) == [Truncate(2)]
@@ -150,14 +150,14 @@ def test_a_diverging_log_is_cut_before_the_next_fetch() -> None:
     assert (asked.request.fetch_offset, asked.request.last_fetched_epoch) == (2, 1)
 
 
-def test_what_is_committed_is_never_cut() -> None:
+def test_truncation_below_high_watermark_raises() -> None:
     one = Follower([1, 1, 3])
     one.is_told(high_watermark=3)
     with pytest.raises(InconsistentQuorum):
         one.is_told(diverging=EpochEndOffset(2, 7))
 
 
-def test_a_truncation_brings_the_voters_before_back() -> None:
+def test_truncation_restores_previous_voters() -> None:
     log = MemoryLog([1])
     one = machine(1, 2, 3, log=log, election=ElectionState(6, leader_id=2), kraft_version=1)
     actions = one.start(0)
@@ -174,7 +174,7 @@ def test_a_truncation_brings_the_voters_before_back() -> None:
     assert (one.voters.ids, one.is_voter) == ((1, 2, 3), True)
 
 
-def test_who_is_removed_for_certain_campaigns_no_more() -> None:
+def test_removed_voter_starts_no_election_after_commit() -> None:
     log = MemoryLog([1])
     one = machine(1, 2, 3, log=log, election=ElectionState(6, leader_id=2), kraft_version=1)
     actions = one.start(0)
@@ -189,7 +189,7 @@ def test_who_is_removed_for_certain_campaigns_no_more() -> None:
 # Snapshots
 
 
-def test_a_snapshot_is_fetched_piece_by_piece_and_installed() -> None:
+def test_snapshot_is_fetched_in_chunks_and_installed() -> None:
     one = Follower()
     wanted = SnapshotId(9, 5)
     actions = one.is_told(snapshot_id=wanted)
@@ -228,7 +228,7 @@ def test_a_snapshot_is_fetched_piece_by_piece_and_installed() -> None:
         FetchSnapshotResponse(epoch=6, leader_id=2, snapshot_id=SnapshotId(8, 5)),
     ],
 )
-def test_a_snapshot_that_is_no_more_is_given_up(response: FetchSnapshotResponse) -> None:
+def test_deleted_snapshot_is_abandoned(response: FetchSnapshotResponse) -> None:
     one = Follower()
     (asked,) = sent(one.is_told(snapshot_id=SnapshotId(9, 5)))
     (asked,) = sent(one.machine.handle_response(asked.number, response, 110))
@@ -246,7 +246,7 @@ def test_a_snapshot_that_is_no_more_is_given_up(response: FetchSnapshotResponse)
         (SnapshotId(0, 0), 0, ErrorCode.snapshot_not_found),
     ],
 )
-def test_which_pieces_of_a_snapshot_a_leader_gives(
+def test_fetch_snapshot_position_validation(
     wanted: SnapshotId, position: int, error: ErrorCode
 ) -> None:
     log = MemoryLog([0, 0, 0])

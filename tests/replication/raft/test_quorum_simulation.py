@@ -15,14 +15,14 @@ STORM = Weather(loss=0.1, refusal=0.01, crash_at_disk=0.2, slow_flush=0.1, batch
 
 
 @pytest.mark.parametrize("hundred", range(3))
-def test_a_quorum_keeps_its_word_and_heals(hundred: int) -> None:
+def test_quorum_keeps_invariants_and_recovers(hundred: int) -> None:
     progress = [simulate(seed) for seed in range(100 * hundred, 100 * hundred + 100)]
     assert sum(len(run.ledger.committed) for run in progress) > 1000
     assert sum(len(run.ledger.leaders) for run in progress) > 300
 
 
 @pytest.mark.slow
-def test_a_thousand_more_keep_their_word() -> None:
+def test_a_thousand_seeds_keep_invariants() -> None:
     for seed in range(1000, 2000):
         simulate(seed)
 
@@ -37,7 +37,7 @@ def _is_found(seeds: range) -> bool:
 
 
 @pytest.mark.parametrize("mutant", FOUND_OFTEN, ids=lambda each: each.__name__)
-def test_the_simulation_finds(
+def test_simulation_finds_mutant(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
@@ -46,21 +46,21 @@ def test_the_simulation_finds(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", FOUND_SELDOM, ids=lambda each: each.__name__)
-def test_the_simulation_finds_in_the_end(
+def test_simulation_finds_rare_mutant(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
     assert _is_found(range(10_000))
 
 
-def test_a_seed_is_a_run() -> None:
+def test_same_seed_repeats_the_run() -> None:
     first, second = simulate(7), simulate(7)
     assert first.now == second.now
     for told in ("leaders", "votes", "committed"):
         assert getattr(first.ledger, told) == getattr(second.ledger, told)
 
 
-def test_an_answer_is_lost_on_who_has_restarted_since_it_asked() -> None:
+def test_response_to_request_before_restart_is_dropped() -> None:
     run = Simulation(0)
     run.reliable = True
     node = run.nodes[1]

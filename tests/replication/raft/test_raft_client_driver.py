@@ -73,7 +73,7 @@ def wanting(*actions: Action) -> Callable[[int], Events]:
     return lambda now_ms: actions
 
 
-async def test_a_newer_request_does_not_wait_behind_an_answer_nobody_waits_for() -> None:
+async def test_newer_request_cancels_the_request_in_flight() -> None:
     held = Held()
     driver = driver_of(held)
     older, newer = (
@@ -97,7 +97,7 @@ async def test_a_newer_request_does_not_wait_behind_an_answer_nobody_waits_for()
         nursery.cancel_scope.cancel()
 
 
-async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
+async def test_event_that_sends_to_the_responding_node_is_completed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The newer request lets the older go, whose answer that is."""
@@ -121,7 +121,7 @@ async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
 
 
 @pytest.mark.parametrize("failure", [NodeNotRunning, RequestFailed])
-async def test_the_state_machine_hears_whether_a_node_does_not_run(
+async def test_refused_connection_is_reported_to_the_state_machine(
     failure: type[RequestFailed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held()
@@ -145,7 +145,9 @@ async def test_the_state_machine_hears_whether_a_node_does_not_run(
     assert heard == [(7, failure is NodeNotRunning)]
 
 
-async def test_a_flush_that_fails_before_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flush_that_fails_before_it_starts_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     driver = driver_of(Held())
 
     def tell() -> None:

@@ -181,22 +181,20 @@ def each_version() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("request_", "version"), list(each_version()))
-def test_a_request_arrives_as_it_was_sent(request_: Request, version: int) -> None:
+def test_request_is_decoded_as_encoded(request_: Request, version: int) -> None:
     read = codec_of(request_).read_request
     assert read is not None
     assert read(through_request(request_, version)) == lost_in(request_, version)
 
 
 @pytest.mark.parametrize(("asked", "response"), RESPONSES)
-def test_an_answer_arrives_as_it_was_sent(asked: type[Request], response: Response) -> None:
+def test_response_is_decoded_as_encoded(asked: type[Request], response: Response) -> None:
     got = through_response(asked, response, RPC_CODECS[asked].api.max_version)
     assert got == response
 
 
 @pytest.mark.parametrize(("asked", "response"), RESPONSES)
-def test_old_versions_tell_all_but_where_the_leader_is(
-    asked: type[Request], response: Response
-) -> None:
+def test_old_versions_omit_leader_endpoints(asked: type[Request], response: Response) -> None:
     api = RPC_CODECS[asked].api
     oldest = 13 if api is FETCH else api.min_version
     told_where = asked is UpdateVoterRequest or oldest == api.max_version
@@ -204,7 +202,7 @@ def test_old_versions_tell_all_but_where_the_leader_is(
     assert through_response(asked, response, oldest) == expected
 
 
-def test_only_new_versions_can_say_some_things() -> None:
+def test_oldest_version_of_a_request_depends_on_its_fields() -> None:
     vote = REQUESTS[1]
     assert versions_of(vote) == range(2, 3), "there are no pre-votes before KIP-996"
     assert versions_of(REQUESTS[5]) == range(13, 19), "the log is named by its id"
@@ -212,19 +210,19 @@ def test_only_new_versions_can_say_some_things() -> None:
     assert versions_of(ApiVersionsRequest()) == range(4, 5), "features with a lowest level of 0"
 
 
-def test_a_leader_is_told_on_the_listener_that_was_asked() -> None:
+def test_leader_endpoint_is_that_of_the_request_listener() -> None:
     response = VoteResponse(epoch=7, leader_id=1, leader_endpoints=(OTHER, HERE))
     assert through_response(VoteRequest, response, 2) == replace(response, leader_endpoints=(HERE,))
     elsewhere = replace(response, leader_endpoints=(OTHER,))
     assert through_response(VoteRequest, elsewhere, 2) == replace(response, leader_endpoints=())
 
 
-def test_records_may_come_in_parts() -> None:
+def test_records_may_have_several_parts() -> None:
     response = FetchResponse(records=[b"one", bytearray(b"two")], **KNOWN)
     assert through_response(FetchRequest, response, 18) == replace(response, records=b"onetwo")
 
 
-def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
+def test_kraft_version_range_in_api_versions_response() -> None:
     form = RPC_CODECS[ApiVersionsRequest]
     values = {
         "supported_features": [
@@ -241,7 +239,7 @@ def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
 
 
 @pytest.mark.parametrize("asked", [VoteRequest, BeginEpochRequest, EndEpochRequest])
-def test_another_log_is_not_this_ones_affair(asked: type[Request]) -> None:
+def test_request_for_another_partition_is_rejected(asked: type[Request]) -> None:
     request = next(each for each in REQUESTS if type(each) is asked)
     form = RPC_CODECS[asked]
     key, version = form.api.key, form.api.max_version
@@ -265,7 +263,7 @@ def test_another_log_is_not_this_ones_affair(asked: type[Request]) -> None:
             )
 
 
-def test_a_fetch_of_another_log_is_refused() -> None:
+def test_fetch_of_another_partition_is_rejected() -> None:
     form = RPC_CODECS[FetchRequest]
     assert form.read_request is not None
     assert form.refuse is not None
@@ -288,7 +286,7 @@ def test_a_fetch_of_another_log_is_refused() -> None:
         form.read_request(messages.read_request(FETCH.key, 12, memoryview(sent)))
 
 
-def test_a_snapshot_of_another_log_is_one_that_nobody_knows() -> None:
+def test_fetch_snapshot_of_another_partition_is_rejected() -> None:
     form = RPC_CODECS[FetchSnapshotRequest]
     assert form.read_request is not None
     assert form.refuse is not None
@@ -306,7 +304,7 @@ def test_a_snapshot_of_another_log_is_one_that_nobody_knows() -> None:
     assert told.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> None:
+def test_response_without_snapshot_id_means_deleted_snapshot() -> None:
     form = RPC_CODECS[FetchSnapshotRequest]
     partition = {
         "snapshot_id": {"end_offset": -1, "epoch": -1},
@@ -321,7 +319,7 @@ def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> No
     assert (response.epoch, response.leader_id) == (7, 1)
 
 
-def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> None:
+def test_unknown_server_error_means_deleted_snapshot() -> None:
     """Kafka 4.3 cannot write an answer about a snapshot that it does not have."""
     form = RPC_CODECS[FetchSnapshotRequest]
     request = next(each for each in REQUESTS if isinstance(each, FetchSnapshotRequest))
@@ -347,7 +345,7 @@ def test_what_a_node_does_not_speak() -> None:
     )
 
 
-def test_every_field_is_said_somewhere() -> None:
+def test_every_field_has_a_test_value() -> None:
     """Each field of each request has an example that differs from its default."""
     for kind in RPC_CODECS:
         examples = [each for each in REQUESTS if type(each) is kind]

@@ -37,7 +37,7 @@ async def sent() -> tuple[SnapshotId, bytes]:
     return snapshot, node.files.read(LOG_DIRECTORY / snapshot.file_name)
 
 
-async def test_one_that_is_fetched_and_ones_own_of_the_same_state_are_two_files() -> None:
+async def test_fetched_and_generated_snapshot_of_one_id_use_two_files() -> None:
     snapshot, data = await sent()
     node = new_node()
     await (await started(node)).close()
@@ -53,7 +53,7 @@ async def test_one_that_is_fetched_and_ones_own_of_the_same_state_are_two_files(
     assert names(node.files, ".part") == []
 
 
-async def test_a_start_removes_what_was_fetched_of_one() -> None:
+async def test_start_removes_partial_fetched_snapshot() -> None:
     snapshot, data = await sent()
     node = new_node()
     await (await started(node)).close()
@@ -64,7 +64,7 @@ async def test_a_start_removes_what_was_fetched_of_one() -> None:
 
 
 @pytest.mark.parametrize("published", [False, True])
-async def test_the_log_goes_on_from_one_that_was_sent(published: bool) -> None:
+async def test_log_continues_from_installed_snapshot(published: bool) -> None:
     """Also where power was lost between its name and the log: the next start empties that."""
     snapshot, data = await sent()
     node = new_node()
@@ -85,7 +85,7 @@ async def test_the_log_goes_on_from_one_that_was_sent(published: bool) -> None:
     assert log_of(node.files, LOG_DIRECTORY / f"{snapshot.end_offset:020d}.log")
 
 
-async def test_one_that_is_not_whole_is_not_installed() -> None:
+async def test_incomplete_snapshot_is_not_installed() -> None:
     snapshot, data = await sent()
     node = new_node()
     await (await started(node)).close()
@@ -104,7 +104,7 @@ async def test_one_that_is_not_whole_is_not_installed() -> None:
     assert snapshot not in log.snapshots.ids
 
 
-async def test_another_one_may_come_before_the_first_is_read() -> None:
+async def test_newer_snapshot_may_replace_one_before_it_is_loaded() -> None:
     leader = new_node()
     metadata = await started(leader)
     sent: list[tuple[SnapshotId, bytes]] = []
@@ -130,7 +130,7 @@ async def test_another_one_may_come_before_the_first_is_read() -> None:
     assert set(configs(state.image)) == {"a", "b"}
 
 
-async def test_who_has_all_is_sent_none_while_old_ones_go() -> None:
+async def test_caught_up_follower_is_sent_no_snapshot_during_retention() -> None:
     """The log's start moves before they do."""
     node = new_node()
     settings = MetadataLogSettings(segment_bytes=16_384, retention_bytes=0)

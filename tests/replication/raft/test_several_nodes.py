@@ -31,7 +31,7 @@ def play(
 
 @pytest.mark.parametrize("voters", [2, 3, 5])
 @pytest.mark.parametrize("static", [False, True])
-def test_one_leads_and_all_have_the_same_image(voters: int, static: bool) -> None:
+def test_one_node_leads_and_all_have_the_same_image(voters: int, static: bool) -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         for name in "abc":
@@ -47,7 +47,7 @@ def test_one_leads_and_all_have_the_same_image(voters: int, static: bool) -> Non
     play(story, voters=voters, static=static)
 
 
-def test_another_takes_over_from_a_leader_that_crashes() -> None:
+def test_another_node_takes_over_from_crashed_leader() -> None:
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
@@ -63,7 +63,7 @@ def test_another_takes_over_from_a_leader_that_crashes() -> None:
 
 
 @pytest.mark.parametrize("voters", [3, 5])
-def test_nobody_waits_for_a_leader_that_was_killed(voters: int) -> None:
+def test_killed_leader_is_replaced_at_once(voters: int) -> None:
     """Its host refuses connections, which a fetch that times out need not tell."""
 
     async def story(quorum: Nodes) -> None:
@@ -82,7 +82,7 @@ def test_nobody_waits_for_a_leader_that_was_killed(voters: int) -> None:
     play(story, voters=voters)
 
 
-def test_a_leader_that_is_killed_and_back_at_once_is_followed_by_another() -> None:
+def test_killed_leader_that_restarts_at_once_is_replaced() -> None:
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
@@ -98,7 +98,7 @@ def test_a_leader_that_is_killed_and_back_at_once_is_followed_by_another() -> No
     play(story)
 
 
-def test_who_is_cut_off_ceases_to_be_active_and_what_it_decided_is_forgotten() -> None:
+def test_partitioned_controller_resigns_and_drops_uncommitted_records() -> None:
     async def story(quorum: Nodes) -> None:
         old = await quorum.leader()
         await quorum.commit("a")
@@ -116,7 +116,7 @@ def test_who_is_cut_off_ceases_to_be_active_and_what_it_decided_is_forgotten() -
     play(story)
 
 
-def test_without_a_majority_nothing_is_committed() -> None:
+def test_nothing_is_committed_without_a_majority() -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         await quorum.commit("a")
@@ -132,7 +132,7 @@ def test_without_a_majority_nothing_is_committed() -> None:
     play(story)
 
 
-def test_a_leader_that_stops_hands_over_before_anybody_misses_it() -> None:
+def test_stopping_leader_resigns_before_timeouts() -> None:
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
@@ -149,7 +149,7 @@ def test_a_leader_that_stops_hands_over_before_anybody_misses_it() -> None:
     play(story)
 
 
-def test_all_start_again_with_what_they_had() -> None:
+def test_all_nodes_restart_with_their_logs() -> None:
     async def story(quorum: Nodes) -> None:
         for name in "abc":
             await quorum.commit(name)
@@ -164,7 +164,7 @@ def test_all_start_again_with_what_they_had() -> None:
     play(story)
 
 
-def test_operations_are_decided_on_what_the_last_controller_committed() -> None:
+def test_operations_read_records_of_the_previous_controller() -> None:
     """A new one takes over once it has replayed all that came before its epoch."""
 
     async def story(quorum: Nodes) -> None:
@@ -181,7 +181,7 @@ def test_operations_are_decided_on_what_the_last_controller_committed() -> None:
 
 
 @pytest.mark.parametrize("snapshot", [False, True], ids=["records", "a snapshot and records"])
-def test_who_comes_late_has_caught_up_with_all_that_was_committed(snapshot: bool) -> None:
+def test_late_node_catches_up_with_all_committed_records(snapshot: bool) -> None:
     """Not with the first piece of it."""
 
     async def story(quorum: Nodes) -> None:
@@ -200,7 +200,7 @@ def test_who_comes_late_has_caught_up_with_all_that_was_committed(snapshot: bool
     play(story, quorum_settings=QuorumSettings(fetch_max_bytes=1000))
 
 
-def test_an_observer_follows_and_never_leads() -> None:
+def test_observer_follows_and_never_leads() -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         observer = quorum.start(7, may_vote=False)
@@ -220,7 +220,7 @@ def test_an_observer_follows_and_never_leads() -> None:
     play(story)
 
 
-def test_listeners_hear_the_same_on_every_node() -> None:
+def test_listeners_get_the_same_deltas_on_every_node() -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         for name in "abcde":
@@ -257,7 +257,7 @@ async def write_much(quorum: Nodes, until_start: int = 1) -> None:
         assert number < 500
 
 
-def test_a_newcomer_is_sent_a_snapshot_and_tells_it_as_one_change() -> None:
+def test_new_node_loads_a_snapshot_as_one_delta() -> None:
     async def story(quorum: Nodes) -> None:
         await write_much(quorum)
         await quorum.commit("last")
@@ -274,7 +274,7 @@ def test_a_newcomer_is_sent_a_snapshot_and_tells_it_as_one_change() -> None:
     play(story, settings=SMALL)
 
 
-def test_a_voter_that_was_away_too_long_gets_a_snapshot_too() -> None:
+def test_voter_behind_log_start_is_sent_a_snapshot() -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         away = next(each for each in quorum.voters if each != leader.id)
@@ -293,7 +293,7 @@ def test_a_voter_that_was_away_too_long_gets_a_snapshot_too() -> None:
     play(story, settings=SMALL)
 
 
-def test_every_node_takes_its_own_snapshots_and_prunes_its_log() -> None:
+def test_every_node_generates_snapshots_and_deletes_old_log() -> None:
     async def story(quorum: Nodes) -> None:
         await write_much(quorum, 100)
         await quorum.level()
@@ -309,7 +309,7 @@ def test_every_node_takes_its_own_snapshots_and_prunes_its_log() -> None:
 # Idle
 
 
-def test_an_idle_controller_writes_noops_where_it_is_followed() -> None:
+def test_idle_controller_writes_no_op_records_if_followed() -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         await quorum.commit("a")
@@ -322,7 +322,7 @@ def test_an_idle_controller_writes_noops_where_it_is_followed() -> None:
     play(story, max_idle_ms=500)
 
 
-def test_fetches_wait_where_there_is_nothing_new() -> None:
+def test_fetch_without_new_records_waits() -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         await quorum.restart(leader.id)
@@ -337,7 +337,7 @@ def test_fetches_wait_where_there_is_nothing_new() -> None:
     play(story)
 
 
-def test_a_record_is_fetched_as_soon_as_it_is_appended() -> None:
+def test_record_is_fetched_as_soon_as_appended() -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         await quorum.level()
@@ -351,7 +351,7 @@ def test_a_record_is_fetched_as_soon_as_it_is_appended() -> None:
 # Disks
 
 
-def test_a_followers_full_disk_holds_up_nobody_and_goes_on_when_there_is_room(
+def test_follower_with_full_disk_catches_up_when_there_is_space(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(quorum: Nodes) -> None:
@@ -373,7 +373,7 @@ def test_a_followers_full_disk_holds_up_nobody_and_goes_on_when_there_is_room(
 
 
 @pytest.mark.parametrize("pieces", ["none", "one", "all but the last"])
-def test_a_snapshot_that_finds_no_room_is_fetched_when_there_is(
+def test_snapshot_is_fetched_when_there_is_space(
     caplog: pytest.LogCaptureFixture, pieces: str
 ) -> None:
     async def story(quorum: Nodes) -> None:
@@ -403,7 +403,7 @@ def test_a_snapshot_that_finds_no_room_is_fetched_when_there_is(
 
 
 @pytest.mark.parametrize("lacking", ["room", "descriptors"])
-def test_an_active_controller_that_can_write_nothing_lets_another_one_lead(lacking: str) -> None:
+def test_active_controller_with_full_disk_resigns(lacking: str) -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         await quorum.level()
@@ -433,7 +433,7 @@ def test_an_active_controller_that_can_write_nothing_lets_another_one_lead(lacki
 
 
 @pytest.mark.parametrize("room_bytes", [0, 150, 400, 700])
-def test_an_election_on_full_disks_ends_no_node(room_bytes: int) -> None:
+def test_election_on_full_disks_stops_no_node(room_bytes: int) -> None:
     """The nodes of one host have one disk, maybe."""
 
     async def story(quorum: Nodes) -> None:
@@ -457,7 +457,7 @@ def test_an_election_on_full_disks_ends_no_node(room_bytes: int) -> None:
     play(story)
 
 
-def test_who_waits_for_room_can_be_stopped() -> None:
+def test_node_waiting_for_disk_space_can_be_stopped() -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         await quorum.commit("a")
@@ -475,7 +475,7 @@ def test_who_waits_for_room_can_be_stopped() -> None:
 
 
 @pytest.mark.parametrize("chosen", ["leader", "follower", "observer"])
-def test_who_is_out_of_descriptors_is_patient(chosen: str) -> None:
+def test_node_without_file_descriptors_retries(chosen: str) -> None:
     """As a partition's log is: there are too many connections, say."""
 
     async def story(quorum: Nodes) -> None:
@@ -502,7 +502,7 @@ def test_who_is_out_of_descriptors_is_patient(chosen: str) -> None:
     play(story, settings=SMALL)
 
 
-def test_a_node_whose_disk_fails_says_so_and_the_others_go_on() -> None:
+def test_node_with_failed_disk_reports_it_and_others_continue() -> None:
     async def story(quorum: Nodes) -> None:
         for chosen in ("leader", "follower"):
             leader = await quorum.leader()
@@ -523,7 +523,7 @@ def test_a_node_whose_disk_fails_says_so_and_the_others_go_on() -> None:
     play(story)
 
 
-def test_a_node_of_another_cluster_is_told_so_and_says_it_once(
+def test_inconsistent_cluster_id_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(quorum: Nodes) -> None:

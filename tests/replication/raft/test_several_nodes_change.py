@@ -41,7 +41,7 @@ def stored(life: Life) -> QuorumState:
     return decode_quorum_state(life.node.files.read(LOG_DIRECTORY / "quorum-state"))
 
 
-def test_a_voter_is_added_and_others_are_removed() -> None:
+def test_voter_is_added_and_others_are_removed() -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         quorum.start(4)
@@ -70,7 +70,7 @@ def test_a_voter_is_added_and_others_are_removed() -> None:
     play(story)
 
 
-def test_a_leader_that_removes_itself_goes_when_all_know() -> None:
+def test_leader_that_removed_itself_resigns_after_commit() -> None:
     async def story(quorum: Nodes) -> None:
         first = await quorum.leader()
         await quorum.commit("a")
@@ -86,7 +86,7 @@ def test_a_leader_that_removes_itself_goes_when_all_know() -> None:
     play(story)
 
 
-def test_a_controller_joins_by_itself() -> None:
+def test_controller_joins_automatically() -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         quorum.start(4)
@@ -97,7 +97,7 @@ def test_a_controller_joins_by_itself() -> None:
     play(story, quorum_settings=QuorumSettings(auto_join=True))
 
 
-def test_a_voter_that_lost_its_disk_is_removed_and_joins_as_another() -> None:
+def test_voter_with_new_disk_is_removed_and_added_again() -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         await quorum.commit("a")
@@ -120,7 +120,7 @@ def test_a_voter_that_lost_its_disk_is_removed_and_joins_as_another() -> None:
     play(story, quorum_settings=QuorumSettings(auto_join=True))
 
 
-def test_a_lone_node_becomes_one_of_three_and_alone_again() -> None:
+def test_single_voter_grows_to_three_and_shrinks_again() -> None:
     """It leads before anybody else is there, and does not stop."""
 
     async def story(quorum: Nodes) -> None:
@@ -143,7 +143,7 @@ def test_a_lone_node_becomes_one_of_three_and_alone_again() -> None:
     play(story, voters=1)
 
 
-def test_a_static_quorum_is_made_a_dynamic_one() -> None:
+def test_static_quorum_is_upgraded_to_dynamic() -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         leader = await quorum.leader()
@@ -172,7 +172,7 @@ def test_a_static_quorum_is_made_a_dynamic_one() -> None:
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_a_leaders_full_disk_refuses_a_change_and_takes_it_when_there_is_room(static: bool) -> None:
+def test_voter_change_on_full_disk_is_rejected_until_there_is_space(static: bool) -> None:
     async def story(quorum: Nodes) -> None:
         await quorum.commit("a")
         await quorum.pass_time(5)  # what voters tell of themselves is told
@@ -202,7 +202,7 @@ def test_a_leaders_full_disk_refuses_a_change_and_takes_it_when_there_is_room(st
     play(story, static=static)
 
 
-def test_the_same_seed_is_the_same_run() -> None:
+def test_same_seed_is_the_same_run() -> None:
     def run() -> list[str]:
         told: list[str] = []
         world = VirtualWorld(11)

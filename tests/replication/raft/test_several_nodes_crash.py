@@ -54,7 +54,7 @@ def _syncs_of(role: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_power_lost_at_every_sync(role: str) -> None:
+def test_power_loss_at_every_sync(role: str) -> None:
     syncs = _syncs_of(role)
     assert syncs > 10
     for sync in range(1, syncs + 1):
@@ -148,13 +148,13 @@ def live_through(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_survives() -> None:
+def test_acknowledged_commits_survive() -> None:
     for seed in range(16):
         live_through(seed)
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_survives_in_the_long_run() -> None:
+def test_acknowledged_commits_survive_many_seeds() -> None:
     for seed in range(1000, 1050):
         live_through(seed)
 
@@ -169,7 +169,7 @@ async def _with_snapshot(quorum: Nodes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("may_vote", [True, False])
-def test_power_lost_at_every_sync_of_a_newcomer(may_vote: bool) -> None:
+def test_power_loss_at_every_sync_of_a_new_node(may_vote: bool) -> None:
     sync, survived = 0, False
     while not survived:
         sync += 1

@@ -103,7 +103,7 @@ def replies(actions: Sequence[Action]) -> list[Response]:
 ADD_4 = AddVoterRequest(voter=voter(4))
 
 
-def test_a_voter_is_added_once_it_has_caught_up() -> None:
+def test_voter_is_added_after_it_has_caught_up() -> None:
     quorum = Led(2, 3)
     quorum.fetch(4)
     asked = sent(quorum.receives(ADD_4))[-1]
@@ -121,7 +121,7 @@ def test_a_voter_is_added_once_it_has_caught_up() -> None:
     assert AddVoterResponse() in replies(actions)
 
 
-def test_who_need_not_wait_for_the_commit_is_answered_at_once() -> None:
+def test_add_voter_without_ack_when_committed_responds_after_append() -> None:
     quorum = Led(2, 3)
     quorum.fetch(4)
     asked = sent(quorum.receives(replace(ADD_4, ack_when_committed=False)))[-1]
@@ -140,7 +140,7 @@ def test_who_need_not_wait_for_the_commit_is_answered_at_once() -> None:
         (True, None, ErrorCode.request_timed_out),  # not to be reached
     ],
 )
-def test_who_cannot_become_a_voter(
+def test_unsuitable_voter_is_rejected(
     fetches: bool, told: ApiVersionsResponse | None, error: ErrorCode
 ) -> None:
     quorum = Led(2, 3)
@@ -157,7 +157,7 @@ def test_who_cannot_become_a_voter(
     assert quorum.machine.leadership.pending is None
 
 
-def test_an_addition_that_takes_too_long_is_given_up() -> None:
+def test_add_voter_times_out() -> None:
     quorum = Led(2, 3)
     quorum.fetch(4)
     quorum.receives(ADD_4)
@@ -196,7 +196,7 @@ def test_an_addition_that_takes_too_long_is_given_up() -> None:
         ),
     ],
 )
-def test_what_change_is_refused(request_: Request, error: ErrorCode) -> None:
+def test_invalid_voter_change_is_rejected(request_: Request, error: ErrorCode) -> None:
     assert reply(Led(2, 3).receives(request_)).error is error
 
 
@@ -208,7 +208,7 @@ CHANGES: list[Request] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: type(each).__name__)
-def test_when_no_voter_changes(change: Request) -> None:
+def test_voter_change_requires_leader_and_committed_voters(change: Request) -> None:
     unknown = Led(2, 3, committed=False)
     assert reply(unknown.receives(change)).error is ErrorCode.request_timed_out
 
@@ -230,11 +230,11 @@ def test_when_no_voter_changes(change: Request) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES[:2], ids=lambda each: type(each).__name__)
-def test_static_voters_do_not_change(change: Request) -> None:
+def test_static_voters_cannot_change(change: Request) -> None:
     assert reply(Led(2, 3, kraft_version=0).receives(change)).error is ErrorCode.unsupported_version
 
 
-def test_a_removal_counts_from_the_moment_that_it_is_in_the_log() -> None:
+def test_removal_applies_as_soon_as_appended() -> None:
     quorum = Led(2, 3)
     (appends,) = quorum.receives(RemoveVoterRequest(voter=key(3)))
     quorum.append_voters(appends)
@@ -246,12 +246,12 @@ def test_a_removal_counts_from_the_moment_that_it_is_in_the_log() -> None:
     assert [each.key for each in leadership.observer_progress(quorum.now)] == [key(3)]
 
 
-def test_the_last_voter_stays() -> None:
+def test_last_voter_cannot_be_removed() -> None:
     response = reply(Led().receives(RemoveVoterRequest(voter=key(1))))
     assert response.error is ErrorCode.voter_not_found
 
 
-def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
+def test_leader_that_removed_itself_leads_until_commit() -> None:
     quorum = Led(2, 3)
     (appends,) = quorum.receives(RemoveVoterRequest(voter=key(1)))
     quorum.append_voters(appends)
@@ -274,7 +274,7 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
     assert quorum.machine.role is Role.UNATTACHED, "it is elected no more"
 
 
-def test_who_loses_the_lead_says_so_to_who_waits() -> None:
+def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
     quorum = Led(2, 3)
     quorum.receives(RemoveVoterRequest(voter=key(3)))
     response = reply(quorum.machine.resign(quorum.now))
@@ -284,7 +284,7 @@ def test_who_loses_the_lead_says_so_to_who_waits() -> None:
     )
 
 
-def test_a_voter_moves() -> None:
+def test_voter_updates_its_endpoints() -> None:
     quorum = Led(2, 3)
     appends, responded = quorum.receives(UpdateVoterRequest(voter=voter(2, 9095), epoch=1))
     assert appends == AppendVoters(1, (voter(1), voter(2, 9095), voter(3)))
@@ -292,7 +292,7 @@ def test_a_voter_moves() -> None:
     assert responded.response.error is ErrorCode.none
 
 
-def test_a_static_quorum_becomes_a_dynamic_one() -> None:
+def test_static_quorum_becomes_dynamic() -> None:
     quorum = Led(2, 3, kraft_version=0)
     machine = quorum.machine
     unnamed = [replace(each, directory_id=UUID(int=0)) for each in quorum.voters()]
@@ -333,7 +333,7 @@ def follower_says(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> R
     return None if isinstance(fetch.request, FetchRequest) else fetch.request
 
 
-def test_what_a_node_tells_its_leader_about_itself() -> None:
+def test_voter_request_about_itself() -> None:
     two = (voter(2), voter(3))
     known = (voter(1), *two)
     moved, wiped = voter(1, 9095), replace(voter(1), directory_id=UUID(int=77))
@@ -347,7 +347,7 @@ def test_what_a_node_tells_its_leader_about_itself() -> None:
     assert follower_says(wiped, voters=known, auto_join=True) == RemoveVoterRequest(voter=key(1))
 
 
-def test_a_leader_may_write_endpoints_in_another_order_than_it_was_told() -> None:
+def test_order_of_endpoints_does_not_cause_an_update() -> None:
     """Kafka's keeps them by name."""
     two = (*voter(1).endpoints, VoterEndpoint("SECURE", "h1", 9094))
     known = (replace(voter(1), endpoints=two[::-1]), voter(2), voter(3))
@@ -358,7 +358,7 @@ def test_a_leader_may_write_endpoints_in_another_order_than_it_was_told() -> Non
     )
 
 
-def test_the_history_of_voters_follows_the_log() -> None:
+def test_voter_history_follows_the_log() -> None:
     one, two, three = voter(1), voter(2), voter(3)
     history = VoterHistory([one])
     assert (history.voters.ids, history.voters_offset, history.kraft_version) == ((1,), None, 0)
