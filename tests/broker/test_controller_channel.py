@@ -75,7 +75,7 @@ async def ask(channel: ControllerChannel, timeout_s: float = 10) -> int:
     return int(respond.producer_id_start)
 
 
-async def test_the_active_controller_asks_itself() -> None:
+async def test_active_controller_handles_its_own_requests() -> None:
     quorum = Quorum()
     quorum.is_active = True
 
@@ -87,7 +87,7 @@ async def test_the_active_controller_asks_itself() -> None:
         assert await ask(channel) == 7
 
 
-async def test_another_node_is_asked_over_one_connection() -> None:
+async def test_requests_to_controller_share_one_connection() -> None:
     quorum = Quorum()
     async with (
         scripted_broker(controller(block(0), block(1000)), versions=SERVES) as broker,
@@ -98,7 +98,7 @@ async def test_another_node_is_asked_over_one_connection() -> None:
         assert broker.connections == 1
 
 
-async def test_requests_do_not_wait_for_each_other() -> None:
+async def test_requests_are_concurrent() -> None:
     """A controller serves the requests of one connection one after the other."""
     quorum = Quorum()
     async with (
@@ -116,7 +116,7 @@ async def test_requests_do_not_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("first", [HANG_UP, refusal()], ids=["connection lost", "not controller"])
-async def test_it_is_tried_again(first: Any) -> None:
+async def test_failed_request_is_retried(first: Any) -> None:
     quorum = Quorum()
     async with (
         scripted_broker(controller(first, block(3)), versions=SERVES) as broker,
@@ -127,7 +127,7 @@ async def test_it_is_tried_again(first: Any) -> None:
         assert len(broker.asked(ALLOCATE_PRODUCER_IDS)) == 2
 
 
-async def test_a_controller_that_hangs_is_left_once_another_one_leads() -> None:
+async def test_request_to_hanging_controller_moves_to_new_leader() -> None:
     quorum = Quorum()
     async with (
         scripted_broker(controller(SILENCE), versions=SERVES) as old,
@@ -146,7 +146,7 @@ async def test_a_controller_that_hangs_is_left_once_another_one_leads() -> None:
         assert await ask(channel) == 4
 
 
-async def test_leadership_that_comes_here_meanwhile_is_taken() -> None:
+async def test_pending_request_is_handled_locally_after_failover() -> None:
     quorum = Quorum()
     quorum.is_active = True
     asked = 0
@@ -162,14 +162,14 @@ async def test_leadership_that_comes_here_meanwhile_is_taken() -> None:
         assert await ask(channel) == 6
 
 
-async def test_without_a_controller_time_runs_out() -> None:
+async def test_request_without_controller_times_out() -> None:
     async with channel_to(Quorum()) as channel:
         with pytest.raises(KafkaError, match="AllocateProducerIds") as failed:
             await ask(channel, timeout_s=0.1)
         assert failed.value.code is ErrorCode.request_timed_out
 
 
-async def test_an_api_that_the_controller_lacks_is_no_reason_to_try_again() -> None:
+async def test_unsupported_api_is_not_retried() -> None:
     quorum = Quorum()
     lacks = {ASSIGN_REPLICAS_TO_DIRS: (0, -1)}
     async with (
@@ -182,7 +182,7 @@ async def test_an_api_that_the_controller_lacks_is_no_reason_to_try_again() -> N
         assert failed.value.code is ErrorCode.unsupported_version
 
 
-async def test_nobody_at_the_address_is_waited_out() -> None:
+async def test_refused_connection_is_retried_until_timeout() -> None:
     quorum = Quorum()
     async with channel_to(quorum) as channel, trio.open_nursery() as nursery:
         (listener,) = await TcpNetwork().listen("127.0.0.1", 0)

@@ -24,7 +24,7 @@ async def connect(address: Address, nursery: trio.Nursery) -> BrokerConnection:
     return await open_connection(TcpNetwork(), address, nursery)
 
 
-async def test_each_listener_has_its_apis() -> None:
+async def test_apis_by_listener() -> None:
     async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
         to_broker = await connect(broker.node.endpoints[0].address, nursery)
@@ -40,7 +40,7 @@ async def test_each_listener_has_its_apis() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_controller_does_what_it_is_asked_directly() -> None:
+async def test_controller_serves_direct_requests() -> None:
     """KIP-919; and is known to the quorum by its listener."""
     async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints
@@ -59,7 +59,7 @@ async def test_a_controller_does_what_it_is_asked_directly() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_controllers_are_described_where_controllers_listen() -> None:
+async def test_describe_cluster_lists_controllers_on_controller_listener() -> None:
     """And brokers where brokers do (KIP-919)."""
     async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
         (controller,) = broker.node.controller_endpoints

@@ -81,7 +81,7 @@ async def observed() -> AsyncIterator[Observer]:
         nursery.cancel_scope.cancel()
 
 
-async def test_the_log_can_be_fetched_to_its_end() -> None:
+async def test_observer_fetches_the_log_to_its_end() -> None:
     async with observed() as observer:
         offset = epoch = 0
         while offset < observer.node.metadata.quorum.high_watermark:
@@ -96,7 +96,7 @@ async def test_the_log_can_be_fetched_to_its_end() -> None:
         assert (await observer.fetch(offset, epoch)).high_watermark == offset
 
 
-async def test_a_fetch_waits_for_what_is_committed_next() -> None:
+async def test_fetch_waits_for_the_next_commit() -> None:
     async with observed() as observer:
         node = observer.node
         offset, epoch = node.metadata.quorum.high_watermark, node.metadata.quorum.leader_epoch
@@ -130,7 +130,7 @@ async def test_a_fetch_waits_for_what_is_committed_next() -> None:
         assert next(iter(batches(response.records))).base_offset == offset
 
 
-async def test_a_snapshot_can_be_fetched_in_pieces() -> None:
+async def test_snapshot_is_fetched_in_chunks() -> None:
     async with observed() as observer:
         metadata = observer.node.metadata
         snapshot = await metadata.take_snapshot()
@@ -166,7 +166,7 @@ async def test_a_snapshot_can_be_fetched_in_pieces() -> None:
         assert gone.error is ErrorCode.snapshot_not_found
 
 
-async def test_a_leader_gives_its_vote_to_nobody_and_takes_no_voter_that_is_behind() -> None:
+async def test_leader_rejects_votes_and_lagging_voters() -> None:
     async with observed() as observer:
         epoch = observer.node.metadata.quorum.leader_epoch
         vote = VoteRequest(

@@ -25,11 +25,11 @@ def config(**configs: str) -> ServerConfig:
     return ServerConfig.from_properties({**NODE, **given})
 
 
-def test_without_a_quorum_a_node_is_alone() -> None:
+def test_node_without_quorum_configs_is_alone() -> None:
     assert is_alone(ServerConfig.from_properties({}, test_node=True))
 
 
-def test_voters_by_id() -> None:
+def test_static_voters_by_id() -> None:
     found = config(controller_quorum_voters="1@a:9093")
     assert static_voters(found) == {1: ("a", 9093)}
     assert bootstrap_servers(found) == []
@@ -47,9 +47,7 @@ def test_voters_by_id() -> None:
         ("PLAINTEXT://:9092,CONTROLLER://localhost:9093", "localhost:9094", False),
     ],
 )
-def test_a_bootstrap_server_may_be_the_node_itself(
-    listeners: str, server: str, alone: bool
-) -> None:
+def test_bootstrap_servers_exclude_the_node(listeners: str, server: str, alone: bool) -> None:
     found = config(listeners=listeners, controller_quorum_bootstrap_servers=server)
     assert is_alone(found) is alone
     assert bool(bootstrap_servers(found)) is not alone
@@ -66,7 +64,7 @@ def test_a_bootstrap_server_may_be_the_node_itself(
         ("", "b1:9093,localhost:9093", []),
     ],
 )
-def test_nodes_on_the_same_port_of_other_hosts_are_others(
+def test_same_port_on_other_host_is_another_node(
     advertised: str, servers: str, others: list[str]
 ) -> None:
     """As in containers, which listen on every address. A node that took them for itself would begin a
@@ -81,7 +79,7 @@ def test_nodes_on_the_same_port_of_other_hosts_are_others(
     assert is_alone(found) is (not others)
 
 
-def test_times_are_those_of_the_configs() -> None:
+def test_quorum_timeouts_come_from_configs() -> None:
     settings = quorum_settings(
         config(
             controller_quorum_voters="1@a:9093",

@@ -128,7 +128,7 @@ def camel(kind: str) -> str:
     return "".join(part.title() for part in kind.removesuffix("_RECORD").split("_"))
 
 
-async def test_dump_log_reads_our_log_and_snapshots(tmp_path: Path) -> None:
+async def test_dump_log_reads_odradek_log_and_snapshots(tmp_path: Path) -> None:
     async with ours(tmp_path) as metadata:
         await change(metadata)
         snapshot = await metadata.take_snapshot()
@@ -166,7 +166,7 @@ def shell(snapshot: Path, *command: str) -> str:
     return said
 
 
-async def test_metadata_shell_reads_our_log_and_snapshots(tmp_path: Path) -> None:
+async def test_metadata_shell_reads_odradek_log_and_snapshots(tmp_path: Path) -> None:
     async with ours(tmp_path) as metadata:
         await change(metadata)
         snapshot = await metadata.take_snapshot()
@@ -208,7 +208,7 @@ def describe(kafka: RealKafka) -> dict[str, int]:
 
 
 @pytest.mark.slow
-async def test_a_directory_of_kafkas_goes_to_us_and_back(tmp_path: Path) -> None:
+async def test_kafka_directory_moves_to_odradek_and_back(tmp_path: Path) -> None:
     log_dir = tmp_path / "data"
     with kafka_on(tmp_path / "first", log_dir, formatted=False) as kafka:
         for name, partitions in (("theirs", "3"), ("theirs-too", "1")):
@@ -244,7 +244,7 @@ async def test_a_directory_of_kafkas_goes_to_us_and_back(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-async def test_a_directory_of_ours_goes_to_kafka_and_back(tmp_path: Path) -> None:
+async def test_odradek_directory_moves_to_kafka_and_back(tmp_path: Path) -> None:
     log_dir = tmp_path / "data"
     log_dir.mkdir()
     async with ours(log_dir) as metadata:

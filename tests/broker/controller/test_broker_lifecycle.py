@@ -61,7 +61,7 @@ def channel(node: ControllerNode) -> Channel:
     return Channel(node)
 
 
-async def test_it_registers_catches_up_and_serves_when_it_is_ready(
+async def test_broker_registers_catches_up_and_is_unfenced_when_ready(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     broker = Broker(channel, 4)
@@ -82,7 +82,7 @@ async def test_it_registers_catches_up_and_serves_when_it_is_ready(
     assert len(channel.asked) - beats in (9, 10), "one every broker.heartbeat.interval.ms"
 
 
-async def test_who_lags_behind_its_registration_is_not_caught_up(
+async def test_broker_behind_its_registration_is_not_caught_up(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     broker = Broker(channel, 4)
@@ -96,7 +96,7 @@ async def test_who_lags_behind_its_registration_is_not_caught_up(
     await broker.life.caught_up.wait()
 
 
-async def test_a_controlled_shutdown_moves_leaders_before_it_returns(
+async def test_controlled_shutdown_moves_leaders_before_it_returns(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     brokers = []
@@ -132,7 +132,7 @@ def _topic(image: MetadataImage) -> Any:
     )
 
 
-async def test_several_go_at_once(
+async def test_concurrent_controlled_shutdowns(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     """The last one has nobody to hand over to, and goes nevertheless."""
@@ -155,7 +155,7 @@ async def test_several_go_at_once(
     assert partition(metadata.image, "t").leader == -1
 
 
-async def test_without_a_controller_it_goes_when_its_session_would_be_over(
+async def test_controlled_shutdown_without_controller_ends_with_session(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     broker = Broker(channel, 4)
@@ -169,7 +169,7 @@ async def test_without_a_controller_it_goes_when_its_session_would_be_over(
     assert not channel.node.metadata.image.brokers[4].fenced
 
 
-async def test_whoever_cannot_register_in_time_says_so(
+async def test_registration_timeout_is_reported(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     """Another broker with its number is alive."""
@@ -181,7 +181,7 @@ async def test_whoever_cannot_register_in_time_says_so(
     assert "duplicate_broker_registration" in (broker.life.failure or "")
 
 
-async def test_a_restarted_broker_registers_once_its_last_session_is_over(
+async def test_restarted_broker_registers_after_previous_session(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     await nursery.start(channel.node.controller_duties.run)
@@ -193,7 +193,7 @@ async def test_a_restarted_broker_registers_once_its_last_session_is_over(
     assert not channel.node.metadata.image.brokers[1].fenced
 
 
-async def test_what_heartbeats_tell_of_directories(
+async def test_heartbeats_report_directories(
     autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
 ) -> None:
     broker = Broker(channel, 4)
@@ -210,7 +210,7 @@ async def test_what_heartbeats_tell_of_directories(
     assert known.cordoned_directories == (directory(4, 0),)
 
 
-async def test_a_node_that_is_alone_and_not_yet_the_controller_asks_until_it_is(
+async def test_single_node_retries_until_it_is_active_controller(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """It leads the quorum, and has yet to take over."""
@@ -233,7 +233,7 @@ async def test_a_node_that_is_alone_and_not_yet_the_controller_asks_until_it_is(
     assert len(channel.asked) == beats
 
 
-async def test_a_node_that_is_alone_sends_nothing_until_it_has_company(
+async def test_single_node_sends_no_heartbeats_until_others_register(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     node = ControllerNode(FakeMetadata(formatted(), node_id=1, voters=(1,)))

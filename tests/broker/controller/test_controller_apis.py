@@ -45,7 +45,7 @@ def epoch_of(channel: Channel, broker: int) -> int:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-async def test_a_broker_registers(channel: Channel, version: int) -> None:
+async def test_broker_registration(channel: Channel, version: int) -> None:
     channel.version = version
     respond = await channel.request(apis.BROKER_REGISTRATION, registration())
     broker = channel.node.metadata.image.brokers[3]
@@ -55,7 +55,7 @@ async def test_a_broker_registers(channel: Channel, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_before_directories_were_told_of_there_is_no_registering(
+async def test_registration_before_directories_version_is_rejected(
     channel: Channel, version: int
 ) -> None:
     channel.version = version
@@ -74,7 +74,7 @@ async def test_before_directories_were_told_of_there_is_no_registering(
         ({"features": []}, ErrorCode.invalid_registration),
     ],
 )
-async def test_who_may_not_register(
+async def test_unauthorized_registration_is_rejected(
     channel: Channel, changes: dict[str, Any], code: ErrorCode
 ) -> None:
     respond = await channel.request(apis.BROKER_REGISTRATION, registration(**changes))
@@ -83,9 +83,7 @@ async def test_who_may_not_register(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_a_heartbeat_is_answered_and_tells_of_directories(
-    channel: Channel, version: int
-) -> None:
+async def test_heartbeat_response_and_offline_directories(channel: Channel, version: int) -> None:
     channel.version = version
     values = {
         "broker_id": 1,
@@ -112,7 +110,7 @@ async def test_a_heartbeat_is_answered_and_tells_of_directories(
     assert (respond.error_code, respond.is_fenced) == (ErrorCode.stale_broker_epoch, True)
 
 
-async def test_blocks_of_producer_ids_follow_each_other(channel: Channel) -> None:
+async def test_producer_id_blocks_are_consecutive(channel: Channel) -> None:
     firsts = []
     for broker in (1, 2):
         values = {"broker_id": broker, "broker_epoch": epoch_of(channel, broker)}
@@ -124,7 +122,7 @@ async def test_blocks_of_producer_ids_follow_each_other(channel: Channel) -> Non
     assert respond.error_code is ErrorCode.stale_broker_epoch
 
 
-async def test_a_controller_registers(channel: Channel) -> None:
+async def test_controller_registration(channel: Channel) -> None:
     values = {
         "controller_id": 7,
         "incarnation_id": UUID(int=5),
@@ -142,7 +140,7 @@ async def test_a_controller_registers(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_in_sync_sets_are_answered_in_the_order_asked(channel: Channel, version: int) -> None:
+async def test_alter_partition_results_are_in_request_order(channel: Channel, version: int) -> None:
     channel.version = version
     topic_id = channel.node.metadata.image.topics_by_name["t"].id
 
@@ -178,7 +176,7 @@ async def test_in_sync_sets_are_answered_in_the_order_asked(channel: Channel, ve
     assert partition(channel.node.metadata.image, "t").isr == (1,)
 
 
-async def test_replicas_are_assigned_to_directories(channel: Channel) -> None:
+async def test_assign_replicas_to_directories(channel: Channel) -> None:
     topic_id = channel.node.metadata.image.topics_by_name["t"].id
     values = {
         "broker_id": 2,
@@ -203,7 +201,7 @@ async def test_replicas_are_assigned_to_directories(channel: Channel) -> None:
     assert partition(channel.node.metadata.image, "t").directory_of(2) == directory(2, 1)
 
 
-async def test_who_is_not_the_active_controller_says_so_to_everything(channel: Channel) -> None:
+async def test_inactive_controller_responds_not_controller(channel: Channel) -> None:
     channel.node.metadata.turn(False)
     asked: dict[apis.Api, dict[str, Any]] = {
         apis.BROKER_REGISTRATION: registration(),

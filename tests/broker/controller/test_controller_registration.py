@@ -33,7 +33,7 @@ class Follower(FakeMetadata):
             listener(delta)  # type: ignore[arg-type]
 
 
-async def test_it_registers_once_and_again_when_it_starts_anew(
+async def test_controller_registers_once_per_start(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     node = ControllerNode(FakeMetadata(formatted()))
@@ -51,7 +51,7 @@ async def test_it_registers_once_and_again_when_it_starts_anew(
     assert node.metadata.image.controllers[8].incarnation_id == UUID(int=2)
 
 
-async def test_who_cannot_be_reached_is_asked_again(
+async def test_unreachable_controller_is_retried(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     node = ControllerNode(FakeMetadata(formatted()))
@@ -65,7 +65,7 @@ async def test_who_cannot_be_reached_is_asked_again(
     assert 8 in node.metadata.image.controllers
 
 
-async def test_nothing_is_registered_before_the_cluster_knows_of_it_nor_by_the_active_one(
+async def test_registration_requires_metadata_version_and_inactive_controller(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     old = {**DEFAULT_FEATURES, "metadata.version": 10}

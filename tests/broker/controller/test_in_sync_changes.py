@@ -52,7 +52,7 @@ class Leader:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_what_is_proposed_together_is_asked_together(
+async def test_concurrent_proposals_share_a_request(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, version: int
 ) -> None:
     leader = Leader()
@@ -66,7 +66,7 @@ async def test_what_is_proposed_together_is_asked_together(
     assert leader.responses == {n: [CommittedIsr(frozenset({1, 2}), 0, 1)] for n in range(3)}
 
 
-async def test_very_many_are_asked_for_some_at_a_time(
+async def test_many_proposals_are_split_into_requests(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     many = 2 * PARTITIONS_AT_ONCE + 1
@@ -79,7 +79,7 @@ async def test_very_many_are_asked_for_some_at_a_time(
     assert leader.responses == {n: [CommittedIsr(frozenset({1, 2}), 0, 1)] for n in range(many)}
 
 
-async def test_who_restarted_since_it_fetched_is_refused(
+async def test_restarted_replica_is_ineligible(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     leader = Leader(2)
@@ -92,7 +92,7 @@ async def test_who_restarted_since_it_fetched_is_refused(
     assert leader.isr(0) == (1, 2, 3)
 
 
-def test_what_came_of_it_is_counted() -> None:
+def test_isr_changes_are_counted() -> None:
     """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec, as those tell who proposed."""
     leader = Leader(1)
     for grown in (-1, -2, 1, None):
@@ -101,7 +101,7 @@ def test_what_came_of_it_is_counted() -> None:
     assert [leader.metrics.meter(name).count for name in counted] == [2, 1, 1]
 
 
-async def test_without_an_answer_it_is_asked_again_with_the_newest_of_each_partition(
+async def test_failed_request_is_retried_with_newest_proposals(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     leader = Leader(2)
@@ -118,7 +118,7 @@ async def test_without_an_answer_it_is_asked_again_with_the_newest_of_each_parti
     assert leader.channel.asked == ["AlterPartition"] * 2
 
 
-async def test_a_stale_broker_epoch_is_no_answer_to_any_partition(
+async def test_stale_broker_epoch_is_retried(
     autojump_clock: trio.testing.MockClock,
     nursery: trio.Nursery,
     caplog: pytest.LogCaptureFixture,
@@ -137,7 +137,7 @@ async def test_a_stale_broker_epoch_is_no_answer_to_any_partition(
     assert leader.responses[0] == [CommittedIsr(frozenset({1, 2}), 0, 1)]
 
 
-async def test_whoever_hands_a_refused_one_straight_back_does_not_make_it_spin(
+async def test_rejected_proposal_that_is_repeated_does_not_spin(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     leader = Leader(1)

@@ -52,7 +52,7 @@ def responded(made: Life, respond: tuple[bool, bool, bool], now_ms: int) -> tupl
         (STOPPING, True, MAY_GO, GONE, STOPPING_MOMENT_MS),
     ],
 )
-def test_an_answer_moves_it_on(
+def test_response_changes_the_state(
     state: LifeState,
     ready: bool,
     respond: tuple[bool, bool, bool],
@@ -72,7 +72,7 @@ def test_an_answer_moves_it_on(
         (GONE, GONE),
     ],
 )
-def test_only_who_serves_has_leaders_moved_before_it_goes(
+def test_only_unfenced_broker_requests_controlled_shutdown(
     state: LifeState, then: LifeState
 ) -> None:
     made = life(state)
@@ -84,7 +84,7 @@ def test_only_who_serves_has_leaders_moved_before_it_goes(
     assert (made.due_ms == 600) is (state is RUNNING)
 
 
-def test_it_wants_to_be_fenced_until_it_is_ready() -> None:
+def test_heartbeat_wants_fence_until_ready() -> None:
     made = life(RECOVERY, ready=False)
     assert made.wants_fence
     made.due_ms = 9999
@@ -93,14 +93,14 @@ def test_it_wants_to_be_fenced_until_it_is_ready() -> None:
     assert made.due_ms == 700
 
 
-def test_what_fails_is_tried_again_after_an_interval_whatever_the_state() -> None:
+def test_failed_request_is_retried_after_interval() -> None:
     for state in LifeState:
         made = life(state)
         made.failed(800)
         assert (made.state, made.due_ms) == (state, 800 + INTERVAL_MS)
 
 
-def test_a_new_registration_is_asked_for_at_once_and_brings_a_heartbeat() -> None:
+def test_new_registration_is_sent_at_once_before_heartbeat() -> None:
     made = life(RUNNING)
     made.registers_again(900)
     assert not made.is_registered

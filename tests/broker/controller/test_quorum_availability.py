@@ -51,7 +51,7 @@ def member(node_id: int, voters: int) -> Any:
     ],
     ids=lambda value: str(getattr(value, "nodes", value)),
 )
-async def test_who_is_left_is_waited_for_while_it_is_a_majority(
+async def test_stop_waits_while_remaining_voters_are_a_majority(
     autojump_clock: trio.testing.MockClock,
     nursery: trio.Nursery,
     node_id: int,
@@ -68,7 +68,7 @@ async def test_who_is_left_is_waited_for_while_it_is_a_majority(
     nursery.cancel_scope.cancel()
 
 
-async def test_they_may_go_one_after_the_other(
+async def test_voters_may_stop_one_after_the_other(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     peers: Any = Peers(n2="here", n3="here")
@@ -84,7 +84,7 @@ async def test_they_may_go_one_after_the_other(
     assert 2 + GONE_SECONDS <= trio.current_time() < 5
 
 
-async def test_who_restarts_is_waited_for(
+async def test_restarting_voter_counts_as_available(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """A single controller that comes back in time can still commit the controlled shutdown."""
@@ -107,7 +107,7 @@ async def test_who_restarts_is_waited_for(
     nursery.cancel_scope.cancel()
 
 
-async def test_as_long_as_no_voters_are_known_none_is_gone(
+async def test_without_known_voters_none_is_unavailable(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     presence: Any = QuorumAvailability(member(9, 0), Peers())  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ async def test_as_long_as_no_voters_are_known_none_is_gone(
     nursery.cancel_scope.cancel()
 
 
-async def test_what_was_found_once_is_not_waited_for_again(
+async def test_unavailable_voter_is_not_checked_again(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """A node waits twice: for its controlled shutdown, and for a successor in the quorum."""

@@ -47,7 +47,7 @@ async def beat(node: ControllerNode, broker: int) -> None:
     assert respond.error_code is ErrorCode.none
 
 
-async def test_who_is_silent_for_a_session_is_fenced(
+async def test_broker_with_expired_session_is_fenced(
     autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
     await nursery.start(node.controller_duties.run)
@@ -60,7 +60,7 @@ async def test_who_is_silent_for_a_session_is_fenced(
     assert partition(node.metadata.image, "t").isr == (2, 3)
 
 
-async def test_a_new_controller_gives_everybody_a_session(
+async def test_new_controller_starts_a_session_for_every_broker(
     autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
     await nursery.start(node.controller_duties.run)
@@ -78,7 +78,7 @@ async def test_a_new_controller_gives_everybody_a_session(
     assert fenced(node) == {1, 2, 3}
 
 
-async def test_what_could_not_be_committed_is_done_later(
+async def test_failed_commit_is_retried(
     autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
     await nursery.start(node.controller_duties.run)
@@ -90,7 +90,7 @@ async def test_what_could_not_be_committed_is_done_later(
     assert fenced(node) == {1, 2, 3}
 
 
-async def test_a_controller_that_was_paused_reads_first_what_it_was_sent(
+async def test_paused_controller_reads_heartbeats_before_fencing(
     mock_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
 ) -> None:
     await nursery.start(node.controller_duties.run)
@@ -122,7 +122,7 @@ def dark() -> FakeMetadata:
     return metadata
 
 
-async def test_a_new_controller_leads_on_what_the_last_one_began_with(
+async def test_new_controller_completes_leader_elections(
     autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
 ) -> None:
     """The broker is unfenced, and has a part of its partitions: what it says changes nothing any more."""
@@ -136,7 +136,7 @@ async def test_a_new_controller_leads_on_what_the_last_one_began_with(
     assert leaders(node) == {1}
 
 
-async def test_what_could_not_be_committed_of_a_brokers_coming_is_led_later(
+async def test_leader_elections_of_unfencing_are_retried(
     autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
 ) -> None:
     node = ControllerNode(dark)
@@ -159,7 +159,7 @@ async def test_what_could_not_be_committed_of_a_brokers_coming_is_led_later(
     assert leaders(node) == {1}
 
 
-async def test_who_is_heard_while_it_is_about_to_be_fenced_leads_again(
+async def test_heartbeat_during_fencing_restores_leaders(
     autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
 ) -> None:
     epoch = dark.image.brokers[1].epoch
@@ -177,7 +177,7 @@ async def test_who_is_heard_while_it_is_about_to_be_fenced_leads_again(
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_leaders_return_to_their_preferred_brokers(
+async def test_preferred_leaders_are_restored(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, enabled: bool
 ) -> None:
     image, _ = create(cluster(3), NewTopic("t", assignments=dict.fromkeys(range(50), (1, 2, 3))))
@@ -222,7 +222,7 @@ def leaders(node: ControllerNode) -> set[int]:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_who_has_no_leader_gets_one_that_lacks_records_if_that_is_allowed(
+async def test_leaderless_partition_gets_unclean_leader_if_allowed(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, allowed: bool
 ) -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments={0: (1, 2)}))
@@ -243,7 +243,7 @@ async def test_who_has_no_leader_gets_one_that_lacks_records_if_that_is_allowed(
     assert leaders(node) == ({1} if allowed else {-1})
 
 
-async def test_what_a_controller_says_of_unclean_elections_itself_counts_before_the_clusters_default(
+async def test_controller_config_of_unclean_election_precedes_cluster_default(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments={0: (1, 2)}))
@@ -286,7 +286,7 @@ def forget_eligible(metadata: FakeMetadata) -> None:
     )
 
 
-async def test_a_broker_with_many_partitions_is_fenced_in_steps_that_others_come_between(
+async def test_fencing_of_many_partitions_interleaves_with_other_operations(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     image, _ = create(cluster(3), NewTopic("t", assignments=dict.fromkeys(range(500), (1, 2, 3))))
@@ -302,7 +302,7 @@ async def test_a_broker_with_many_partitions_is_fenced_in_steps_that_others_come
     assert type(metadata.batches[-1][-1]).__name__ == "BrokerRegistrationChangeRecord"
 
 
-async def test_a_controlled_shutdown_of_many_is_over_when_all_know_of_the_last_step(
+async def test_controlled_shutdown_of_many_partitions_ends_after_last_batch(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments=dict.fromkeys(range(200), (1, 2))))
@@ -317,7 +317,7 @@ async def test_a_controlled_shutdown_of_many_is_over_when_all_know_of_the_last_s
     assert fenced(node) == {1}
 
 
-async def test_what_nobody_else_can_lead_keeps_no_broker_from_going(
+async def test_partitions_without_other_leader_do_not_block_controlled_shutdown(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Without ELR the last one in sync stays that. It is not waited for while the log goes on: all

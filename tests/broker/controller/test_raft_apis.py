@@ -140,22 +140,24 @@ def as_told(response: Response) -> Response:
 
 
 @pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
-async def test_the_quorum_answers(request_: Request, response: Response) -> None:
+async def test_raft_request_gets_the_response_of_the_quorum(
+    request_: Request, response: Response
+) -> None:
     quorum = Quorum(response)
     assert await ask(quorum, request_) == as_told(response)
     assert [type(asked) for asked in quorum.asked] == [type(request_)]
 
 
 @pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
-async def test_what_keeps_the_quorum_from_answering_is_told(
-    request_: Request, response: Response
-) -> None:
+async def test_raft_request_error_is_returned(request_: Request, response: Response) -> None:
     got = await ask(Quorum(KafkaError(ErrorCode.kafka_storage_error, "offline")), request_)
     assert got.error is ErrorCode.kafka_storage_error
 
 
 @pytest.mark.parametrize(("request_", "response"), CONVERSATIONS)
-async def test_who_may_ask(request_: Request, response: Response) -> None:
+async def test_raft_requests_require_cluster_action_or_alter(
+    request_: Request, response: Response
+) -> None:
     """Nodes ask each other, and administrators change voters: nobody else."""
     quorum, api = Quorum(response), codec_of(request_).api
     changes_voters = api in (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER)
@@ -168,7 +170,7 @@ async def test_who_may_ask(request_: Request, response: Response) -> None:
     assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_told(response)
 
 
-def test_all_is_served_that_nodes_ask() -> None:
+def test_every_raft_api_is_served() -> None:
     for kind, form in RPC_CODECS.items():
         assert find_controller_route(form.api.key) is not None
         assert kind is ApiVersionsRequest or any(type(asked) is kind for asked, _ in CONVERSATIONS)

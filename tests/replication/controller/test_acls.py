@@ -51,7 +51,7 @@ def names(found: AclFilter, image: MetadataImage) -> list[str]:
     return [acl.resource_name for acl in find_acls(image, found) if acl]
 
 
-def test_an_acl_is_there_once() -> None:
+def test_existing_acl_is_not_created_again() -> None:
     image = with_acls(READ, LITERAL, READ)
     assert [acl_of(record) for record in image.acls.values()] == [READ, LITERAL]
     again = create_acls(image, [READ, WILDCARD], entropy=ENTROPY)
@@ -72,13 +72,13 @@ def test_an_acl_is_there_once() -> None:
         replace(READ, resource_type=AclResource.CLUSTER),
     ],
 )
-def test_what_no_acl_can_say_is_refused_alone(wrong: Acl) -> None:
+def test_invalid_acl_is_rejected_alone(wrong: Acl) -> None:
     plan = create_acls(MetadataImage(), [wrong, LITERAL], entropy=ENTROPY)
     assert [error and error.code for error in plan.result] == [ErrorCode.invalid_request, None]
     assert len(plan.records) == 1
 
 
-def test_filters() -> None:
+def test_filter_matching() -> None:
     image = with_acls(READ, LITERAL, WILDCARD)
     assert names(AclFilter(), image) == ["pay", "payments", "*"]
     assert names(AclFilter(resource_name="payments"), image) == ["payments"]
@@ -91,7 +91,7 @@ def test_filters() -> None:
     assert names(AclFilter(host="10.0.0.1"), image) == []
 
 
-def test_deleted_once_and_named_by_each_filter() -> None:
+def test_acl_matched_by_several_filters_is_deleted_once() -> None:
     image = with_acls(READ, LITERAL)
     filters = [AclFilter(resource_name="pay"), AclFilter(), AclFilter(operation=0)]
     plan = delete_acls(image, filters)
@@ -101,7 +101,7 @@ def test_deleted_once_and_named_by_each_filter() -> None:
     assert not apply_records(image, plan.records, offset=9).image.acls
 
 
-def test_more_than_a_batch_holds_is_not_deleted() -> None:
+def test_deletion_above_batch_limit_is_rejected() -> None:
     (record,) = with_acls(READ).acls.values()
     ids = [UUID(int=number) for number in range(1, MAX_RECORDS + 2)]
     image = MetadataImage(acls={each: replace(record, id=each) for each in ids})
@@ -110,7 +110,7 @@ def test_more_than_a_batch_holds_is_not_deleted() -> None:
     assert caught.value.code is ErrorCode.invalid_request
 
 
-def test_many_filters_find_what_each_would_alone() -> None:
+def test_many_filters_match_like_single_filters() -> None:
     source = random.Random(5)
     words = ["a", "ab", "abc", "*", "b"]
     some = {
@@ -142,7 +142,7 @@ def test_many_filters_find_what_each_would_alone() -> None:
             assert len(deleted.acls) == len(set(deleted.acls))
 
 
-def test_a_snapshot_has_them() -> None:
+def test_snapshot_contains_the_records() -> None:
     image = with_acls(READ, LITERAL)
     assert (
         apply_records(MetadataImage(), snapshot_records(image), offset=9).image.acls == image.acls

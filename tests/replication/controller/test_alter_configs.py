@@ -62,13 +62,13 @@ def refusal(responses: list[AlteredResource]) -> tuple[ErrorCode, str | None]:
     return respond.error_code, respond.error_message
 
 
-def test_set_and_delete() -> None:
+def test_set_and_delete_config() -> None:
     image, responses = change(alpha(a="1"), (ALPHA, [("a", DELETE, None), ("b", SET, "2")]))
     assert responses == [AlteredResource(*ALPHA)]
     assert image.topic_configs("alpha") == {"b": "2"}
 
 
-def test_the_last_config_to_go_leaves_no_trace() -> None:
+def test_deleting_the_last_config_removes_the_resource() -> None:
     image, _ = change(alpha(a="1"), (ALPHA, [("a", DELETE, None)]))
     assert ALPHA not in image.configs
 
@@ -86,14 +86,16 @@ def test_the_last_config_to_go_leaves_no_trace() -> None:
         (None, SUBTRACT, "other", "delete"),
     ],
 )
-def test_lists_grow_and_shrink(present: str | None, operation: int, value: str, after: str) -> None:
+def test_append_and_subtract_change_lists(
+    present: str | None, operation: int, value: str, after: str
+) -> None:
     before = alpha() if present is None else alpha(cleanup_policy=present)
     image, responses = change(before, (ALPHA, [("cleanup.policy", operation, value)]))
     assert responses == [AlteredResource(*ALPHA)]
     assert image.topic_configs("alpha").get("cleanup.policy", "delete") == after
 
 
-def test_only_lists_do() -> None:
+def test_append_to_non_list_config_is_rejected() -> None:
     before = alpha()
     image, responses = change(before, (ALPHA, [("retention.ms", APPEND, "5")]))
     assert refusal(responses) == (
@@ -136,7 +138,7 @@ def test_only_lists_do() -> None:
         ),
     ],
 )
-def test_what_is_refused(
+def test_invalid_requests_are_rejected(
     changes: list[tuple[str, int, str | None]], code: ErrorCode, message: str
 ) -> None:
     before = alpha()
@@ -145,7 +147,7 @@ def test_what_is_refused(
     assert image == before
 
 
-def test_topics_and_brokers_must_exist() -> None:
+def test_unknown_topics_and_brokers_are_rejected() -> None:
     before = alpha()
     image, responses = change(
         before,
@@ -161,7 +163,7 @@ def test_topics_and_brokers_must_exist() -> None:
     assert image == before
 
 
-def test_groups_and_subscriptions_need_not_exist() -> None:
+def test_unknown_groups_and_subscriptions_are_accepted() -> None:
     image, responses = change(
         alpha(), ((GROUP, "g"), [("a", SET, "1")]), ((CLIENT_METRICS, "m"), [("b", SET, "2")])
     )
@@ -170,7 +172,7 @@ def test_groups_and_subscriptions_need_not_exist() -> None:
     assert image.config(CLIENT_METRICS, "m") == {"b": "2"}
 
 
-def test_one_resource_in_error_does_not_hold_up_another() -> None:
+def test_error_of_one_resource_does_not_affect_others() -> None:
     image, responses = change(
         alpha(),
         ((BROKER, ""), [("a", SET, "1")]),
@@ -181,7 +183,7 @@ def test_one_resource_in_error_does_not_hold_up_another() -> None:
     assert image.topic_configs("alpha") == {}, "all of a resource's changes are made, or none"
 
 
-def test_a_resource_given_twice_is_refused() -> None:
+def test_duplicate_resource_is_rejected() -> None:
     before = alpha()
     image, responses = change(before, (ALPHA, [("a", SET, "1")]), (ALPHA, [("b", SET, "1")]))
     assert refusal(responses) == (
@@ -191,7 +193,7 @@ def test_a_resource_given_twice_is_refused() -> None:
     assert image == before
 
 
-def test_what_is_unchanged_is_not_written_but_for_brokers() -> None:
+def test_unchanged_configs_are_only_written_for_brokers() -> None:
     image, _ = change(alpha(a="1"), ((BROKER, "1"), [("a", SET, "1")]))
     for resource, records in ((ALPHA, 0), ((BROKER, "1"), 1)):
         plan = incremental_alter_configs(
@@ -203,7 +205,7 @@ def test_what_is_unchanged_is_not_written_but_for_brokers() -> None:
         assert len(plan.records) == records
 
 
-def test_the_validator_sees_what_would_be_and_what_is() -> None:
+def test_validator_gets_new_and_present_configs() -> None:
     seen = []
 
     def validate(*args: Any) -> None:
@@ -220,7 +222,7 @@ def test_the_validator_sees_what_would_be_and_what_is() -> None:
     assert image == before
 
 
-def test_validate_only_writes_nothing() -> None:
+def test_validate_only_returns_no_records() -> None:
     before = alpha()
     image, responses = change(before, (ALPHA, [("a", SET, "1")]), validate_only=True)
     assert responses == [AlteredResource(*ALPHA)]
@@ -230,7 +232,7 @@ def test_validate_only_writes_nothing() -> None:
 # The whole of a resource's configs
 
 
-def test_what_is_left_out_is_removed() -> None:
+def test_alter_configs_removes_missing_configs() -> None:
     image, responses = replace(alpha(a="1", b="2"), (ALPHA, {"b": "3", "c": "4"}))
     assert responses == [AlteredResource(*ALPHA)]
     assert image.topic_configs("alpha") == {"b": "3", "c": "4"}
@@ -238,7 +240,7 @@ def test_what_is_left_out_is_removed() -> None:
     assert ALPHA not in image.configs
 
 
-def test_nothing_is_set_to_null() -> None:
+def test_null_values_are_rejected() -> None:
     before = alpha(a="1")
     image, responses = replace(before, (ALPHA, {"a": None}))
     assert refusal(responses) == (ErrorCode.invalid_request, "Null value not supported for : a")
@@ -250,7 +252,7 @@ def test_nothing_is_set_to_null() -> None:
 MIN_ISR = "min.insync.replicas"
 
 
-def test_the_minimum_in_sync_is_the_clusters_and_the_topics() -> None:
+def test_elr_rejects_min_insync_replicas_of_brokers() -> None:
     image, responses = change(alpha(), ((BROKER, "1"), [(MIN_ISR, SET, "1")]))
     assert refusal(responses) == (
         ErrorCode.invalid_config,
@@ -269,7 +271,7 @@ def test_the_minimum_in_sync_is_the_clusters_and_the_topics() -> None:
 
 
 @pytest.mark.parametrize(("resource", "cleared"), [(ALPHA, "alpha"), ((BROKER, ""), "")])
-def test_a_new_minimum_clears_the_eligible_replicas(resource: Resource, cleared: str) -> None:
+def test_change_of_min_insync_replicas_clears_elr(resource: Resource, cleared: str) -> None:
     plan = incremental_alter_configs(
         alpha(),
         [(resource, [Alteration(MIN_ISR, SET, "1"), Alteration("a", SET, "1")])],

@@ -81,7 +81,7 @@ def unfenced(image: MetadataImage, broker: int) -> MetadataImage:
 # What is accepted
 
 
-def test_a_leader_shrinks_and_expands_its_in_sync_set(image: MetadataImage) -> None:
+def test_leader_shrinks_and_expands_isr(image: MetadataImage) -> None:
     image, respond = altered(image, proposal(image, 1, 2))
     assert respond.error_code is ErrorCode.none
     assert respond.state == partition(image, "t")
@@ -92,13 +92,13 @@ def test_a_leader_shrinks_and_expands_its_in_sync_set(image: MetadataImage) -> N
     assert (found.isr, found.leader_epoch, found.partition_epoch) == ((1, 2, 3), 0, 2)
 
 
-def test_what_is_so_already_writes_nothing(image: MetadataImage) -> None:
+def test_unchanged_isr_returns_no_records(image: MetadataImage) -> None:
     plan = alter_partitions(image, 1, image.brokers[1].epoch, [proposal(image, 1, 2, 3)])
     assert plan.records == []
     assert plan.result[0].state == partition(image, "t")
 
 
-def test_who_names_a_partition_twice_is_outdated_the_second_time(image: MetadataImage) -> None:
+def test_duplicate_partition_has_invalid_update_version(image: MetadataImage) -> None:
     twice = [proposal(image, 1, 2), proposal(image, 1, 3)]
     plan = alter_partitions(image, 1, image.brokers[1].epoch, twice)
     codes = [respond.error_code for respond in plan.result]
@@ -107,7 +107,7 @@ def test_who_names_a_partition_twice_is_outdated_the_second_time(image: Metadata
 
 
 @pytest.mark.parametrize("whose", ["t", ""])
-def test_what_was_proposed_before_eligible_leaders_were_forgotten_is_outdated(whose: str) -> None:
+def test_proposal_before_elr_was_cleared_is_rejected(whose: str) -> None:
     """KIP-966: by a change of the minimum, the topic's or the cluster's."""
     image = fenced(fenced(on_brokers(1, 2, 3, min_insync_replicas="3"), 3), 2)
     assert partition(image, "t").elr == (2, 3)
@@ -121,7 +121,7 @@ def test_what_was_proposed_before_eligible_leaders_were_forgotten_is_outdated(wh
     assert respond.error_code is ErrorCode.none
 
 
-def test_before_3_6_a_set_that_shrinks_is_a_new_leader_epoch() -> None:
+def test_shrinking_isr_before_3_6_increases_leader_epoch() -> None:
     """KAFKA-15021: older brokers ignore what has their leader epoch already."""
     for level, epoch in ((11, 1), (12, 0)):
         image, _ = create(
@@ -160,7 +160,9 @@ REFUSED: list[tuple[str, Change, ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("change", "code"), [row[1:] for row in REFUSED], ids=lambda _: "")
-def test_what_is_refused(image: MetadataImage, change: Change, code: ErrorCode) -> None:
+def test_invalid_requests_are_rejected(
+    image: MetadataImage, change: Change, code: ErrorCode
+) -> None:
     """KIP-497, KIP-704. The partition is led by 2, at leader epoch 1 and partition epoch 1."""
     image = unfenced(fenced(image, 1), 1)
     assert (partition(image, "t").leader_epoch, partition(image, "t").partition_epoch) == (1, 1)
@@ -171,12 +173,12 @@ def test_what_is_refused(image: MetadataImage, change: Change, code: ErrorCode) 
     assert plan.records == []
 
 
-def test_only_the_leader_may(image: MetadataImage) -> None:
+def test_only_the_leader_may_alter_isr(image: MetadataImage) -> None:
     _, respond = altered(image, proposal(image, 1, 2), broker=2)
     assert respond.error_code is ErrorCode.invalid_request
 
 
-def test_only_the_incarnation_that_is_registered_may(image: MetadataImage) -> None:
+def test_only_current_broker_epoch_may_alter_isr(image: MetadataImage) -> None:
     with pytest.raises(KafkaError) as refused:
         alter_partitions(image, 1, image.brokers[1].epoch - 1, [proposal(image, 1, 2)])
     assert refused.value.code is ErrorCode.stale_broker_epoch
@@ -191,7 +193,7 @@ def unregistered(image: MetadataImage) -> MetadataImage:
 
 
 @pytest.mark.parametrize("gone", [lambda image: fenced(image, 3), shutting_down, unregistered])
-def test_who_does_not_serve_may_not_join(
+def test_fenced_replica_is_ineligible_for_isr(
     image: MetadataImage, gone: Callable[[MetadataImage], MetadataImage]
 ) -> None:
     """KIP-841, also where the leader does not know the broker's epoch."""
@@ -202,7 +204,7 @@ def test_who_does_not_serve_may_not_join(
         assert altered(image, proposed)[1].error_code is ErrorCode.ineligible_replica
 
 
-def test_who_came_back_since_may_not_join_as_who_it_was(image: MetadataImage) -> None:
+def test_replica_with_old_broker_epoch_is_ineligible_for_isr(image: MetadataImage) -> None:
     """KIP-903: the leader saw an earlier incarnation fetch; the disk may be a new one."""
     seen = image.brokers[3].epoch
     again = registration(3, incarnation=1)
@@ -223,7 +225,7 @@ def reassigned(image: MetadataImage, *replicas: int) -> MetadataImage:
     return perform(image, alter_reassignments(image, [Reassignment("t", 0, replicas)]))[0]
 
 
-def test_a_reassignment_completes_when_all_added_are_in_sync(image: MetadataImage) -> None:
+def test_reassignment_completes_when_added_replicas_are_in_sync(image: MetadataImage) -> None:
     image = reassigned(image, 1, 2, 4)
     image, respond = altered(image, proposal(image, 1, 2, 3, 4))
     done = partition(image, "t")
@@ -232,7 +234,7 @@ def test_a_reassignment_completes_when_all_added_are_in_sync(image: MetadataImag
     assert respond.state == done
 
 
-def test_a_leader_that_is_moved_away_is_told_of_the_new_one(image: MetadataImage) -> None:
+def test_reassigned_leader_gets_new_leader_in_response(image: MetadataImage) -> None:
     image = reassigned(image, 2, 3, 4)
     image, respond = altered(image, proposal(image, 1, 2, 3, 4))
     assert respond.error_code is ErrorCode.new_leader_elected
@@ -241,14 +243,14 @@ def test_a_leader_that_is_moved_away_is_told_of_the_new_one(image: MetadataImage
     assert (done.replicas, done.isr, done.leader) == ((2, 3, 4), (2, 3, 4), 2)
 
 
-def test_a_reassignment_waits_for_those_it_adds(image: MetadataImage) -> None:
+def test_reassignment_waits_for_added_replicas(image: MetadataImage) -> None:
     image = reassigned(image, 1, 4)
     image, respond = altered(image, proposal(image, 1, 2))
     assert respond.error_code is ErrorCode.none
     assert partition(image, "t").is_reassigning
 
 
-def test_who_leaves_a_set_below_the_minimum_stays_eligible() -> None:
+def test_replica_leaving_isr_below_minimum_joins_elr() -> None:
     """KIP-966: nothing is committed below min.insync.replicas, so who had it all still has."""
     image = on_brokers(1, 2, 3, min_insync_replicas="2")
     image, _ = altered(image, proposal(image, 1, 2))
@@ -270,7 +272,7 @@ def recovering() -> MetadataImage:
     return unfenced(image, 1)
 
 
-def test_a_leader_recovers_alone() -> None:
+def test_recovering_leader_is_alone_in_isr() -> None:
     """KIP-704."""
     image = recovering()
     _, respond = altered(image, proposal(image, 2, 1, recovery=1), broker=2)

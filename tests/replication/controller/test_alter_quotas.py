@@ -28,7 +28,7 @@ def altered(
     return perform(image, alter_quotas(image, alterations, validate_only=validate_only))
 
 
-def test_quotas_are_set_changed_and_taken_away() -> None:
+def test_quotas_are_set_changed_and_removed() -> None:
     image, (respond,) = altered(formatted(), (ALICE, RATES))
     assert respond == AlteredQuotas(ALICE)
     assert image.quotas == {ALICE: RATES}
@@ -38,7 +38,7 @@ def test_quotas_are_set_changed_and_taken_away() -> None:
     assert image.quotas == {}
 
 
-def test_what_does_not_change_is_no_record() -> None:
+def test_unchanged_quota_returns_no_record() -> None:
     image, _ = altered(formatted(), (ALICE, RATES))
     again, (respond,) = altered(image, (ALICE, {**RATES, "request_percentage": None}))
     assert respond.error is None
@@ -58,7 +58,7 @@ def test_what_does_not_change_is_no_record() -> None:
         (("client-id", "c"), ("user", "alice")),
     ],
 )
-def test_entities_whatever_the_order_of_their_parts(entity: Any) -> None:
+def test_order_of_entity_parts_is_irrelevant(entity: Any) -> None:
     image, (respond,) = altered(formatted(), (entity, {"request_percentage": 12.5}))
     assert respond.error is None
     components = [Component(kind, 0 if name else 1, name) for kind, name in entity]
@@ -83,7 +83,9 @@ def test_entities_whatever_the_order_of_their_parts(entity: Any) -> None:
         ((("ip", "1.2.3.4"),), {"connection_creation_rate": 1.5}, "cannot be a fractional value"),
     ],
 )
-def test_what_is_refused(entity: Any, ops: dict[str, float | None], reason: str) -> None:
+def test_invalid_requests_are_rejected(
+    entity: Any, ops: dict[str, float | None], reason: str
+) -> None:
     image, (refused, fine) = altered(formatted(), (entity, ops), ((("user", "bob"),), RATES))
     assert refused.error is not None
     assert refused.error.code is ErrorCode.invalid_request
@@ -92,7 +94,7 @@ def test_what_is_refused(entity: Any, ops: dict[str, float | None], reason: str)
     assert list(image.quotas) == [(("user", "bob"),)]
 
 
-def test_an_entity_or_a_key_named_twice() -> None:
+def test_duplicate_entity_or_key_is_rejected() -> None:
     twice = QuotaAlteration(ALICE, (("producer_byte_rate", 1.0), ("producer_byte_rate", 2.0)))
     image = formatted()
     (respond,) = alter_quotas(image, [twice]).result

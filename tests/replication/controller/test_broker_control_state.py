@@ -30,7 +30,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("now", [FENCED, UNFENCED, STOPPING])
-def test_every_heartbeat_has_one_row(now: BrokerControlState) -> None:
+def test_every_heartbeat_has_one_transition(now: BrokerControlState) -> None:
     for case in itertools.product((True, False), repeat=5):
         fence, shut_down, may_serve, leads, known = case
         rows = [
@@ -52,5 +52,5 @@ def test_every_heartbeat_has_one_row(now: BrokerControlState) -> None:
         ] == rows
 
 
-def test_who_is_told_to_go_is_fenced() -> None:
+def test_broker_with_should_shut_down_is_fenced() -> None:
     assert [each for each in BrokerControlState if each.is_fenced] == [FENCED, STOP]

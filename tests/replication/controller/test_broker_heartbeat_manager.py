@@ -19,7 +19,7 @@ def image() -> MetadataImage:
     return committed(made, fence_broker(made, 3, made.brokers[3].epoch).records)
 
 
-def test_a_term_begins_with_a_sessions_time_for_all_that_serve(image: MetadataImage) -> None:
+def test_new_term_starts_sessions_of_unfenced_brokers(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 500, timeout_ms=100)
     alive = [each.id for each in image.brokers.values() if sessions.is_alive(each, 599)]
     assert alive == [1, 2]
@@ -29,7 +29,7 @@ def test_a_term_begins_with_a_sessions_time_for_all_that_serve(image: MetadataIm
     assert not sessions.is_alive(image.brokers[1], 600)
 
 
-def test_the_longest_silent_expires_first(image: MetadataImage) -> None:
+def test_oldest_session_expires_first(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     sessions.touch(image.brokers[1], 30, 5)
     assert sessions.next_deadline_ms == 100
@@ -44,14 +44,14 @@ def test_the_longest_silent_expires_first(image: MetadataImage) -> None:
     assert sessions.oldest_expired(10**9) is None
 
 
-def test_a_fenced_broker_that_is_heard_is_alive(image: MetadataImage) -> None:
+def test_fenced_broker_with_heartbeat_is_alive(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     assert not sessions.is_alive(image.brokers[3], 1)
     sessions.touch(image.brokers[3], 1, 0)
     assert sessions.is_alive(image.brokers[3], 100)
 
 
-def test_who_is_told_to_go_is_not_waited_for(image: MetadataImage) -> None:
+def test_session_expires_at_shutdown(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     sessions.touch(image.brokers[2], 50, 0)
     sessions.expire(image.brokers[2], 50)
@@ -60,7 +60,7 @@ def test_who_is_told_to_go_is_not_waited_for(image: MetadataImage) -> None:
     assert sessions.next_deadline_ms == 50
 
 
-def test_a_registration_of_an_earlier_term_is_at_its_beginning_at_the_latest(
+def test_registration_offset_of_earlier_term_is_at_most_term_start(
     image: MetadataImage,
 ) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
@@ -70,7 +70,7 @@ def test_a_registration_of_an_earlier_term_is_at_its_beginning_at_the_latest(
     assert sessions.registration_offset(broker) == image.offset + 7
 
 
-def test_another_incarnation_has_reported_nothing(image: MetadataImage) -> None:
+def test_new_incarnation_has_no_reported_offset(image: MetadataImage) -> None:
     sessions = BrokerHeartbeatManager(image, 0, timeout_ms=100)
     image = committed(image, begin_controlled_shutdown(image, 1, image.brokers[1].epoch).records)
     stopping = image.brokers[1]

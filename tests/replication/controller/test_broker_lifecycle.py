@@ -84,7 +84,7 @@ def registered_again(
 # The transcripts
 
 
-def test_a_clean_stop_and_start_reads_as_with_kafka() -> None:
+def test_clean_restart_has_the_records_of_kafka() -> None:
     image = one_topic()
     epoch = epoch_of(image)
     stopping = begin_controlled_shutdown(image, 1, epoch).records
@@ -111,7 +111,7 @@ def test_a_clean_stop_and_start_reads_as_with_kafka() -> None:
     assert after.leader_recovery_state == 0
 
 
-def test_a_kill_and_restart_reads_as_with_kafka() -> None:
+def test_unclean_restart_has_the_records_of_kafka() -> None:
     image = one_topic()
     expiring = fence_broker(image, 1, epoch_of(image)).records
     assert told(expiring) == [
@@ -133,7 +133,7 @@ def test_a_kill_and_restart_reads_as_with_kafka() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_start_broker_is_both_steps_at_once(clean: bool) -> None:
+def test_start_broker_registers_and_unfences(clean: bool) -> None:
     image = one_topic()
     who = registration(1, incarnation=1, previous_epoch=epoch_of(image) if clean else -1)
     plan = start_broker(image, who, next_offset=image.offset + 1)
@@ -147,7 +147,7 @@ def test_start_broker_is_both_steps_at_once(clean: bool) -> None:
     assert found.leader_recovery_state == (0 if clean else 1)
 
 
-def test_the_first_start_of_all() -> None:
+def test_first_registration() -> None:
     image = formatted()
     plan = start_broker(image, registration(1), next_offset=image.offset + 1)
     assert [type(record).__name__ for record in plan.records] == [
@@ -160,7 +160,7 @@ def test_the_first_start_of_all() -> None:
 # Registration
 
 
-def test_a_broker_registers_fenced_with_the_offset_as_its_epoch() -> None:
+def test_broker_registers_fenced_with_record_offset_as_epoch() -> None:
     image = formatted()
     plan = register_broker(image, registration(1), next_offset=41)
     broker = committed(image, plan.records).brokers[1]
@@ -172,7 +172,7 @@ def test_a_broker_registers_fenced_with_the_offset_as_its_epoch() -> None:
     assert broker.endpoint("OTHER") is None
 
 
-def test_the_same_incarnation_amends_its_registration() -> None:
+def test_same_incarnation_updates_its_registration() -> None:
     image = cluster(1)
     plan = register_broker(
         image, registration(1, rack="r"), next_offset=image.offset + 1, has_session=True
@@ -183,14 +183,14 @@ def test_the_same_incarnation_amends_its_registration() -> None:
     assert after.brokers[1].active
 
 
-def test_another_incarnation_waits_for_the_session_to_end() -> None:
+def test_new_incarnation_waits_for_session_expiration() -> None:
     image = cluster(1)
     with pytest.raises(KafkaError) as refused:
         register_broker(image, registration(1, incarnation=1), next_offset=9, has_session=True)
     assert refused.value.code is ErrorCode.duplicate_broker_registration
 
 
-def test_directories_are_checked() -> None:
+def test_registration_validates_directories() -> None:
     image = cluster(2)
     for directories in ([], [UUID(int=7)], [directory(3), directory(3)], [directory(2)]):
         who = registration(1)
@@ -202,7 +202,7 @@ def test_directories_are_checked() -> None:
         assert refused.value.code is ErrorCode.invalid_registration
 
 
-def test_a_broker_must_support_the_levels_there_are() -> None:
+def test_broker_must_support_finalized_features() -> None:
     image = formatted()
     old = {**SUPPORTED_FEATURES, METADATA_VERSION: (7, 29)}
     with pytest.raises(KafkaError, match=r"finalized version 30 of metadata\.version") as refused:
@@ -215,7 +215,7 @@ def test_a_broker_must_support_the_levels_there_are() -> None:
         register_broker(image, registration(1, features={}), next_offset=1)
 
 
-def test_who_has_an_old_epoch_is_told_so() -> None:
+def test_old_broker_epoch_is_stale() -> None:
     image = cluster(1)
     for operation in (fence_broker, unfence_broker, begin_controlled_shutdown):
         with pytest.raises(KafkaError) as refused:
@@ -233,7 +233,7 @@ def three_replicas(**features: Any) -> MetadataImage:
     return image
 
 
-def test_the_next_replica_leads_when_the_leader_is_fenced() -> None:
+def test_next_replica_leads_when_leader_is_fenced() -> None:
     image = three_replicas()
     image = committed(image, fence_broker(image, 1, epoch_of(image)).records)
     found = partition(image, "t")
@@ -241,14 +241,14 @@ def test_the_next_replica_leads_when_the_leader_is_fenced() -> None:
     assert found.elr == (), "min.insync.replicas is 1: two in sync are more than enough"
 
 
-def test_a_follower_that_is_fenced_does_not_move_the_leader() -> None:
+def test_fencing_a_follower_keeps_the_leader() -> None:
     image = three_replicas()
     image = committed(image, fence_broker(image, 3, epoch_of(image, 3)).records)
     found = partition(image, "t")
     assert (found.leader, found.isr, found.leader_epoch) == (1, (1, 2), 0)
 
 
-def test_without_elr_the_last_in_sync_stays_so() -> None:
+def test_last_isr_member_stays_without_elr() -> None:
     image = three_replicas(features=WITHOUT_ELR)
     for broker in (1, 2, 3):
         image = committed(image, fence_broker(image, broker, epoch_of(image, broker)).records)
@@ -260,7 +260,7 @@ def test_without_elr_the_last_in_sync_stays_so() -> None:
     assert (partition(image, "t").leader, partition(image, "t").isr) == (3, (3,))
 
 
-def test_without_a_leader_there_is_no_last_one_to_note() -> None:
+def test_leaderless_partition_has_no_last_known_leader() -> None:
     image = three_replicas(features=WITHOUT_ELR)
     for broker in (1, 2, 3):
         image = committed(image, fence_broker(image, broker, epoch_of(image, broker)).records)
@@ -272,7 +272,7 @@ def test_without_a_leader_there_is_no_last_one_to_note() -> None:
     assert found.last_known_elr == ()
 
 
-def test_without_elr_an_unclean_election_is_a_topics_choice() -> None:
+def test_unclean_election_without_elr_depends_on_topic_config() -> None:
     image = cluster(2, features=WITHOUT_ELR)
     unclean = {"unclean.leader.election.enable": "true"}
     image, _ = create(
@@ -288,7 +288,7 @@ def test_without_elr_an_unclean_election_is_a_topics_choice() -> None:
     assert (found.leader, found.isr, found.leader_recovery_state) == (2, (2,), 1)
 
 
-def test_eligible_replicas_lead_when_nobody_is_in_sync() -> None:
+def test_elr_member_leads_with_empty_isr() -> None:
     image = cluster(3)
     image, _ = create(
         image,
@@ -306,14 +306,14 @@ def test_eligible_replicas_lead_when_nobody_is_in_sync() -> None:
     assert found.leader_recovery_state == 0, "1 was in the ISR when the last write was acknowledged"
 
 
-def test_an_unclean_shutdown_ends_eligibility() -> None:
+def test_unclean_shutdown_removes_broker_from_elr() -> None:
     image = three_replicas()
     image, _ = registered_again(image, 2)
     found = partition(image, "t")
     assert (found.leader, found.isr, found.elr) == (1, (1, 3), ())
 
 
-def test_unregistering_leaves_every_set() -> None:
+def test_unregistered_broker_is_removed_from_isr_and_elr() -> None:
     image = three_replicas()
     image = committed(image, unregister_broker(image, 1).records)
     assert 1 not in image.brokers
@@ -326,7 +326,7 @@ def test_unregistering_leaves_every_set() -> None:
 # Directories
 
 
-def test_a_directory_that_fails_takes_only_its_own_replicas_along() -> None:
+def test_failed_directory_only_affects_its_replicas() -> None:
     image = cluster(2, directories=2)
     image, _ = create(
         image, NewTopic("a", assignments={0: (1, 2)}), NewTopic("b", assignments={0: (1, 2)})
@@ -348,7 +348,7 @@ def test_a_directory_that_fails_takes_only_its_own_replicas_along() -> None:
 
 
 @pytest.mark.parametrize("replicas", [(1, 2), (1,)], ids=["others have it", "it is alone"])
-def test_a_replica_in_another_directory_than_the_one_that_is_gone_is_not_eligible(
+def test_replica_in_new_directory_is_not_eligible(
     replicas: tuple[int, ...],
 ) -> None:
     """Its disk was taken out after it had failed, and the broker stopped in order: what it has now was made
@@ -376,7 +376,7 @@ def test_a_replica_in_another_directory_than_the_one_that_is_gone_is_not_eligibl
     assert partition(image, "t").leader == expected
 
 
-def test_replicas_are_told_apart_by_their_directories() -> None:
+def test_replicas_are_distinguished_by_directory() -> None:
     broker = cluster(1, directories=2).brokers[1]
     assert broker.has_online(directory(1, 1))
     assert broker.has_online(UNASSIGNED)
@@ -384,7 +384,7 @@ def test_replicas_are_told_apart_by_their_directories() -> None:
     assert not broker.has_online(directory(2, 0))
 
 
-def test_cordoned_directories_are_written_when_they_change() -> None:
+def test_cordoned_directories_are_written_on_change() -> None:
     image = cluster(1, directories=2)
     epoch = epoch_of(image)
     first = mark_directories_cordoned(image, 1, epoch, [])

@@ -18,7 +18,7 @@ from odradek.replication.controller.controller_result import ControllerResult
         (1, False, [1]),
     ],
 )
-def test_only_what_is_not_atomic_is_cut(records: int, atomic: bool, batches: list[int]) -> None:
+def test_only_non_atomic_results_are_split(records: int, atomic: bool, batches: list[int]) -> None:
     plan = ControllerResult(range(records), None, atomic=atomic)
     cut = list(plan.batches(max_records=2))
     assert [len(batch) for batch in cut] == batches

@@ -236,5 +236,5 @@ def test_transcript(path: Path) -> None:
     check(path, Teller().follow)
 
 
-def test_there_are_transcripts() -> None:
+def test_transcripts_exist() -> None:
     assert len(FILES) >= 8

@@ -28,7 +28,7 @@ def refusal(image: MetadataImage, topic: NewTopic) -> tuple[ErrorCode, str | Non
     return respond.error_code, respond.error_message
 
 
-def test_a_topic_has_its_defaults_from_the_controller() -> None:
+def test_topic_uses_controller_defaults() -> None:
     image, (respond,) = create(cluster(), NewTopic("flights"), defaults=TopicDefaults(4, 2))
     assert (respond.error_code, respond.partitions, respond.replication_factor) == (0, 4, 2)
     topic = image.topics_by_name["flights"]
@@ -42,7 +42,7 @@ def test_a_topic_has_its_defaults_from_the_controller() -> None:
         assert each.directories == tuple(directory(broker) for broker in each.replicas)
 
 
-def test_records_are_topic_then_configs_then_partitions() -> None:
+def test_order_of_topic_records() -> None:
     image = cluster(1)
     _, _ = create(image, NewTopic("flights", 2, 1, configs={"a": "1"}))
     from odradek.replication.controller.topics import create_topics
@@ -65,20 +65,20 @@ def test_records_are_topic_then_configs_then_partitions() -> None:
     ]
 
 
-def test_configs_belong_to_the_topic() -> None:
+def test_topic_configs_are_written() -> None:
     image, (respond,) = create(cluster(1), NewTopic("t", configs={"retention.ms": "1"}))
     assert respond.configs == {"retention.ms": "1"}
     assert image.topic_configs("t") == {"retention.ms": "1"}
 
 
-def test_validate_only_answers_and_does_nothing() -> None:
+def test_validate_only_returns_result_without_records() -> None:
     before = cluster(1)
     image, (respond,) = create(before, NewTopic("t", 3), validate_only=True)
     assert (respond.error_code, respond.partitions) == (ErrorCode.none, 3)
     assert image == before
 
 
-def test_a_topic_of_several_directories_is_assigned_by_its_broker() -> None:
+def test_broker_with_several_directories_chooses_one() -> None:
     image, _ = create(cluster(1, directories=2), NewTopic("t"))
     assert partition(image, "t").directories == (UNASSIGNED,)
 
@@ -101,16 +101,16 @@ def test_a_topic_of_several_directories_is_assigned_by_its_broker() -> None:
         ),
     ],
 )
-def test_names_that_are_none(name: str, message: str) -> None:
+def test_invalid_names_are_rejected(name: str, message: str) -> None:
     assert refusal(cluster(1), NewTopic(name)) == (ErrorCode.invalid_topic_exception, message)
 
 
-def test_the_longest_name() -> None:
+def test_longest_name_is_accepted() -> None:
     _, (respond,) = create(cluster(1), NewTopic("y" * 249))
     assert respond.error_code is ErrorCode.none
 
 
-def test_a_name_is_taken() -> None:
+def test_existing_topic_is_rejected() -> None:
     image, _ = create(cluster(1), NewTopic("t"))
     assert refusal(image, NewTopic("t")) == (
         ErrorCode.topic_already_exists,
@@ -119,7 +119,7 @@ def test_a_name_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("there", "new"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c")])
-def test_dots_and_underscores_collide(there: str, new: str) -> None:
+def test_colliding_names_are_rejected(there: str, new: str) -> None:
     image, _ = create(cluster(1), NewTopic(there))
     assert refusal(image, NewTopic(new)) == (
         ErrorCode.invalid_topic_exception,
@@ -169,11 +169,11 @@ def test_dots_and_underscores_collide(there: str, new: str) -> None:
         ),
     ],
 )
-def test_what_is_refused(topic: NewTopic, code: ErrorCode, message: str) -> None:
+def test_invalid_requests_are_rejected(topic: NewTopic, code: ErrorCode, message: str) -> None:
     assert refusal(cluster(1), topic) == (code, message)
 
 
-def test_configs_are_validated_as_a_whole() -> None:
+def test_validator_gets_all_configs() -> None:
     def refuse(kind: int, name: str, wanted: object, existing: object) -> None:
         assert (kind, name, wanted, existing) == (TOPIC, "t", {"a": "1", "b": "2"}, {})
         raise KafkaError(ErrorCode.invalid_config, "a and b do not go together")
@@ -187,13 +187,13 @@ def test_configs_are_validated_as_a_whole() -> None:
     assert image == before
 
 
-def test_one_bad_topic_does_not_hold_up_the_others() -> None:
+def test_error_of_one_topic_does_not_affect_others() -> None:
     image, responses = create(cluster(1), NewTopic("a"), NewTopic("b", 0), NewTopic("c"))
     assert [respond.error_code for respond in responses] == [0, ErrorCode.invalid_partitions, 0]
     assert sorted(image.topics_by_name) == ["a", "c"]
 
 
-def test_a_name_given_twice_is_refused_once() -> None:
+def test_duplicate_name_has_one_error() -> None:
     image, responses = create(cluster(1), NewTopic("a"), NewTopic("b"), NewTopic("a"))
     assert [(respond.name, respond.error_message) for respond in responses] == [
         ("a", "Duplicate topic name."),
@@ -202,7 +202,7 @@ def test_a_name_given_twice_is_refused_once() -> None:
     assert list(image.topics_by_name) == ["b"]
 
 
-def test_too_many_partitions_for_one_request() -> None:
+def test_too_many_partitions_are_rejected() -> None:
     before = cluster(1)
     image, responses = create(before, NewTopic("a", MAX_RECORDS), NewTopic("b", 1))
     assert {respond.error_code for respond in responses} == {ErrorCode.policy_violation}
@@ -210,7 +210,7 @@ def test_too_many_partitions_for_one_request() -> None:
     assert image == before
 
 
-def test_too_many_records_for_one_request() -> None:
+def test_too_many_records_are_rejected() -> None:
     before = cluster(1)
     image, responses = create(before, NewTopic("a", MAX_RECORDS))  # and its TopicRecord
     assert responses[0].error_code is ErrorCode.policy_violation
@@ -220,7 +220,7 @@ def test_too_many_records_for_one_request() -> None:
 # Manual assignments
 
 
-def test_replicas_assigned_by_hand() -> None:
+def test_manual_assignment() -> None:
     image, (respond,) = create(cluster(), NewTopic("t", assignments={0: (2, 1), 1: (3, 2)}))
     assert (respond.partitions, respond.replication_factor) == (2, 2)
     assert partition(image, "t", 0).replicas == (2, 1)
@@ -283,7 +283,9 @@ def test_replicas_assigned_by_hand() -> None:
         ),
     ],
 )
-def test_assignments_that_are_refused(topic: NewTopic, code: ErrorCode, message: str) -> None:
+def test_invalid_manual_assignment_is_rejected(
+    topic: NewTopic, code: ErrorCode, message: str
+) -> None:
     assert refusal(cluster(2), topic) == (code, message)
 
 
@@ -296,7 +298,7 @@ def fenced(image: MetadataImage, *brokers: int) -> MetadataImage:
     return image
 
 
-def test_without_brokers_there_are_no_topics() -> None:
+def test_topic_without_brokers_is_rejected() -> None:
     code, message = refusal(formatted(), NewTopic("t", 1, 1))
     assert code is ErrorCode.invalid_replication_factor
     assert message == (
@@ -305,7 +307,7 @@ def test_without_brokers_there_are_no_topics() -> None:
     )
 
 
-def test_fenced_brokers_take_replicas_but_do_not_lead() -> None:
+def test_fenced_brokers_get_replicas_but_do_not_lead() -> None:
     image, (respond,) = create(fenced(cluster(3), 2), NewTopic("t", 5, 3))
     assert respond.error_code is ErrorCode.none
     for each in image.topics_by_name["t"].partitions.values():
@@ -314,7 +316,7 @@ def test_fenced_brokers_take_replicas_but_do_not_lead() -> None:
         assert each.leader == each.replicas[0] != 2
 
 
-def test_an_assignment_to_fenced_brokers_alone_is_refused() -> None:
+def test_assignment_to_only_fenced_brokers_is_rejected() -> None:
     assert refusal(fenced(cluster(3), 2, 3), NewTopic("t", assignments={0: [2, 3]})) == (
         ErrorCode.invalid_replica_assignment,
         "All brokers specified in the manual partition assignment for partition 0 are fenced or "
@@ -322,7 +324,7 @@ def test_an_assignment_to_fenced_brokers_alone_is_refused() -> None:
     )
 
 
-def test_cordoned_brokers_take_nothing() -> None:
+def test_cordoned_brokers_get_no_replicas() -> None:
     image = cluster(2)
     cordon = mark_directories_cordoned(image, 1, image.brokers[1].epoch, [directory(1)])
     image = committed(image, cordon.records)
@@ -342,7 +344,7 @@ def test_cordoned_brokers_take_nothing() -> None:
     racks=st.sampled_from([None, ["a"], ["a", "b"], ["a", "b", "c"]]),
     seed=st.integers(0, 2**32),
 )
-def test_placement_is_even_and_spread_over_racks(
+def test_placement_is_even_and_spans_racks(
     brokers: int, partitions: int, factor: int, racks: list[str] | None, seed: int
 ) -> None:
     image, (respond,) = create(

@@ -55,7 +55,7 @@ def refused(image: MetadataImage, *updates: FeatureUpdate, other_voters: Sequenc
     return raised.value.message
 
 
-def test_up_and_down() -> None:
+def test_feature_upgrade_and_downgrade() -> None:
     image = cluster(1)
     image, _ = perform(image, updated(image, FeatureUpdate("group.version", 0, SAFE_DOWNGRADE)))
     assert "group.version" not in image.features
@@ -64,7 +64,7 @@ def test_up_and_down() -> None:
     assert not updated(image, FeatureUpdate("group.version", 1), validate_only=True).records
 
 
-def test_refusals() -> None:
+def test_invalid_changes_are_rejected() -> None:
     image = cluster(1)
     assert "upgrade type" in refused(image, FeatureUpdate("group.version", 1, 9))
     assert "less than 0" in refused(image, FeatureUpdate("group.version", -1))
@@ -79,7 +79,7 @@ def test_refusals() -> None:
     updated(image, FeatureUpdate("kraft.version", 1))
 
 
-def test_all_or_none() -> None:
+def test_updates_are_applied_all_or_not_at_all() -> None:
     refused(
         cluster(1),
         FeatureUpdate("group.version", 0, SAFE_DOWNGRADE),
@@ -87,7 +87,7 @@ def test_all_or_none() -> None:
     )
 
 
-def test_every_broker_has_to_support_the_level() -> None:
+def test_level_must_be_supported_by_every_broker() -> None:
     old = {**SUPPORTED_FEATURES, "group.version": (0, 0)}
     image = joined(
         formatted({**DEFAULT_FEATURES, "group.version": 0}), registration(1, features=old)
@@ -95,7 +95,7 @@ def test_every_broker_has_to_support_the_level() -> None:
     assert "Broker 1 does not support" in refused(image, FeatureUpdate("group.version", 1))
 
 
-def test_every_controller_that_is_to_vote_has_to_have_registered() -> None:
+def test_every_voter_must_be_registered() -> None:
     """Where the metadata version has controllers register, as Kafka asks it (KIP-919)."""
     down = FeatureUpdate("group.version", 0, SAFE_DOWNGRADE)
     image = cluster(1)
@@ -108,7 +108,7 @@ def test_every_controller_that_is_to_vote_has_to_have_registered() -> None:
 
 
 @pytest.mark.parametrize("kind", [SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
-def test_metadata_version_keeps_what_records_need(kind: int) -> None:
+def test_metadata_version_downgrade_that_loses_records_is_rejected(kind: int) -> None:
     image = formatted()
     assert "Unsupported" in refused(image, FeatureUpdate("metadata.version", 29, kind))
     plan = updated(formatted(OLDER), FeatureUpdate("metadata.version", 24, kind))
@@ -116,7 +116,7 @@ def test_metadata_version_keeps_what_records_need(kind: int) -> None:
     assert "Unsupported" in refused(formatted(OLDER), FeatureUpdate("metadata.version", 22, kind))
 
 
-def test_eligible_leader_replicas_need_a_metadata_version_and_a_minimum_of_the_cluster() -> None:
+def test_elr_requires_metadata_version_and_cluster_min_insync_replicas() -> None:
     elr = FeatureUpdate("eligible.leader.replicas.version", 1)
     ancient = formatted({**OLDER, "metadata.version": 22})
     assert "depends" in refused(ancient, elr)

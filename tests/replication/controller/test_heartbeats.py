@@ -95,7 +95,7 @@ def controller() -> Controller:
 # Coming
 
 
-def test_a_broker_serves_once_it_has_read_of_its_registration() -> None:
+def test_broker_is_unfenced_after_replaying_its_registration() -> None:
     controller = Controller(formatted())
     epoch = controller.register(1)
     assert controller.heartbeat(1, offset=epoch - 1) == {FENCED}
@@ -107,7 +107,7 @@ def test_a_broker_serves_once_it_has_read_of_its_registration() -> None:
     assert controller.records == []
 
 
-def test_what_it_must_have_read_is_the_registration_not_what_came_before_it(
+def test_unfencing_requires_the_registration_offset(
     controller: Controller,
 ) -> None:
     """Its epoch is the offset of the plan's first record, which tells of its last incarnation's end."""
@@ -118,7 +118,7 @@ def test_what_it_must_have_read_is_the_registration_not_what_came_before_it(
     assert controller.heartbeat(1, offset=controller.image.offset) == {CAUGHT_UP}
 
 
-def test_a_later_controller_asks_for_what_it_began_with(controller: Controller) -> None:
+def test_new_controller_requires_its_start_offset(controller: Controller) -> None:
     controller.now_ms += TIMEOUT_MS
     epoch = controller.register(1, incarnation=1)
     controller.begin_term()
@@ -126,7 +126,7 @@ def test_a_later_controller_asks_for_what_it_began_with(controller: Controller) 
     assert controller.heartbeat(1) == {CAUGHT_UP}
 
 
-def test_another_incarnation_waits_for_the_session_to_end(controller: Controller) -> None:
+def test_new_incarnation_waits_for_session_expiration(controller: Controller) -> None:
     epoch = controller.image.brokers[1].epoch
     assert controller.register(1) == epoch, "the same one may always"
     controller.heartbeat(1)
@@ -138,14 +138,14 @@ def test_another_incarnation_waits_for_the_session_to_end(controller: Controller
     assert controller.register(1, incarnation=1) > epoch
 
 
-def test_a_fenced_broker_that_is_heard_has_a_session_too(controller: Controller) -> None:
+def test_fenced_broker_with_heartbeat_has_a_session(controller: Controller) -> None:
     controller.heartbeat(1, want_fence=True)
     with pytest.raises(KafkaError) as refused:
         controller.register(1, incarnation=1)
     assert refused.value.code is ErrorCode.duplicate_broker_registration
 
 
-def test_an_id_that_was_unregistered_is_free(controller: Controller) -> None:
+def test_unregistered_id_can_be_registered(controller: Controller) -> None:
     from odradek.replication.controller.broker_registration import unregister_broker
 
     controller.image = committed(controller.image, unregister_broker(controller.image, 1).records)
@@ -157,7 +157,7 @@ def test_an_id_that_was_unregistered_is_free(controller: Controller) -> None:
 
 
 @pytest.mark.parametrize(("clean", "eligible"), [(True, (1,)), (False, ())])
-def test_who_stopped_cleanly_stays_eligible(
+def test_broker_stays_in_elr_after_clean_shutdown(
     controller: Controller, clean: bool, eligible: tuple[int, ...]
 ) -> None:
     epoch = controller.image.brokers[1].epoch
@@ -171,7 +171,9 @@ def test_who_stopped_cleanly_stays_eligible(
     assert (found.leader, found.leader_recovery_state) == (1, 0 if clean else 1)
 
 
-def test_an_incarnation_that_was_not_fenced_yet_leaves_its_places(controller: Controller) -> None:
+def test_new_incarnation_of_unfenced_broker_leaves_isr_and_leadership(
+    controller: Controller,
+) -> None:
     epoch = controller.image.brokers[1].epoch
     controller.now_ms += TIMEOUT_MS
     controller.register(1, incarnation=1, previous_epoch=epoch)
@@ -185,7 +187,9 @@ def test_an_incarnation_that_was_not_fenced_yet_leaves_its_places(controller: Co
 # Going
 
 
-def test_a_controlled_shutdown_ends_when_all_that_serve_know(controller: Controller) -> None:
+def test_controlled_shutdown_ends_when_unfenced_brokers_have_replayed_it(
+    controller: Controller,
+) -> None:
     """KIP-841: leaders move first, while the broker still answers."""
     for broker in (2, 3):
         controller.heartbeat(broker)
@@ -209,31 +213,31 @@ def test_a_controlled_shutdown_ends_when_all_that_serve_know(controller: Control
     assert controller.image.brokers[1].fenced
 
 
-def test_who_leads_nothing_may_go_at_once(controller: Controller) -> None:
+def test_broker_without_leaders_shuts_down_at_once(controller: Controller) -> None:
     assert controller.heartbeat(3, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
     assert controller.image.brokers[3].fenced
     assert partition(controller.image, "t").isr == (1, 2)
 
 
-def test_the_last_one_to_go_waits_for_nobody(controller: Controller) -> None:
+def test_last_broker_shuts_down_at_once(controller: Controller) -> None:
     for broker in (2, 3):
         controller.heartbeat(broker, want_fence=True)
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
 
 
-def test_a_fenced_broker_may_always_go(controller: Controller) -> None:
+def test_fenced_broker_shuts_down_at_once(controller: Controller) -> None:
     assert controller.heartbeat(1, want_fence=True) == {CAUGHT_UP, FENCED}
     assert controller.heartbeat(1, offset=0, want_shut_down=True) == {FENCED, GO}
 
 
-def test_who_was_told_to_go_is_replaced_at_once(controller: Controller) -> None:
+def test_broker_after_controlled_shutdown_can_be_replaced_at_once(controller: Controller) -> None:
     controller.heartbeat(3, want_shut_down=True)
     controller.register(3, incarnation=1)
     assert controller.heartbeat(3) == {CAUGHT_UP}
 
 
-def test_what_is_left_of_a_shutdown_committed_in_part_moves_with_the_next(
+def test_partly_committed_shutdown_continues_with_next_heartbeat(
     controller: Controller,
 ) -> None:
     before = controller.image
@@ -247,13 +251,15 @@ def test_what_is_left_of_a_shutdown_committed_in_part_moves_with_the_next(
     assert GO in controller.heartbeat(1, want_shut_down=True)
 
 
-def test_another_controller_goes_on_with_a_shutdown(controller: Controller) -> None:
+def test_new_controller_continues_controlled_shutdown(controller: Controller) -> None:
     controller.heartbeat(1, want_shut_down=True)
     controller.begin_term()
     assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
 
 
-def test_who_ended_while_it_shut_down_is_replaced_at_once(controller: Controller) -> None:
+def test_broker_that_died_during_controlled_shutdown_can_be_replaced_at_once(
+    controller: Controller,
+) -> None:
     """KAFKA-19047: its session goes on, but it was about to stop."""
     epoch = controller.image.brokers[1].epoch
     for broker in (2, 3):
@@ -269,7 +275,7 @@ def test_who_ended_while_it_shut_down_is_replaced_at_once(controller: Controller
     assert refused.value.code is ErrorCode.duplicate_broker_registration
 
 
-def test_who_ended_before_its_first_heartbeat_is_replaced_at_once(controller: Controller) -> None:
+def test_broker_without_heartbeat_can_be_replaced_at_once(controller: Controller) -> None:
     """The session of the incarnation before it, which was about to stop, is not its own."""
     for broker in (2, 3):
         controller.heartbeat(broker)
@@ -283,7 +289,7 @@ def test_who_ended_before_its_first_heartbeat_is_replaced_at_once(controller: Co
     assert refused.value.code is ErrorCode.duplicate_broker_registration
 
 
-def test_who_is_stopping_does_not_come_back_without_registering(controller: Controller) -> None:
+def test_broker_in_controlled_shutdown_must_register_again(controller: Controller) -> None:
     controller.heartbeat(1, want_shut_down=True)
     controller.now_ms += TIMEOUT_MS
     while controller.fence_expired() is not None:
@@ -296,7 +302,7 @@ def test_who_is_stopping_does_not_come_back_without_registering(controller: Cont
 # Silence
 
 
-def test_the_silent_are_fenced_one_at_a_time_the_oldest_first(controller: Controller) -> None:
+def test_expired_brokers_are_fenced_one_at_a_time_oldest_first(controller: Controller) -> None:
     for broker in (1, 3):
         controller.now_ms += 10
         controller.heartbeat(broker)
@@ -309,7 +315,7 @@ def test_the_silent_are_fenced_one_at_a_time_the_oldest_first(controller: Contro
     assert controller.sessions.next_deadline_ms is None
 
 
-def test_a_heartbeat_in_time_keeps_the_session(controller: Controller) -> None:
+def test_heartbeat_keeps_the_session(controller: Controller) -> None:
     for broker in (1, 2, 3):
         controller.heartbeat(broker)
     deadline = controller.sessions.next_deadline_ms
@@ -321,7 +327,7 @@ def test_a_heartbeat_in_time_keeps_the_session(controller: Controller) -> None:
     assert controller.fence_expired() == 2
 
 
-def test_a_fencing_that_was_not_committed_is_decided_again(controller: Controller) -> None:
+def test_uncommitted_fencing_is_repeated(controller: Controller) -> None:
     controller.now_ms += TIMEOUT_MS
     for _ in range(2):
         plan = fence_stale_broker(controller.image, controller.sessions, now_ms=controller.now_ms)
@@ -329,7 +335,7 @@ def test_a_fencing_that_was_not_committed_is_decided_again(controller: Controlle
         assert plan.records
 
 
-def test_who_was_fenced_by_silence_is_let_in_again_as_soon_as_it_is_heard(
+def test_expired_broker_is_unfenced_by_next_heartbeat(
     controller: Controller,
 ) -> None:
     controller.now_ms += TIMEOUT_MS
@@ -339,7 +345,7 @@ def test_who_was_fenced_by_silence_is_let_in_again_as_soon_as_it_is_heard(
     assert partition(controller.image, "alone").leader == 1
 
 
-def test_an_earlier_incarnation_prolongs_nothing(controller: Controller) -> None:
+def test_heartbeat_of_earlier_incarnation_is_stale(controller: Controller) -> None:
     deadline = controller.sessions.next_deadline_ms
     stale = BrokerHeartbeat(1, controller.image.brokers[1].epoch - 1, 99)
     for heartbeat in (stale, BrokerHeartbeat(9, 0, 99)):
@@ -352,7 +358,7 @@ def test_an_earlier_incarnation_prolongs_nothing(controller: Controller) -> None
 # Directories
 
 
-def test_directories_that_failed_are_told_with_the_heartbeat() -> None:
+def test_heartbeat_reports_offline_directories() -> None:
     """KIP-858; a broker that comes back with one of them lost leads what is in the other."""
     image, _ = create(
         cluster(2, directories=2),
@@ -377,7 +383,7 @@ def test_directories_that_failed_are_told_with_the_heartbeat() -> None:
     assert controller.records == []
 
 
-def test_cordoned_directories_are_told_with_the_heartbeat(controller: Controller) -> None:
+def test_heartbeat_reports_cordoned_directories(controller: Controller) -> None:
     """KIP-1066; None is a broker that does not know yet."""
     controller.heartbeat(1, cordoned=None)
     assert controller.records == []

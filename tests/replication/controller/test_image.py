@@ -71,7 +71,7 @@ def change(**fields: Any) -> Any:
 # Images are values
 
 
-def test_an_image_never_changes() -> None:
+def test_image_is_immutable() -> None:
     before = cluster(1)
     copy = replace(before)
     first, _ = create(before, NewTopic("a", 2, configs={"x": "1"}))
@@ -83,7 +83,7 @@ def test_an_image_never_changes() -> None:
     assert second.topics_by_name == {}
 
 
-def test_what_did_not_change_is_shared() -> None:
+def test_unchanged_tables_are_shared() -> None:
     before, _ = create(cluster(1), NewTopic("a"), NewTopic("b"))
     later = after(before, topics.ConfigRecord(resource_type=BROKER, name="x", value="1"))
     assert later.topics_by_name is before.topics_by_name
@@ -95,7 +95,7 @@ def test_what_did_not_change_is_shared() -> None:
 # Partitions
 
 
-def test_a_change_raises_the_partition_epoch_and_a_named_leader_the_leader_epoch() -> None:
+def test_partition_change_increases_partition_and_leader_epoch() -> None:
     image = after(one_partition(), change(isr=(1,)))
     found = partition(image, "alpha")
     assert (found.isr, found.leader_epoch, found.partition_epoch) == ((1,), 0, 1)
@@ -104,7 +104,7 @@ def test_a_change_raises_the_partition_epoch_and_a_named_leader_the_leader_epoch
     assert (found.leader, found.leader_epoch, found.partition_epoch) == (1, 1, 2)
 
 
-def test_every_field_of_a_change() -> None:
+def test_every_field_of_a_partition_change() -> None:
     changed = after(
         one_partition(),
         change(
@@ -130,12 +130,12 @@ def test_every_field_of_a_change() -> None:
     assert unchanged == replace(found, partition_epoch=2)
 
 
-def test_a_partition_from_before_there_were_directories() -> None:
+def test_partition_without_directories() -> None:
     image = after(MetadataImage(), topic(), new_partition(directories=()))
     assert partition(image, "alpha").directories == (MIGRATING, MIGRATING)
 
 
-def test_elrs_are_cleared_of_one_topic_or_of_all() -> None:
+def test_clear_elr_of_one_topic_or_all() -> None:
     """What has none is left alone; a change of a partition is one of its partition epoch."""
     image = after(
         MetadataImage(),
@@ -156,7 +156,7 @@ def test_elrs_are_cleared_of_one_topic_or_of_all() -> None:
     assert partition(both, "beta", 1).partition_epoch == 0
 
 
-def test_a_snapshot_has_eligible_leaders_that_were_kept_before_the_feature_went() -> None:
+def test_snapshot_contains_elr_after_feature_was_disabled() -> None:
     """They stay until the partition changes, and may be all that can lead it again (KIP-966)."""
     image = after(
         MetadataImage(),
@@ -202,12 +202,12 @@ def read_back(image: MetadataImage) -> list[Any]:
     ],
     ids=str,
 )
-def test_what_contradicts_the_state_is_not_applied(record: Any) -> None:
+def test_contradicting_records_raise_invalid_metadata(record: Any) -> None:
     with pytest.raises(InvalidMetadata):
         after(one_partition(), record)
 
 
-def test_producer_ids_do_not_go_back() -> None:
+def test_producer_ids_do_not_decrease() -> None:
     image = after(MetadataImage(), cluster_schemas.ProducerIdsRecord(next_producer_id=2000))
     with pytest.raises(InvalidMetadata):
         after(image, cluster_schemas.ProducerIdsRecord(next_producer_id=2000))
@@ -216,7 +216,7 @@ def test_producer_ids_do_not_go_back() -> None:
 # Everything else
 
 
-def test_old_records_of_fencing() -> None:
+def test_old_fencing_records() -> None:
     image = cluster(1)
     epoch = image.brokers[1].epoch
     image = after(image, cluster_schemas.FenceBrokerRecord(id=1, epoch=epoch))
@@ -225,7 +225,7 @@ def test_old_records_of_fencing() -> None:
     assert image.is_active(1)
 
 
-def test_features_are_set_and_dropped() -> None:
+def test_features_are_set_and_removed() -> None:
     level = cluster_schemas.FeatureLevelRecord
     image = after(MetadataImage(), level(name="group.version", feature_level=1))
     assert image.features == {"group.version": 1}
@@ -233,7 +233,7 @@ def test_features_are_set_and_dropped() -> None:
     assert after(image, level(name="kraft.version", feature_level=1)).features == image.features
 
 
-def test_security_and_quotas() -> None:
+def test_security_and_quota_records() -> None:
     acl = security.AccessControlEntryRecord(id=UUID(int=7), principal="User:a", operation=3)
     scram = security.UserScramCredentialRecord(name="a", mechanism=1, iterations=4096)
     token = security.DelegationTokenRecord(token_id="t", owner="User:a")
@@ -264,7 +264,7 @@ def test_security_and_quotas() -> None:
 # Deltas
 
 
-def test_a_delta_tells_what_changed() -> None:
+def test_delta_contains_changes() -> None:
     before, _ = create(cluster(1), NewTopic("a", configs={"x": "1"}), NewTopic("b"))
     a, b = before.topics_by_name["a"], before.topics_by_name["b"]
     config = topics.ConfigRecord(resource_type=BROKER, resource_name="1", name="y", value="2")
@@ -288,7 +288,7 @@ def test_a_delta_tells_what_changed() -> None:
     assert len(step.records) == 6
 
 
-def test_what_comes_and_goes_within_one_step_is_not_told() -> None:
+def test_topic_created_and_deleted_in_one_delta_is_omitted() -> None:
     step = delta(
         MetadataImage(), topic(), new_partition(), topics.RemoveTopicRecord(topic_id=ALPHA)
     )
@@ -296,7 +296,7 @@ def test_what_comes_and_goes_within_one_step_is_not_told() -> None:
     assert step.image.topics_by_id == {}
 
 
-def test_a_registration_that_says_nothing_new_is_no_change() -> None:
+def test_unchanged_registration_is_not_in_delta() -> None:
     image = cluster(1)
     record = cluster_schemas.BrokerRegistrationChangeRecord(
         broker_id=1, broker_epoch=image.brokers[1].epoch, fenced=-1
@@ -318,7 +318,7 @@ def test_a_registration_that_says_nothing_new_is_no_change() -> None:
         (CORDONED_DIRECTORIES, 2, 4),
     ],
 )
-def test_the_metadata_version_decides_what_is_written(
+def test_record_fields_depend_on_metadata_version(
     level: int, partition_version: int, broker_version: int
 ) -> None:
     """J-25 as Kafka 4.x has it: instead of by two rolling bounces, the form with directories comes
@@ -339,7 +339,7 @@ def test_the_metadata_version_decides_what_is_written(
         ({"cordoned_log_dirs": ()}, 3),
     ],
 )
-def test_a_change_of_a_broker_is_written_in_the_version_that_holds_it(
+def test_broker_change_record_version_depends_on_fields(
     fields: dict[str, Any], version: int
 ) -> None:
     record = cluster_schemas.BrokerRegistrationChangeRecord(**fields)

@@ -51,7 +51,7 @@ AFTER = [
 ]
 
 
-def test_it_is_what_the_steps_in_between_changed() -> None:
+def test_image_delta_equals_replayed_deltas() -> None:
     before = apply_records(MetadataImage(), BEFORE, offset=7).image
     step = apply_records(before, AFTER, offset=13)
     told = image_delta(before, step.image)
@@ -63,7 +63,7 @@ def test_it_is_what_the_steps_in_between_changed() -> None:
     assert (told.before, told.image) == (before, step.image)
 
 
-def test_between_equal_images_there_is_nothing() -> None:
+def test_delta_of_equal_images_is_empty() -> None:
     image = apply_records(MetadataImage(), BEFORE, offset=7).image
     told = image_delta(image, image)
     assert not told.created_topics

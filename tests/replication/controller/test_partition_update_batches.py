@@ -81,7 +81,7 @@ def epoch_of(image: MetadataImage, broker: int = 1) -> int:
     return image.brokers[broker].epoch
 
 
-def test_to_be_fenced(image: MetadataImage) -> None:
+def test_partitions_of_broker_to_be_fenced(image: MetadataImage) -> None:
     whole = fenced(image, 1)
     steps = remove_from_isrs(image, 1)
     assert len(steps.keys) == 100
@@ -92,7 +92,7 @@ def test_to_be_fenced(image: MetadataImage) -> None:
     assert state(committed(left, plan.records)) == state(whole)
 
 
-def test_a_directory_that_failed(image: MetadataImage) -> None:
+def test_partitions_of_failed_directory(image: MetadataImage) -> None:
     failed = [directory(1)]
     whole = committed(image, mark_directories_offline(image, 1, epoch_of(image), failed).records)
     left = stepped(image, remove_from_offline_directories(image, 1, failed))
@@ -102,7 +102,7 @@ def test_a_directory_that_failed(image: MetadataImage) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_broker_that_comes_back(image: MetadataImage, clean: bool) -> None:
+def test_partitions_of_restarted_broker(image: MetadataImage, clean: bool) -> None:
     """Fenced or not; what an unclean shutdown means for eligible leaders is decided too."""
     for before in (image, fenced(image, 1), fenced(image, 2, 3, 1)):
         epoch = epoch_of(before) if clean else -1
@@ -114,12 +114,12 @@ def test_a_broker_that_comes_back(image: MetadataImage, clean: bool) -> None:
         assert state(committed(left, plan.records)) == state(whole)
 
 
-def test_the_same_incarnation_forgets_nothing(image: MetadataImage) -> None:
+def test_same_incarnation_keeps_isr_and_elr(image: MetadataImage) -> None:
     assert update_for_previous_incarnation(image, registration(1)).keys == ()
     assert update_for_previous_incarnation(image, registration(9)).keys == ()
 
 
-def test_a_broker_that_serves_again_leads_what_waited_for_it(image: MetadataImage) -> None:
+def test_unfenced_broker_leads_its_leaderless_partitions(image: MetadataImage) -> None:
     dark = fenced(image, 2, 3, 1)
     whole = committed(dark, unfence_broker(dark, 1, epoch_of(dark)).records)
     first = unfence_broker(dark, 1, epoch_of(dark), at_once=PARTITIONS_PER_BATCH)
@@ -130,7 +130,7 @@ def test_a_broker_that_serves_again_leads_what_waited_for_it(image: MetadataImag
     assert {each.leader for each in whole.topics_by_name["t"].partitions.values()} == {1}
 
 
-def test_what_was_left_is_what_somebody_eligible_could_lead(image: MetadataImage) -> None:
+def test_leaderless_partitions_with_eligible_replica(image: MetadataImage) -> None:
     dark = fenced(image, 2, 3, 1)
     assert elect_for_electable_partitions(dark).keys == []
     whole = committed(dark, unfence_broker(dark, 1, epoch_of(dark)).records)
@@ -147,7 +147,7 @@ def test_what_was_left_is_what_somebody_eligible_could_lead(image: MetadataImage
     assert left == [key for key in steps.keys if key != (topic.id, 39)], "1 serves, but not that"
 
 
-def test_a_controlled_shutdown(image: MetadataImage) -> None:
+def test_partitions_of_controlled_shutdown(image: MetadataImage) -> None:
     whole = committed(image, begin_controlled_shutdown(image, 1, epoch_of(image)).records)
     first = begin_controlled_shutdown(image, 1, epoch_of(image), at_once=PARTITIONS_PER_BATCH)
     assert len(first.records) == 1 + PARTITIONS_PER_BATCH
@@ -156,7 +156,7 @@ def test_a_controlled_shutdown(image: MetadataImage) -> None:
     assert state(stepped(begun, remove_from_isrs(begun, 1))) == state(whole)
 
 
-def test_what_changes_between_two_steps_is_decided_as_it_is_by_then(image: MetadataImage) -> None:
+def test_each_batch_uses_the_current_image(image: MetadataImage) -> None:
     """Deleted, or left already."""
     steps = remove_from_isrs(image, 1)
     operations = list(steps.operations())

@@ -44,7 +44,7 @@ def found(image: MetadataImage, *components: Component, strict: bool = False) ->
     )
 
 
-def test_filters(image: MetadataImage) -> None:
+def test_filter_matching(image: MetadataImage) -> None:
     alice = Component("user", EXACT, "alice")
     assert found(image) == [0, 1, 2, 3, 4, 5]
     assert found(image, strict=True) == []
@@ -70,7 +70,7 @@ def test_filters(image: MetadataImage) -> None:
         ([Component("user", ANY, None), Component("ip", ANY, None)], ErrorCode.invalid_request),
     ],
 )
-def test_refused(components: list[Component], code: ErrorCode) -> None:
+def test_invalid_filters_are_rejected(components: list[Component], code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as raised:
         find_quotas(MetadataImage(), components, strict=False)
     assert raised.value.code is code

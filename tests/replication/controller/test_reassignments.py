@@ -37,7 +37,7 @@ def in_sync(image: MetadataImage, *isr: int) -> MetadataImage:
     return committed(image, [PartitionChangeRecord(partition_id=0, topic_id=topic.id, isr=isr)])
 
 
-def test_a_move_adds_first_and_removes_when_done(image: MetadataImage) -> None:
+def test_reassignment_adds_replicas_then_removes(image: MetadataImage) -> None:
     image = reassigned(image, 2, 3)
     moving = partition(image, "t")
     assert moving.replicas == (2, 3, 1)
@@ -46,13 +46,13 @@ def test_a_move_adds_first_and_removes_when_done(image: MetadataImage) -> None:
     assert list_reassignments(image, [("t", [1]), ("gone", [0])]) == []
 
 
-def test_fewer_replicas_are_there_at_once(image: MetadataImage) -> None:
+def test_reassignment_to_fewer_replicas_completes_at_once(image: MetadataImage) -> None:
     image = reassigned(image, 1)
     done = partition(image, "t")
     assert (done.replicas, done.isr, done.is_reassigning) == ((1,), (1,), False)
 
 
-def test_who_is_moved_away_is_not_eligible_any_more() -> None:
+def test_removed_replica_leaves_elr() -> None:
     """Else it stood in the way of the last known leader, should nobody else be left (KIP-966)."""
     configs = {"min.insync.replicas": "2"}
     image, _ = create(cluster(), NewTopic("t", assignments={0: [1, 2, 3]}, configs=configs))
@@ -61,17 +61,17 @@ def test_who_is_moved_away_is_not_eligible_any_more() -> None:
     assert (done.replicas, done.isr, done.elr) == ((1,), (1,), ())
 
 
-def test_another_order_is_no_move_but_a_new_preferred_leader(image: MetadataImage) -> None:
+def test_reordered_replicas_change_preferred_leader(image: MetadataImage) -> None:
     image = reassigned(image, 2, 1)
     turned = partition(image, "t")
     assert (turned.replicas, turned.leader, turned.is_reassigning) == ((2, 1), 1, False)
 
 
-def test_as_it_is_needs_no_record(image: MetadataImage) -> None:
+def test_unchanged_assignment_returns_no_record(image: MetadataImage) -> None:
     assert not alter_reassignments(image, [Reassignment("t", 0, [1, 2])]).records
 
 
-def test_cancelled(image: MetadataImage) -> None:
+def test_cancelled_reassignment_restores_replicas(image: MetadataImage) -> None:
     moving = reassigned(image, 2, 3)
     plan = alter_reassignments(moving, [Reassignment("t", 0, None)])
     after, (error,) = perform(moving, plan)
@@ -81,7 +81,7 @@ def test_cancelled(image: MetadataImage) -> None:
     assert not back.is_reassigning
 
 
-def test_cancelling_does_not_lose_records_unasked(image: MetadataImage) -> None:
+def test_cancel_that_requires_unclean_election_is_rejected(image: MetadataImage) -> None:
     moving = in_sync(reassigned(image, 2, 3), 3)
     cancel = [Reassignment("t", 0, None)]
     (error,) = alter_reassignments(moving, cancel).result
@@ -92,7 +92,7 @@ def test_cancelling_does_not_lose_records_unasked(image: MetadataImage) -> None:
     assert len(plan.records) == 1
 
 
-def test_refused_one_by_one(image: MetadataImage) -> None:
+def test_invalid_partitions_are_rejected_one_by_one(image: MetadataImage) -> None:
     wanted = [
         Reassignment("gone", 0, [1]),
         Reassignment("t", 5, [1]),
@@ -127,7 +127,7 @@ def code(image: MetadataImage, election: ElectionType, index: int = 0) -> ErrorC
     return None if respond.error is None else respond.error.code
 
 
-def test_the_preferred_leader_leads_again(image: MetadataImage) -> None:
+def test_preferred_leader_election(image: MetadataImage) -> None:
     assert code(image, ElectionType.PREFERRED) is ErrorCode.election_not_needed
     image = fenced(image, 1)
     assert partition(image, "t").leader == 2
@@ -139,7 +139,7 @@ def test_the_preferred_leader_leads_again(image: MetadataImage) -> None:
     assert elect_leaders(image, ElectionType.PREFERRED, None).result == []
 
 
-def test_unclean_only_where_nobody_leads(image: MetadataImage) -> None:
+def test_unclean_election_requires_leaderless_partition(image: MetadataImage) -> None:
     assert code(image, ElectionType.UNCLEAN) is ErrorCode.election_not_needed
     assert code(image, ElectionType.UNCLEAN, 9) is ErrorCode.unknown_topic_or_partition
     image = fenced(fenced(image, 1), 2)

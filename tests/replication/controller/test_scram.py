@@ -36,7 +36,7 @@ def with_alice() -> MetadataImage:
     return apply_records(MetadataImage(), plan.records, offset=1).image
 
 
-def test_keys_of_the_example_in_rfc_7677() -> None:
+def test_scram_keys_of_rfc_7677_example() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4096)
     stored_key, server_key = scram_keys(SHA_256, salted)
@@ -44,19 +44,19 @@ def test_keys_of_the_example_in_rfc_7677() -> None:
     assert base64.b64encode(server_key) == b"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
 
 
-def test_no_password_is_kept() -> None:
+def test_salted_password_is_not_stored() -> None:
     (record,) = with_alice().scram.values()
     assert b"salted" not in (record.stored_key, record.server_key)
     assert (record.salt, record.iterations, record.mechanism) == (b"salt", 4096, SHA_256)
 
 
-def test_deleted() -> None:
+def test_deleted_credential() -> None:
     image = with_alice()
     plan = alter_scram_credentials(image, [ScramDeletion("alice", SHA_256)], [])
     assert not apply_records(image, plan.records, offset=2).image.scram
 
 
-def test_refusals() -> None:
+def test_invalid_changes_are_rejected() -> None:
     image = with_alice()
     few = ScramUpsertion("bob", SHA_256, 4095, b"", b"")
     many = ScramUpsertion("bob", SHA_256, 16385, b"", b"")
@@ -74,13 +74,13 @@ def test_refusals() -> None:
         assert found["carol"] is None
 
 
-def test_a_user_is_altered_once_or_not_at_all() -> None:
+def test_duplicate_user_is_rejected() -> None:
     image = with_alice()
     twice = responses(image, ScramDeletion("alice", SHA_256), ALICE)
     assert twice == {"alice": ErrorCode.duplicate_resource}
 
 
-def test_a_snapshot_has_them() -> None:
+def test_snapshot_contains_the_records() -> None:
     image = with_alice()
     assert (
         apply_records(MetadataImage(), snapshot_records(image), offset=2).image.scram == image.scram

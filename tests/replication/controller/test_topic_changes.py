@@ -43,7 +43,7 @@ def two_topics() -> MetadataImage:
     return create(cluster(1), NewTopic("a", configs={"x": "1"}), NewTopic("b.c"))[0]
 
 
-def test_a_topic_goes_with_its_partitions_and_configs() -> None:
+def test_deleted_topic_loses_partitions_and_configs() -> None:
     image = two_topics()
     topic_id = image.topics_by_name["a"].id
     image, (respond,) = perform(image, delete_topics(image, ["a"]))
@@ -53,7 +53,7 @@ def test_a_topic_goes_with_its_partitions_and_configs() -> None:
     assert (TOPIC, "a") not in image.configs
 
 
-def test_a_topic_is_deleted_by_its_id() -> None:
+def test_topic_is_deleted_by_id() -> None:
     image = two_topics()
     topic_id = image.topics_by_name["b.c"].id
     image, (respond,) = perform(image, delete_topics(image, ids=[topic_id]))
@@ -62,7 +62,7 @@ def test_a_topic_is_deleted_by_its_id() -> None:
     assert respond.error_code is ErrorCode.none, "it collides with nothing any more"
 
 
-def test_topics_that_are_not_there() -> None:
+def test_unknown_topics_are_rejected() -> None:
     image = two_topics()
     after, responses = perform(image, delete_topics(image, ["nope"], [UUID(int=77)]))
     assert [(each.name, each.topic_id, each.error_code) for each in responses] == [
@@ -72,7 +72,7 @@ def test_topics_that_are_not_there() -> None:
     assert after == image
 
 
-def test_what_is_named_twice_stays() -> None:
+def test_duplicate_topics_are_not_deleted() -> None:
     image = two_topics()
     a = image.topics_by_name["a"].id
     for names, ids in ((["a", "a"], []), ([], [a, a]), (["a"], [a])):
@@ -91,7 +91,7 @@ def grow(
     return perform(image, plan)
 
 
-def test_partitions_are_added_at_the_end() -> None:
+def test_new_partitions_have_the_next_indexes() -> None:
     image, _ = create(cluster(3), NewTopic("t", 2, 2))
     before = dict(image.topics_by_name["t"].partitions)
     image, responses = grow(image, NewPartitions("t", 5))
@@ -102,7 +102,7 @@ def test_partitions_are_added_at_the_end() -> None:
     assert all(len(each.replicas) == 2 for each in partitions.values())
 
 
-def test_partitions_are_assigned_by_hand() -> None:
+def test_new_partitions_with_manual_assignment() -> None:
     image, _ = create(cluster(3), NewTopic("t", 1, 2))
     image, responses = grow(image, NewPartitions("t", 3, [(3, 1), (2, 3)]))
     assert responses == [PartitionsResult("t")]
@@ -157,7 +157,7 @@ def test_partitions_are_assigned_by_hand() -> None:
         ),
     ],
 )
-def test_growth_that_is_refused(
+def test_invalid_partition_count_is_rejected(
     wanted: NewPartitions, code: ErrorCode, message: str | None
 ) -> None:
     before, _ = create(cluster(2), NewTopic("t", 3, 1))
@@ -166,21 +166,21 @@ def test_growth_that_is_refused(
     assert image == before
 
 
-def test_a_topic_named_twice_does_not_grow() -> None:
+def test_duplicate_topic_gets_no_partitions() -> None:
     before, _ = create(cluster(1), NewTopic("t"))
     image, responses = grow(before, NewPartitions("t", 2), NewPartitions("t", 3))
     assert responses == [PartitionsResult("t", ErrorCode.invalid_request, "Duplicate topic name.")]
     assert image == before
 
 
-def test_growth_can_be_tried() -> None:
+def test_create_partitions_validate_only() -> None:
     before, _ = create(cluster(1), NewTopic("t"))
     image, responses = grow(before, NewPartitions("t", 2), validate_only=True)
     assert responses == [PartitionsResult("t")]
     assert image == before
 
 
-def test_no_growth_onto_brokers_that_do_not_serve() -> None:
+def test_create_partitions_without_active_broker_is_rejected() -> None:
     image, _ = create(cluster(2), NewTopic("t", assignments={0: [1]}))
     image = committed(image, fence_broker(image, 2, image.brokers[2].epoch).records)
     _, (respond,) = grow(image, NewPartitions("t", 2, [(2,)]))
@@ -193,7 +193,7 @@ def test_no_growth_onto_brokers_that_do_not_serve() -> None:
 # Directories
 
 
-def test_a_broker_tells_where_its_replicas_are() -> None:
+def test_broker_assigns_replicas_to_directories() -> None:
     image, _ = create(cluster(2, directories=2), NewTopic("t", assignments={0: (1,), 1: (2,)}))
     topic_id = image.topics_by_name["t"].id
     epoch = image.brokers[1].epoch
@@ -218,7 +218,7 @@ def test_a_broker_tells_where_its_replicas_are() -> None:
     assert refused.value.code is ErrorCode.stale_broker_epoch
 
 
-def test_a_replica_found_in_a_failed_directory_gives_up_its_lead() -> None:
+def test_leader_in_failed_directory_is_replaced() -> None:
     image, _ = create(cluster(2, directories=2), NewTopic("t", assignments={0: (1, 2)}))
     epoch = image.brokers[1].epoch
     image, _ = perform(image, mark_directories_offline(image, 1, epoch, [directory(1, 1)]))
@@ -229,7 +229,7 @@ def test_a_replica_found_in_a_failed_directory_gives_up_its_lead() -> None:
     assert (found.leader, found.isr, found.directory_of(1)) == (2, (2,), directory(1, 1))
 
 
-def test_a_replica_that_turns_up_in_a_good_directory_leads_again() -> None:
+def test_replica_in_online_directory_leads_again() -> None:
     """Moved by hand, or found after it was lost: nobody else has what it has."""
     image, _ = create(cluster(1, directories=2), NewTopic("t", assignments={0: (1,)}))
     epoch = image.brokers[1].epoch
@@ -245,7 +245,7 @@ def test_a_replica_that_turns_up_in_a_good_directory_leads_again() -> None:
 # Producer ids
 
 
-def test_blocks_of_producer_ids_follow_on_each_other() -> None:
+def test_producer_id_blocks_are_consecutive() -> None:
     image = cluster(1)
     epoch = image.brokers[1].epoch
     image, first = perform(image, allocate_producer_ids(image, 1, epoch))
@@ -254,13 +254,13 @@ def test_blocks_of_producer_ids_follow_on_each_other() -> None:
     assert image.next_producer_id == 2000
 
 
-def test_producer_ids_are_for_brokers_that_are_registered() -> None:
+def test_producer_ids_require_a_registered_broker() -> None:
     with pytest.raises(KafkaError) as refused:
         allocate_producer_ids(cluster(1), 1, -5)
     assert refused.value.code is ErrorCode.stale_broker_epoch
 
 
-def test_producer_ids_end() -> None:
+def test_producer_ids_are_exhausted() -> None:
     from dataclasses import replace
 
     image = replace(cluster(1), next_producer_id=MAX_PRODUCER_ID - 999)
