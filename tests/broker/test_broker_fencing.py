@@ -129,7 +129,7 @@ def test_a_directory_that_fails_takes_its_leaders_along_and_no_others() -> None:
         ]
         assert 0 < len(lost) < 4, "new partitions are spread over directories"
         logs = nodes.brokers[leader].logs
-        nodes.doors[leader].disk.fail("/more*")
+        nodes.machines[leader].disk.fail("/more*")
         logs.report_at(Path("/more/u-0/log"), OSError(5, "it broke"))
         await until(lambda: all(partition(nodes, "u", each).leader == active for each in lost), 3)
         for index in set(range(4)) - set(lost):
@@ -150,7 +150,7 @@ def append(nodes: Nodes, number: int, topic: str, index: int = 0) -> None:
 
 
 def full(nodes: Nodes, number: int, path: str) -> None:
-    nodes.doors[number].disk.fail(f"{path}/*", errno.ENOSPC, {"write"})
+    nodes.machines[number].disk.fail(f"{path}/*", errno.ENOSPC, {"write"})
 
 
 def test_a_full_directory_is_given_up_where_others_can_lead() -> None:
@@ -196,7 +196,7 @@ def test_a_metadata_log_that_cannot_be_closed_keeps_no_directory_from_being_clos
 
     async def main(nodes: Nodes) -> None:
         _, _, last = await started(nodes)
-        disks.append(nodes.doors[last].disk)
+        disks.append(nodes.machines[last].disk)
         disks[0].fail("/data/__cluster_metadata-0/*.timeindex", operations={"write"})
         await nodes.stop(last)
         await trio.sleep_forever()
@@ -225,7 +225,7 @@ def test_a_full_directory_that_nobody_could_replace_goes_on_reading() -> None:
         alone = table.opened("alone", 0)
         assert alone is not None
         assert alone.log.read(0, 1000, limit=1).slice is not None
-        nodes.doors[leader].disk.heal()
+        nodes.machines[leader].disk.heal()
         append(nodes, leader, "t")
 
     run(main, COMBINED)

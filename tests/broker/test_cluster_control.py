@@ -1,4 +1,4 @@
-"""How who runs a cluster is asked: whoever speaks otherwise costs nothing but his own connection."""
+"""Tests of the control connection of a local cluster, with invalid requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def respond(asked: Mapping[str, Any]) -> Mapping[str, Any]:
 @pytest.mark.parametrize(
     "line", [b"\n", b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b"\xff\n", b"[" * 200_000 + b"\n"]
 )
-async def test_what_is_no_question_is_not_answered(
+async def test_invalid_control_request_gets_no_response(
     line: bytes, tmp_path: LocalPath, nursery: Any
 ) -> None:
     seams, directory = real_seams(), Path(tmp_path)

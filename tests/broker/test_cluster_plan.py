@@ -1,4 +1,4 @@
-"""What a cluster on one machine consists of, and how it comes back."""
+"""Tests of the plan of a local cluster and its file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.broker.local_cluster.plan import HOST, ClusterPlan, ListenerAddress
 from odradek.seams.network import Address
 
 
-def doors(proxied: bool = False) -> Iterator[ListenerAddress]:
+def listener_addresses(proxied: bool = False) -> Iterator[ListenerAddress]:
     for port in count(9092):
         yield ListenerAddress(Address(HOST, port), Address(HOST, port + 1000 * proxied))
 
@@ -29,7 +29,7 @@ def plan(
         controllers=controllers,
         directory="/d",
         new_id=lambda: next(ids),
-        addresses=doors(proxied),
+        addresses=listener_addresses(proxied),
         settings=settings,
     )
 
@@ -38,18 +38,18 @@ def roles(made: ClusterPlan) -> dict[int, str]:
     return {node.node_id: made.properties(node)["process.roles"] for node in made.nodes}
 
 
-def test_the_first_three_brokers_are_the_controllers_too() -> None:
+def test_first_three_brokers_are_controllers() -> None:
     both = "broker,controller"
     assert roles(plan(1)) == {1: both}
     assert roles(plan(2)) == {1: both, 2: both}
     assert roles(plan(4)) == {1: both, 2: both, 3: both, 4: "broker"}
 
 
-def test_controllers_of_its_own_follow_the_brokers() -> None:
+def test_dedicated_controllers_follow_brokers() -> None:
     assert roles(plan(2, 1)) == {1: "broker", 2: "broker", 3: "controller"}
 
 
-def test_brokers_have_the_first_addresses_one_after_the_other() -> None:
+def test_plan_gives_brokers_the_first_addresses() -> None:
     made = plan(3)
     assert [str(node.clients.listen) for node in made.brokers if node.clients] == [
         "127.0.0.1:9092",
@@ -61,7 +61,7 @@ def test_brokers_have_the_first_addresses_one_after_the_other() -> None:
     )
 
 
-def test_others_come_by_the_address_that_is_advertised() -> None:
+def test_plan_uses_advertised_addresses() -> None:
     made = plan(2, proxied=True)
     configs = made.properties(made.node(2))
     assert configs["listeners"] == "PLAINTEXT://127.0.0.1:9093,CONTROLLER://127.0.0.1:9095"
@@ -75,7 +75,7 @@ def test_others_come_by_the_address_that_is_advertised() -> None:
 @pytest.mark.parametrize(
     ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "2"), (5, "3", "2")]
 )
-def test_internal_topics_have_kafkas_replicas_as_far_as_there_are_brokers(
+def test_internal_topic_replication_is_limited_by_brokers(
     brokers: int, replicas: str, in_sync: str
 ) -> None:
     made = plan(brokers)
@@ -85,37 +85,37 @@ def test_internal_topics_have_kafkas_replicas_as_far_as_there_are_brokers(
     assert configs["transaction.state.log.min.isr"] == in_sync
 
 
-def test_settings_win_over_what_the_plan_makes() -> None:
+def test_settings_override_plan() -> None:
     made = plan(3, settings={"num.partitions": "6", "offsets.topic.replication.factor": "2"})
     configs = made.properties(made.node(3))
     assert configs["num.partitions"] == "6"
     assert configs["offsets.topic.replication.factor"] == "2"
 
 
-def test_a_plan_comes_back_from_its_file() -> None:
+def test_plan_is_parsed_from_its_json() -> None:
     made = plan(2, 1, proxied=True, settings={"num.partitions": "6"})
     assert ClusterPlan.from_json(made.to_json()) == made
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 2}', '{"format": 1, "nodes": [{}]}'])
-def test_what_is_no_plan_is_refused(text: str) -> None:
+def test_invalid_plan_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):
         ClusterPlan.from_json(text)
 
 
 @pytest.mark.parametrize(("brokers", "controllers"), [(0, 0), (0, 3), (1, -1)])
-def test_a_cluster_has_brokers(brokers: int, controllers: int) -> None:
+def test_plan_without_brokers_is_rejected(brokers: int, controllers: int) -> None:
     with pytest.raises(ValueError, match="at least one broker"):
         plan(brokers, controllers)
 
 
-def test_brokers_may_have_several_log_directories() -> None:
+def test_plan_with_several_log_directories() -> None:
     made = make_plan(
         brokers=1,
         controllers=1,
         directory="/d",
         new_id=lambda: "id",
-        addresses=doors(),
+        addresses=listener_addresses(),
         log_directories=2,
     )
     dirs = {node.node_id: made.properties(node)["log.dirs"] for node in made.nodes}

@@ -1,4 +1,4 @@
-"""Nodes with roles, as whole brokers behind virtual doors: how they come together, and how they go."""
+"""Tests of nodes with roles on virtual machines: start, failover, restart and shutdown."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class Nodes:
         self.world = world
         self.roles = roles
         self.configs = configs
-        self.doors: dict[int, VirtualNode] = {}
+        self.machines: dict[int, VirtualNode] = {}
         self.brokers: dict[int, Node] = {}
         self.nursery: Any = None
 
     def format(self, number: int) -> None:
         config = config_of(number, self.roles, **self.configs)
-        doors = self.doors[number] = self.world.node(f"node-{number}")
+        machines = self.machines[number] = self.world.node(f"node-{number}")
         format_node(
-            doors.files,
-            doors.seams.entropy,
+            machines.files,
+            machines.seams.entropy,
             NodeFormat(
                 node_id=number,
                 cluster_id=CLUSTER_ID,
@@ -67,16 +67,16 @@ class Nodes:
                 metadata=config.metadata_log_dir,
                 levels=initial_levels(None, {}, is_dynamic=False),
             ),
-            now_ms=doors.seams.clock.wall_ms(),
+            now_ms=machines.seams.clock.wall_ms(),
             report=lambda _: None,
         )
 
     async def start(self, *numbers: int) -> None:
-        """All at once; returns when all serve."""
+        """Start nodes concurrently; returns when all serve."""
         async with trio.open_nursery() as starting:
             for number in numbers:
                 config = config_of(number, self.roles, **self.configs)
-                broker = Node(self.doors[number].seams, config)
+                broker = Node(self.machines[number].seams, config)
                 self.brokers[number] = broker
                 starting.start_soon(self.nursery.start, broker.run)
 
@@ -92,7 +92,7 @@ class Nodes:
         return active
 
     async def ask(self, number: int, api: apis.Api, values: Mapping[str, Any]) -> Any:
-        """What a client is answered by a broker."""
+        """Send a client request to a broker, and return the response."""
         network = self.world.wires.host("client")
         async with trio.open_nursery() as nursery:
             address = Address(f"node-{number}", 9092)
@@ -130,7 +130,7 @@ def run(
         if formatted:
             nodes.format(number)
         else:
-            nodes.doors[number] = world.node(f"node-{number}")
+            nodes.machines[number] = world.node(f"node-{number}")
 
     async def all_of_it() -> None:
         with trio.fail_after(600):
@@ -154,7 +154,7 @@ def raised(kind: type[Exception], text: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("roles", [COMBINED, APART], ids=["combined", "apart"])
-def test_nodes_find_each_other(roles: Mapping[int, str]) -> None:
+def test_nodes_form_a_cluster(roles: Mapping[int, str]) -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(*roles)
         brokers = [each for each in roles if BROKER in roles[each]]
@@ -176,8 +176,8 @@ def test_nodes_find_each_other(roles: Mapping[int, str]) -> None:
 
 
 @pytest.mark.parametrize("controllers", ["CONTROLLER://:9093", "CONTROLLER://0.0.0.0:9093"])
-def test_nodes_that_listen_on_every_address_are_told_of_by_their_names(controllers: str) -> None:
-    """As in the example configs that come with Kafka: others would look for them on their own machines."""
+def test_wildcard_listeners_advertise_host_names(controllers: str) -> None:
+    """As in Kafka's example configs: other machines cannot use the wildcard address."""
 
     async def main(nodes: Nodes) -> None:
         nodes.configs = {"listeners": f"PLAINTEXT://:9092,{controllers}"}
@@ -190,8 +190,8 @@ def test_nodes_that_listen_on_every_address_are_told_of_by_their_names(controlle
     run(main, COMBINED)
 
 
-def test_the_next_controller_goes_on() -> None:
-    """The active one is stopped, and comes back: nothing is forgotten, clients notice nothing."""
+def test_controller_failover_keeps_metadata() -> None:
+    """The active controller is stopped and restarted: metadata is kept, and client requests succeed."""
 
     async def main(nodes: Nodes) -> None:
         await nodes.start(*COMBINED)
@@ -212,7 +212,7 @@ def test_the_next_controller_goes_on() -> None:
     run(main, COMBINED)
 
 
-def test_a_cluster_that_went_comes_back() -> None:
+def test_restarted_cluster_keeps_its_data() -> None:
     async def main(nodes: Nodes) -> None:
         await nodes.start(*APART)
         assert await nodes.create(4, "t") is ErrorCode.none
@@ -229,7 +229,7 @@ def test_a_cluster_that_went_comes_back() -> None:
     run(main, APART)
 
 
-def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop(
+def test_node_waiting_for_quorum_can_be_stopped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main(nodes: Nodes) -> None:
@@ -245,8 +245,8 @@ def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop(
     assert "still waiting: the committed metadata is not known yet" in caplog.text
 
 
-def test_a_node_that_was_told_to_stop_before_it_served_can_be_started_again() -> None:
-    """It had bound its listeners, and waited for a controller to register it."""
+def test_node_stopped_during_start_can_restart() -> None:
+    """The broker was waiting for its registration by a controller."""
 
     async def main(nodes: Nodes) -> None:
         await nodes.start(1, 2, 3)
@@ -265,7 +265,7 @@ def test_a_node_that_was_told_to_stop_before_it_served_can_be_started_again() ->
     run(main, APART)
 
 
-def test_a_node_that_names_others_must_be_formatted() -> None:
+def test_node_with_static_voters_must_be_formatted() -> None:
     async def main(nodes: Nodes) -> None:
         with raised(CannotStart, "odradek storage format"):
             await nodes.start(1)
@@ -273,8 +273,8 @@ def test_a_node_that_names_others_must_be_formatted() -> None:
     run(main, COMBINED, formatted=False)
 
 
-def test_a_topic_made_by_asking_is_as_the_asked_broker_would_have_it() -> None:
-    """Where its file says; else as the controller's does."""
+def test_auto_created_topic_uses_configs_of_the_broker() -> None:
+    """The configs of the broker take precedence over those of the controller."""
 
     async def main(nodes: Nodes) -> None:
         await nodes.start(1, 2, 3)

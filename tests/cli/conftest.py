@@ -1,7 +1,7 @@
 """The command line in this process, against a broker in another one.
 
 The broker is `odradek serve`, or with ODRADEK_INTEROP_BROKER=kafka an Apache Kafka: the commands
-must say the same of both.
+must have the same output with both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.interop.broker_process import BrokerProcess
 from tests.interop.odradek_process import start_odradek
 from tests.interop.real_kafka import start_kafka
 
-PATIENCE_S = 60.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +88,7 @@ class CommandLine:
         if not more_to_come:
             os.close(writing)
         self._capture.readouterr()
-        with self._monkeypatch.context() as patch, interrupted_after(PATIENCE_S):
+        with self._monkeypatch.context() as patch, interrupted_after(DEADLINE_S):
             patch.setattr(terminal, "STDIN", reading)
             ended = main(words)
         os.close(reading)
@@ -104,7 +104,7 @@ class CommandLine:
 def offline(
     monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> CommandLine:
-    """The command line with nobody to talk to."""
+    """The command line without a broker."""
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", "127.0.0.1:1")
     return CommandLine(monkeypatch, capsysbinary)
 

@@ -93,5 +93,5 @@ def test_what_is_wrong(odradek: CommandLine, guarded: BrokerProcess) -> None:
     odradek("acls", code=2)
 
 
-def test_without_an_authorizer(odradek: CommandLine) -> None:
+def test_acls_without_authorizer_fails(odradek: CommandLine) -> None:
     assert "authorizer.class.name" in odradek("acls", "list", code=1).stderr

@@ -1,4 +1,4 @@
-"""`odradek log-dirs balance`: what is planned from what the brokers report."""
+"""Tests of `odradek log-dirs balance`: the plan and its execution."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def moves(*found: LogDirectory) -> dict[str, tuple[str, str, int]]:
     return {replica.topic: each for replica, each in balance.moves.items()}
 
 
-def test_the_largest_that_is_not_too_large_moves() -> None:
+def test_plan_moves_largest_fitting_replica() -> None:
     assert moves(directory("/a", t=60, u=30, v=30), directory("/b")) == {"t": ("/a", "/b", 60)}
 
 
-def test_what_moves_already_counts_where_it_goes_to() -> None:
-    """Interrupted and run again, it finds what goes on and plans what is missing."""
+def test_balance_counts_moving_replica_at_its_target() -> None:
+    """A second run includes the running moves, and plans the missing ones."""
     found = [directory("/a", t=60, u=30, v=30), directory("/b", to_t=7)]
     balance = balance_of(found, tolerance_percent=5)
     assert balance.moves == {}
@@ -58,7 +58,7 @@ def test_what_moves_already_counts_where_it_goes_to() -> None:
     }
 
 
-def test_directories_that_failed_or_are_cordoned_are_left_alone() -> None:
+def test_balance_excludes_offline_and_cordoned_directories() -> None:
     full = directory("/a", t=60, u=60)
     assert moves(full, directory("/b", error=OFFLINE)) == {}
     assert moves(full, directory("/b", cordoned=True)) == {}
@@ -67,12 +67,12 @@ def test_directories_that_failed_or_are_cordoned_are_left_alone() -> None:
     } or moves(full, directory("/b", error=OFFLINE), directory("/c")) == {"u": ("/a", "/c", 60)}
 
 
-def test_one_directory_is_even() -> None:
+def test_plan_with_one_directory_is_empty() -> None:
     assert moves(directory("/a", t=60)) == {}
     assert moves() == {}
 
 
-def test_the_plan_is_a_reassignment_file(odradek: CommandLine, topic: str) -> None:
+def test_balance_plan_json_is_reassignment_file(odradek: CommandLine, topic: str) -> None:
     planned = odradek("log-dirs", "balance", "--plan", "--json").json
     assert planned["version"] == 1
     shown = odradek("log-dirs", "balance").stdout.decode()
@@ -93,7 +93,7 @@ def test_wrong_usage(offline: CommandLine) -> None:
 
 @contextmanager
 def balancing(broker: BrokerProcess, *, throttle: int) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process of its own, from when it has told how far it is."""
+    """Run the command in a process, and continue after its first progress line."""
     command = [sys.executable, "-m", "odradek.cli", "log-dirs", "balance", "--execute"]
     with subprocess.Popen(
         [*command, "-b", broker.bootstrap, "--throttle", str(throttle)],
@@ -112,7 +112,7 @@ def balancing(broker: BrokerProcess, *, throttle: int) -> Iterator[subprocess.Po
 def put_all_into_one(
     odradek: CommandLine, broker: BrokerProcess, topic: str, tmp_path: Path, *where: str
 ) -> None:
-    """All three partitions of the topic into the first directory."""
+    """Move all three partitions of the topic to the first directory."""
     rows = [
         {
             "topic": topic,
@@ -131,10 +131,10 @@ def put_all_into_one(
             check()
 
 
-def test_directories_are_evened_out(
+def test_balance_executes_moves(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """All into one directory first; then evened out, and nothing is left to do."""
+    """All replicas start in one directory; after the balance, the plan is empty."""
     for partition in ("0", "1", "2"):
         odradek("produce", "-t", topic, "-p", partition, stdin=b"x" * 60_000)
     put_all_into_one(odradek, cli_broker, topic, tmp_path)
@@ -145,7 +145,7 @@ def test_directories_are_evened_out(
     assert odradek("log-dirs", "balance", "--json").json["partitions"] == []
     assert "nothing to do" in odradek("log-dirs", "balance", "--execute").stdout.decode()
     configs = odradek("configs", "describe", "broker", "1", "--json").json
-    assert MOVE_RATE not in {row["name"] for row in configs}  # the throttle has gone again
+    assert MOVE_RATE not in {row["name"] for row in configs}  # the throttle was removed
     odradek(
         "configs", "alter", "broker", "1", "--set", f"{MOVE_RATE}=70000000"
     )  # as if interrupted
@@ -161,7 +161,7 @@ def test_directories_are_evened_out(
         assert shown.stdout.strip() == b"x" * 60_000
 
 
-def test_interrupted_the_moves_go_on_and_are_found_again(
+def test_interrupted_balance_continues_moves(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     values = [b"%05d" % number + b"x" * 60_000 for number in range(50)]
@@ -184,8 +184,8 @@ def test_interrupted_the_moves_go_on_and_are_found_again(
         assert [message.value() for message in read] == values
 
 
-def test_the_brokers_end_is_lived_through(odradek: CommandLine, tmp_path: Path) -> None:
-    """J-13: killed and started again it goes on with the moves, and the command with watching them."""
+def test_consume_survives_broker_restart(odradek: CommandLine, tmp_path: Path) -> None:
+    """J-13: a restarted broker continues the moves, and the command waits for them."""
     values = [b"%05d" % number + b"x" * 60_000 for number in range(50)]
     port = free_port()
     broker = start_odradek(tmp_path / "broker", log_dir_count=2, port=port)

@@ -29,10 +29,10 @@ SMALL, LARGE = states(3, 6), states(5, 60)
 
 @settings(deadline=None)
 @given(SMALL)
-def test_of_all_states_it_is_the_best_with_the_least_data(
+def test_exact_plan_matches_brute_force(
     state: tuple[list[int], list[int], int],
 ) -> None:
-    """Against brute force: the least uneven, and of those the one that moves the fewest bytes."""
+    """The plan has the least imbalance, and among equal plans the fewest moved bytes."""
     sizes, homes, directories = state
     goal = Goal.of(sizes, directories)
     every = product(range(directories), repeat=len(sizes))
@@ -42,7 +42,7 @@ def test_of_all_states_it_is_the_best_with_the_least_data(
 
 @settings(deadline=None, max_examples=40)
 @given(LARGE)
-def test_a_plan_is_never_worse_than_doing_nothing(state: tuple[list[int], list[int], int]) -> None:
+def test_plan_never_increases_imbalance(state: tuple[list[int], list[int], int]) -> None:
     sizes, homes, directories = state
     goal = Goal.of(sizes, directories)
     for places in (plan(sizes, homes, directories), by_steps(goal, sizes, homes)):
@@ -51,7 +51,7 @@ def test_a_plan_is_never_worse_than_doing_nothing(state: tuple[list[int], list[i
 
 @settings(deadline=None, max_examples=40)
 @given(LARGE)
-def test_carried_out_there_is_nothing_left_to_do(state: tuple[list[int], list[int], int]) -> None:
+def test_plan_after_execution_is_empty(state: tuple[list[int], list[int], int]) -> None:
     sizes, homes, directories = state
     places = plan(sizes, homes, directories)
     assert plan(sizes, places, directories) == places
@@ -59,10 +59,10 @@ def test_carried_out_there_is_nothing_left_to_do(state: tuple[list[int], list[in
 
 @settings(deadline=None)
 @given(SMALL)
-def test_by_steps_it_is_nearly_as_good_as_by_trying_all(
+def test_greedy_plan_is_close_to_exact_plan(
     state: tuple[list[int], list[int], int],
 ) -> None:
-    """What large states are planned by, where it can be checked."""
+    """Compare the greedy planner with the exact one on small states."""
     sizes, homes, directories = state
     goal = Goal.of(sizes, directories)
     places = by_steps(goal, sizes, homes)
@@ -74,10 +74,8 @@ def test_by_steps_it_is_nearly_as_good_as_by_trying_all(
 
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 2**32), st.integers(2, 6))
-def test_many_replicas_are_evened_out_with_hardly_more_data_than_must_move(
-    seed: int, directories: int
-) -> None:
-    """What is above the tolerance must go, what is missing below it must come: no plan moves less."""
+def test_greedy_plan_moves_little_more_than_necessary(seed: int, directories: int) -> None:
+    """The lower bound is the number of bytes outside of the tolerance."""
     chance = random.Random(seed)
     sizes = [int(chance.lognormvariate(0, 1.5) * 1e6) for _ in range(300)]
     homes = [min(chance.randrange(directories), chance.randrange(directories)) for _ in sizes]
@@ -101,26 +99,26 @@ def test_many_replicas_are_evened_out_with_hardly_more_data_than_must_move(
     assert moved_bytes <= max(must_go, must_come) + slack
 
 
-def test_what_is_even_within_the_tolerance_stays() -> None:
+def test_plan_within_tolerance_is_empty() -> None:
     assert plan([100, 96], [0, 1], 2) == [0, 1]
     assert plan([100, 90, 1, 1], [0, 1, 0, 1], 2) != [0, 1, 0, 1]
     assert plan([100, 90, 1, 1], [0, 1, 0, 1], 2, tolerance_percent=20) == [0, 1, 0, 1]
 
 
-def test_an_empty_directory_is_filled_with_what_is_needed() -> None:
+def test_empty_directory_gets_most_needed_replicas() -> None:
     sizes = [50, 30, 20, 10, 10, 10, 10, 10, 10]
     places = plan(sizes, [0] * 9, 2, tolerance_percent=0)
     assert sum(size for size, place in zip(sizes, places, strict=True) if place) == 80
     assert abs(places.count(1) - 4.5) < 1
 
 
-def test_empty_replicas_even_out_the_counts_for_nothing() -> None:
+def test_empty_replicas_balance_counts_without_bytes() -> None:
     places = plan([100, 100] + [0] * 6, [0, 1] + [0] * 6, 2)
     assert places[:2] == [0, 1]
     assert places.count(1) == 4
 
 
-def test_a_giant_has_a_directory_to_itself_and_the_others_share() -> None:
+def test_oversized_replica_gets_its_own_directory() -> None:
     sizes = [1000] + [10] * 20
     homes = [0] + [0] * 12 + [1] * 8
     places = by_steps(Goal.of(sizes, 3), sizes, homes)

@@ -1,4 +1,4 @@
-"""What a person is told while replicas move."""
+"""Tests of the progress and rate of moves between log directories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek.cli.balance import WINDOW_S, CopyProgress, MoveProgress, duration
 MIB = 1 << 20
 
 
-def test_progress_tells_rate_and_time_left() -> None:
+def test_progress_shows_rate_and_remaining_time() -> None:
     progress = MoveProgress()
     progress.add_sample(100, [CopyProgress(0, 60 * MIB), CopyProgress(0, 40 * MIB)])
     assert str(progress) == (
@@ -28,7 +28,7 @@ def test_progress_tells_rate_and_time_left() -> None:
     assert str(progress) == "2 of 2 replicas, 101.0 MiB of 101.0 MiB (100 %)"
 
 
-def test_the_rate_is_that_of_the_last_seconds() -> None:
+def test_progress_rate_uses_recent_samples() -> None:
     progress = MoveProgress()
     for second in range(101):  # 1 MiB/s, then ten times that
         copied = min(second, 50) * MIB + max(0, second - 50) * 10 * MIB
@@ -38,7 +38,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert WINDOW_S < 50
 
 
-def test_a_copy_that_begins_anew_has_no_negative_rate() -> None:
+def test_progress_rate_of_restarted_copy_is_not_negative() -> None:
     progress = MoveProgress()
     progress.add_sample(0, [CopyProgress(50, 100)])
     progress.add_sample(1, [CopyProgress(0, 100)])

@@ -1,4 +1,4 @@
-"""`odradek cluster`, seen from outside: a cluster of one from its start to its end, and one of three."""
+"""Tests of `odradek cluster` in its own process, with one and with three brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from odradek.seams.real import real_seams
 from tests.interop.broker_process import deadline
 from tests.interop.clients import create_topic, produce, read_all
 
-PATIENCE_S = 60
+DEADLINE_S = 60
 SHORT_SESSIONS = (
     *("--set", "broker.session.timeout.ms=2000"),
     *("--set", "broker.heartbeat.interval.ms=300"),
@@ -49,14 +49,14 @@ class Command:
                 stdout=output,
                 stderr=output,
             )
-        with deadline(PATIENCE_S, "the port file") as check:
+        with deadline(DEADLINE_S, "the port file") as check:
             while not self.port_file.exists():
                 assert self.process.poll() is None, self.output.read_text()
                 check()
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self._words(*words), capture_output=True, text=True, check=False, timeout=PATIENCE_S
+            self._words(*words), capture_output=True, text=True, check=False, timeout=DEADLINE_S
         )
 
     def status(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Command:
     def stop(self) -> int:
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(DEADLINE_S)
 
     def _words(self, *words: str) -> list[str]:
         what = list(words)
@@ -85,7 +85,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
         made.process.wait()
 
 
-def test_a_cluster_is_run_looked_at_broken_mended_and_comes_back(command: Command) -> None:
+def test_cluster_start_status_restart_and_restart_of_all(command: Command) -> None:
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     address = command.port_file.read_text().strip()
     running = command.status()
@@ -99,7 +99,7 @@ def test_a_cluster_is_run_looked_at_broken_mended_and_comes_back(command: Comman
     assert command.status()["state"] == "running"
 
     os.kill(running["pid"], signal.SIGKILL)
-    with deadline(PATIENCE_S, "the node's death") as check:
+    with deadline(DEADLINE_S, "the node's death") as check:
         while command.status()["state"] != "dead":
             check()
     assert command.status()["pid"] is None
@@ -125,20 +125,20 @@ def test_a_cluster_is_run_looked_at_broken_mended_and_comes_back(command: Comman
     assert command.stop() == 0
 
 
-def test_nodes_end_when_who_started_them_is_killed(command: Command) -> None:
+def test_nodes_exit_when_supervisor_is_killed(command: Command) -> None:
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     pid = command.status()["pid"]
     assert command.process is not None
     command.process.kill()
     command.process.wait()
-    with deadline(PATIENCE_S, "the node's end") as check, suppress(ProcessLookupError):
+    with deadline(DEADLINE_S, "the node's end") as check, suppress(ProcessLookupError):
         while True:
             os.kill(pid, 0)
             check()
     assert command.status()["state"] == "stopped"
 
 
-def test_a_cluster_that_is_there_is_no_other(command: Command) -> None:
+def test_existing_cluster_rejects_other_options(command: Command) -> None:
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     command.stop()
     other = command.run("--brokers", "3")
@@ -147,8 +147,8 @@ def test_a_cluster_that_is_there_is_no_other(command: Command) -> None:
     assert command.run("--set", "num.partitions=3").returncode == 2
 
 
-def test_a_cluster_is_where_its_directory_is(command: Command) -> None:
-    """Moved, it is the same, and nothing comes to be where it was."""
+def test_cluster_runs_after_its_directory_moved(command: Command) -> None:
+    """The cluster runs after a move of its directory, and does not recreate the old one."""
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     create_topic(command.port_file.read_text().strip(), "kept")
     command.stop()
@@ -160,7 +160,7 @@ def test_a_cluster_is_where_its_directory_is(command: Command) -> None:
     assert not command.data.with_name("data").exists()
 
 
-def test_a_directory_of_another_cluster_is_left_alone(command: Command) -> None:
+def test_start_rejects_directory_of_another_cluster(command: Command) -> None:
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     command.stop()
     written = command.data / "node-1" / "data" / "meta.properties"
@@ -172,22 +172,22 @@ def test_a_directory_of_another_cluster_is_left_alone(command: Command) -> None:
     assert written.read_text() == text
 
 
-def test_a_config_that_is_no_text_is_wrong_usage(command: Command) -> None:
+def test_set_option_that_is_not_utf8_is_wrong_usage(command: Command) -> None:
     refused = command.run("--set", "a=\udcff")
     assert refused.returncode == 2
     assert "--set: 'a=\\udcff' is not UTF-8" in refused.stderr
 
 
-def test_a_config_that_no_node_takes_makes_no_cluster(command: Command) -> None:
-    """Its plan was kept, and the next try with the right value was told that the cluster has its configs."""
+def test_invalid_config_creates_no_cluster(command: Command) -> None:
+    """The next attempt with a valid value succeeds, because no plan was stored."""
     wrong = command.run("--brokers", "1", "--set", "num.partitions=x")
     assert (wrong.returncode, "num.partitions" in wrong.stderr) == (2, True), wrong
     command.start("--brokers", "1", "--set", "num.partitions=3")
     assert command.stop() == 0
 
 
-def test_who_does_not_answer_is_not_waited_for(command: Command) -> None:
-    """He is stopped, or was killed and another one has his port, who says nothing."""
+def test_status_times_out_for_suspended_supervisor(command: Command) -> None:
+    """The supervisor is suspended, or another process has its port and does not respond."""
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     assert command.process is not None
     command.process.send_signal(signal.SIGSTOP)
@@ -199,7 +199,7 @@ def test_who_does_not_answer_is_not_waited_for(command: Command) -> None:
     assert command.stop() == 0
 
 
-def test_a_port_file_of_the_last_run_does_not_stay(command: Command) -> None:
+def test_stale_port_file_is_removed(command: Command) -> None:
     command.port_file.write_text("127.0.0.1:1\n")
     words = ("--port-file", str(command.port_file), "--listen", "127.0.0.1:0")
     failed = command.run("--brokers", "1", "--set", "num.partitions=abc", *words)
@@ -207,25 +207,25 @@ def test_a_port_file_of_the_last_run_does_not_stay(command: Command) -> None:
     assert not command.port_file.exists()
 
 
-def test_a_start_waits_for_nodes_of_the_last_run(command: Command) -> None:
+def test_start_waits_for_nodes_of_previous_run(command: Command) -> None:
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     command.stop()
     lock = real_seams().files.lock(FilePath(f"{command.data}/node-1/data/.lock"))
     with command.output.open("rb") as output:
         starting = threading.Thread(target=command.start)
         starting.start()
-        with deadline(PATIENCE_S, "word of the last run") as check:
+        with deadline(DEADLINE_S, "word of the last run") as check:
             while b"node 1 of the previous run is still shutting down" not in output.read():
                 output.seek(0)
                 check()
     lock.release()
-    starting.join(PATIENCE_S)
+    starting.join(DEADLINE_S)
     assert command.status()["state"] == "running"
     assert command.stop() == 0
 
 
 @pytest.mark.slow
-def test_a_node_that_ends_while_the_cluster_starts_ends_it(command: Command) -> None:
+def test_node_exit_during_start_stops_cluster(command: Command) -> None:
     command.start("--brokers", "2", "--listen", "127.0.0.1:0", *SHORT_SESSIONS)
     *_, second = command.port_file.read_text().split()
     command.stop()
@@ -236,7 +236,7 @@ def test_a_node_that_ends_while_the_cluster_starts_ends_it(command: Command) -> 
     assert "node 2 exited with code 1" in failed.stderr
 
 
-def test_a_node_that_can_not_be_started_again_ends_no_other(command: Command) -> None:
+def test_failed_restart_keeps_other_nodes_running(command: Command) -> None:
     command.start("--brokers", "1", "--listen", "127.0.0.1:0")
     os.kill(command.status()["pid"], signal.SIGKILL)
     node = command.data / "node-1"
@@ -258,7 +258,7 @@ def test_a_node_that_can_not_be_started_again_ends_no_other(command: Command) ->
         ("192.0.2.1:9092", 1, "can't listen on 192.0.2.1"),
     ],
 )
-def test_where_nobody_can_listen_is_said(
+def test_serve_reports_unavailable_address(
     command: Command, listen: str, code: int, why: str
 ) -> None:
     refused = command.run("--listen", listen)
@@ -267,13 +267,13 @@ def test_where_nobody_can_listen_is_said(
     assert "Traceback" not in refused.stderr
 
 
-def test_where_no_cluster_is_there_is_nothing_to_show(command: Command) -> None:
+def test_status_without_cluster_fails(command: Command) -> None:
     shown = command.run("status")
     assert shown.returncode == 1
     assert f"no cluster in {command.data}" in shown.stderr
 
 
-def test_three_brokers_know_each_other_and_survive_one(command: Command) -> None:
+def test_three_brokers_survive_a_killed_one(command: Command) -> None:
     command.start("--brokers", "3", "--listen", "127.0.0.1:0", *SHORT_SESSIONS)
     addresses = command.port_file.read_text().split()
     rows = json.loads(command.run("status", "--json").stdout)["brokers"]
@@ -290,10 +290,10 @@ def test_three_brokers_know_each_other_and_survive_one(command: Command) -> None
 
 def brokers_seen_by(address: str) -> list[int]:
     admin = AdminClient({"bootstrap.servers": address})
-    return sorted(admin.list_topics(timeout=PATIENCE_S).brokers)
+    return sorted(admin.list_topics(timeout=DEADLINE_S).brokers)
 
 
-def test_controllers_of_its_own_are_shown_apart(command: Command) -> None:
+def test_dedicated_controllers_are_listed_separately(command: Command) -> None:
     command.start("--brokers", "1", "--controllers", "1", "--listen", "127.0.0.1:0")
     found = json.loads(command.run("status", "--json").stdout)
     assert [(row["id"], row["state"]) for row in found["brokers"]] == [(1, "running")]

@@ -37,7 +37,7 @@ def test_configs_of_a_topic(odradek: CommandLine, topic: str) -> None:
     ]
 
 
-def test_validate_only_changes_nothing(odradek: CommandLine, topic: str) -> None:
+def test_alter_validate_only_changes_no_config(odradek: CommandLine, topic: str) -> None:
     odradek("configs", "alter", "topic", topic, "--set", "retention.ms=9", "--validate-only")
     shown = odradek("configs", "describe", "topic", topic, "--json").json
     assert "retention.ms" not in {row["name"] for row in shown}
@@ -65,7 +65,7 @@ def test_config_resources_are_listed(odradek: CommandLine, topic: str) -> None:
     assert odradek("configs", "list", "broker", "--json").json == [{"type": "broker", "name": "1"}]
 
 
-def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
+def test_errors_are_reported(odradek: CommandLine, topic: str) -> None:
     for words, text in [
         (["describe", "topic", "nothing-here"], "UNKNOWN_TOPIC_OR_PARTITION"),
         (["describe", "broker", "one"], "a broker's name is its id"),

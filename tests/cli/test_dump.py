@@ -1,4 +1,4 @@
-"""`odradek dump`: what is in a broker's files, for a person and for a program."""
+"""Tests of `odradek dump`: tables and JSON of the files of a broker."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def cells(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def test_a_segments_batches_as_a_table(dump: Dump, tmp_path: Path) -> None:
+def test_dump_prints_batches_as_table(dump: Dump, tmp_path: Path) -> None:
     path = write(
         tmp_path / "flights-0",
         f"{BASE}.log",
@@ -168,7 +168,7 @@ def test_records_with_keys_values_and_headers(dump: Dump, tmp_path: Path, codec:
     assert text[-1].endswith(r'key: base64:/wA=  value: "two\nlines"')
 
 
-def test_a_header_key_that_is_no_text(dump: Dump, tmp_path: Path) -> None:
+def test_dump_header_key_that_is_not_utf8(dump: Dump, tmp_path: Path) -> None:
     record = Record(-1, T0, None, None, (("caf\udce9", b"\xff"),))
     path = write(tmp_path, f"{BASE}.log", build_batch([record]))
     (row,) = dump.of("record", "--records", path)
@@ -176,7 +176,7 @@ def test_a_header_key_that_is_no_text(dump: Dump, tmp_path: Path) -> None:
     assert "headers: base64:Y2Fm6Q===base64:/w==" in dump.text("--records", path)
 
 
-def test_deep_shows_sizes_and_no_content(dump: Dump, tmp_path: Path) -> None:
+def test_dump_deep_prints_sizes_only(dump: Dump, tmp_path: Path) -> None:
     path = write(tmp_path, f"{BASE}.log", build_batch(records(2), base_sequence=5, producer_id=1))
     rows = dump.of("record", "--deep", path)
     assert [(row["offset"], row["keySize"], row["sequence"]) for row in rows] == [
@@ -187,7 +187,7 @@ def test_deep_shows_sizes_and_no_content(dump: Dump, tmp_path: Path) -> None:
     assert "key: 5 bytes  value: 5 bytes" in dump.text("--deep", path)
 
 
-def test_from_and_to_choose_batches_and_records(dump: Dump, tmp_path: Path) -> None:
+def test_dump_filters_batches_and_records_by_offset(dump: Dump, tmp_path: Path) -> None:
     path = write(
         tmp_path,
         f"{BASE}.log",
@@ -198,7 +198,7 @@ def test_from_and_to_choose_batches_and_records(dump: Dump, tmp_path: Path) -> N
     assert [row["offset"] for row in rows if row["type"] == "record"] == [18, 19, 20, 21]
 
 
-def test_groups_and_offsets_are_decoded_by_the_topics_name(dump: Dump, tmp_path: Path) -> None:
+def test_dump_selects_decoder_by_topic(dump: Dump, tmp_path: Path) -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     value = OffsetCommitValue(offset=17, metadata="m", commit_timestamp=T0, topic_id=UUID(int=1))
     batch = build_batch(
@@ -233,7 +233,7 @@ def test_groups_and_offsets_are_decoded_by_the_topics_name(dump: Dump, tmp_path:
     assert "keyBase64" in raw[0] or isinstance(raw[0]["key"], str)
 
 
-def test_a_consumers_subscription_within_its_group_is_opened(dump: Dump, tmp_path: Path) -> None:
+def test_dump_decodes_subscriptions_of_members(dump: Dump, tmp_path: Path) -> None:
     from odradek.protocol.schemas.group_records import GroupMetadataValue, MemberMetadata
 
     subscription = b"\x00\x00" + b"\x00\x00\x00\x01" + b"\x00\x07flights" + b"\xff\xff\xff\xff"
@@ -276,7 +276,7 @@ def test_transactions_and_metadata_are_decoded(dump: Dump, tmp_path: Path) -> No
     }
 
 
-def test_a_metadata_snapshot(dump: Dump, tmp_path: Path) -> None:
+def test_dump_metadata_snapshot(dump: Dump, tmp_path: Path) -> None:
     path = write_raft_snapshot(tmp_path)
     rows = dump.of("record", "--records", path)
     assert [row.get("controlType") for row in rows] == ["SNAPSHOT_HEADER", None, "SNAPSHOT_FOOTER"]
@@ -389,7 +389,7 @@ def test_small_files(
     assert str(next(iter(fields.values()))) in dump.text(path)
 
 
-def test_a_directory_is_gone_through_partitions_in_order(dump: Dump, tmp_path: Path) -> None:
+def test_dump_walks_directories_by_partition(dump: Dump, tmp_path: Path) -> None:
     for partition in (10, 9):
         write(tmp_path / f"flights-{partition}", f"{BASE}.log", build_batch(records(1)))
         write(tmp_path / f"flights-{partition}", f"{BASE}.log.deleted", build_batch(records(1)))
@@ -406,7 +406,7 @@ def test_a_directory_is_gone_through_partitions_in_order(dump: Dump, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "PATH"),
         (["/nowhere/at/all"], "/nowhere/at/all does not exist"),
@@ -418,18 +418,16 @@ def test_a_directory_is_gone_through_partitions_in_order(dump: Dump, tmp_path: P
         (["--decode", "avro", "{0}"], "avro"),
     ],
 )
-def test_bad_usage_is_exit_code_2_and_says_what_to_do(
-    dump: Dump, tmp_path: Path, arguments: Sequence[str], says: str
+def test_dump_wrong_usage(
+    dump: Dump, tmp_path: Path, arguments: Sequence[str], message: str
 ) -> None:
     write(tmp_path, "notes.txt", b"")
     (tmp_path / "empty").mkdir()
     dump.text(*(each.format(tmp_path) for each in arguments), code=2)
-    assert says in dump.errors
+    assert message in dump.errors
 
 
-def test_a_damaged_file_is_shown_as_far_as_it_goes_with_exit_code_1(
-    dump: Dump, tmp_path: Path
-) -> None:
+def test_dump_of_corrupt_file_shows_valid_part_and_fails(dump: Dump, tmp_path: Path) -> None:
     good = build_batch(records(2))
     bad = bytearray(build_batch(records(2), base_offset=2))
     bad[-1] ^= 1

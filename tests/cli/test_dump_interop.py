@@ -1,4 +1,4 @@
-"""`odradek dump` over what a real Kafka wrote, beside Kafka's own DumpLogSegments."""
+"""Tests of `odradek dump` on files of Apache Kafka, compared with kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -86,24 +86,24 @@ def segments(log_dirs: list[Path]) -> Iterator[tuple[str, Path]]:
                 yield topic, path
 
 
-def test_all_of_kafkas_files_are_as_they_should_be(
+def test_verify_accepts_kafkas_files(
     written: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["dump", "--verify", "--deep", *map(str, written)])
     assert code == 0, capsys.readouterr().out
 
 
-def test_batches_and_records_are_what_kafkas_tool_says(
+def test_dump_matches_kafkas_dump_log(
     written: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics = set()
     for topic, path in segments(written):
-        theirs = run_tool("dump-log", DECODERS[topic], "--files", str(path)).check().lines
+        kafka_name = run_tool("dump-log", DECODERS[topic], "--files", str(path)).check().lines
         assert main(["dump", "--json", "--records", str(path)]) == 0
-        ours = [json.loads(line) for line in capsys.readouterr().out.splitlines()][1:]
-        lines = [line for line in theirs if line.startswith(("baseOffset:", "| offset:"))]
-        assert len(lines) == len(ours)
-        for line, row in zip(lines, ours, strict=True):
+        odradek_name = [json.loads(line) for line in capsys.readouterr().out.splitlines()][1:]
+        lines = [line for line in kafka_name if line.startswith(("baseOffset:", "| offset:"))]
+        assert len(lines) == len(odradek_name)
+        for line, row in zip(lines, odradek_name, strict=True):
             assert_same(line, row)
         topics.add(topic)
     assert topics == set(DECODERS)
@@ -111,7 +111,7 @@ def test_batches_and_records_are_what_kafkas_tool_says(
 
 def assert_same(line: str, row: dict[str, Any]) -> None:
     if row["type"] == "batch":
-        for theirs, ours in (
+        for kafka_name, odradek_name in (
             ("baseOffset", "baseOffset"),
             ("lastOffset", "lastOffset"),
             ("count", "count"),
@@ -130,9 +130,9 @@ def assert_same(line: str, row: dict[str, Any]) -> None:
             ("crc", "crc"),
             ("isvalid", "isValid"),
         ):
-            assert f"{theirs}: {str(row[ours]).lower()} " in f"{line.lower()} ".replace(
-                theirs.lower(), theirs
-            ), (theirs, line)
+            assert f"{kafka_name}: {str(row[odradek_name]).lower()} " in f"{line.lower()} ".replace(
+                kafka_name.lower(), kafka_name
+            ), (kafka_name, line)
         return
     assert f"offset: {row['offset']} " in line
     assert (

@@ -1,4 +1,4 @@
-"""`odradek dump --remote-log-metadata` prints what the remote tier's metadata says (T-50)."""
+"""Tests of `odradek dump --remote-log-metadata` (T-50)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def dump(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
     return capsys.readouterr().out.splitlines()
 
 
-def test_as_kafka_prints_it(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remote_log_metadata_in_kafkas_format(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(directory, map(encode, EVENTS))
     assert dump(capsys, directory) == [
         f"partition: 12, offset: 0, value: RemoteLogSegmentMetadata{{remoteLogSegmentId={ID}, "
@@ -69,7 +71,9 @@ def test_as_kafka_prints_it(directory: Path, capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_as_the_kip_prints_it(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remote_log_metadata_in_kip_405_format(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(directory, map(encode, EVENTS))
     assert dump(capsys, "--kip-405", directory) == [
         f"type:RemoteLogSegmentMetadata,event-value:{{{KIP_ID},start-offset:0,end-offset:100,"
@@ -81,7 +85,9 @@ def test_as_the_kip_prints_it(directory: Path, capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_the_kips_properties(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kip_405_properties_select_fields(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(directory, map(encode, EVENTS))
     names = ("partition", "message.offset", "version", "all.event.value.fields")
     chosen = [option for name in names for option in ("--property", f"print.{name}=true")]
@@ -102,7 +108,7 @@ def test_from_and_to(directory: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [line.split(",")[1] for line in lines] == [" offset: 1", " offset: 2"]
 
 
-def test_what_cannot_be_decoded_is_said_and_passed_over(
+def test_dump_reports_undecodable_records_and_continues(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(directory, [b"\x01\x09\x00", b"garbage", None, encode(COPY)])
@@ -129,17 +135,13 @@ def test_wrong_usage(directory: Path, wrong: tuple[str, ...]) -> None:
     assert main(["dump", *wrong, str(directory)]) == 2
 
 
-def test_a_topic_id_is_shown_as_kafka_does(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_topic_id_format_is_kafkas(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     partition = replace(FOO_0, topic_id=UUID("00112233-4455-6677-8899-aabbccddeeff"))
     write(directory, [encode(segment(1, 0, 9, partition=partition))])
     assert "=ABEiM0RVZneImaq7zN3u_w:foo-0," in dump(capsys, directory)[0]
 
 
-def test_what_a_node_keeps_of_remote_segments(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dump_remote_segment_snapshots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """T-47, T-48."""
     metadata = with_copies(segment(1, 0, 9), segment(2, 10, 19, [(0, 10), (3, 15)]))
     path = tmp_path / "_rlmm_AAAAAAAAAAAAAAAAAAAAAQ-0"

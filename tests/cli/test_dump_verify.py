@@ -1,4 +1,4 @@
-"""`odradek dump --verify`: what is whole is ok, and every damage is named."""
+"""Tests of `odradek dump --verify` with valid and corrupt files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def segment(directory: Path, base_offset: int, content: bytes) -> None:
 
 
 def partition(root: Path) -> Path:
-    """Two segments, two epochs, an aborted transaction, and everything beside them."""
+    """Write a partition with two segments, two epochs, an aborted transaction and all other files."""
     directory = root / "flights-0"
     directory.mkdir(parents=True)
     segment(directory, FIRST, b"".join(batch(at, epoch=1) for at in range(0, 60, 10)))
@@ -85,7 +85,7 @@ def verify(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     return code, out
 
 
-def test_a_whole_partition_is_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_valid_partition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     partition(tmp_path)
     code, out = verify(capsys, "--deep", tmp_path)
     assert code == 0, out
@@ -131,7 +131,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
     (name(SECOND, ".txnindex"), lambda data: data + data, "after one that ends at 90"),
     (name(91, ".snapshot"), lambda data: flip(data, 20), "CRC"),
     (name(91, ".snapshot"), lambda data: data[:5], "too few"),
-    ("leader-epoch-checkpoint", lambda data: b"0\n1\n1 0\n1 0\n", "says 1 entries"),
+    ("leader-epoch-checkpoint", lambda data: b"0\n1\n1 0\n1 0\n", "1 entries and has"),
     ("leader-epoch-checkpoint", lambda data: b"0\n2\n2 0\n1 70\n", "epoch 1 from offset 70 after"),
     ("leader-epoch-checkpoint", lambda data: b"0\n2\n1 0\n2 60\n", "has epoch 1 in the log"),
     ("partition.metadata", lambda data: b"version: 0\n", "makes no sense"),
@@ -139,20 +139,20 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("file", "damage", "says"), DAMAGE)
-def test_every_damage_is_named(
+@pytest.mark.parametrize(("file", "damage", "message"), DAMAGE)
+def test_verify_reports_corruption(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     file: str,
     damage: Callable[[bytes], bytes],
-    says: str,
+    message: str,
 ) -> None:
     path = partition(tmp_path) / file
     path.write_bytes(damage(path.read_bytes()))
     code, out = verify(capsys, tmp_path)
     assert code == 1
-    assert says in out
-    assert path.name in next(line for line in out.splitlines() if says in line) or ".log" in file
+    assert message in out
+    assert path.name in next(line for line in out.splitlines() if message in line) or ".log" in file
 
 
 def test_deep_reads_every_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,19 +160,19 @@ def test_deep_reads_every_record(tmp_path: Path, capsys: pytest.CaptureFixture[s
     directory.mkdir()
     whole = batch(0, epoch=1)
     whole[61] ^= 0x7E  # the first record's length
-    _mend_crc(whole)
+    _update_crc(whole)
     (directory / name(0, ".log")).write_bytes(whole)
     assert verify(capsys, tmp_path)[0] == 0
     assert verify(capsys, "--deep", tmp_path)[0] == 1
 
 
-def _mend_crc(data: bytearray) -> None:
+def _update_crc(data: bytearray) -> None:
     from crc32c import crc32c
 
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
 
 
-def test_a_lagging_epoch_checkpoint_is_no_problem(
+def test_verify_accepts_lagging_epoch_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = partition(tmp_path)
@@ -180,7 +180,7 @@ def test_a_lagging_epoch_checkpoint_is_no_problem(
     assert verify(capsys, tmp_path)[0] == 0
 
 
-def test_a_snapshot_without_its_end_is_not_whole(
+def test_verify_snapshot_without_footer_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "00000000000000000042-0000000001.checkpoint"
@@ -191,7 +191,7 @@ def test_a_snapshot_without_its_end_is_not_whole(
     assert "SNAPSHOT_FOOTER is missing" in out
 
 
-def test_json_tells_problems_and_verdicts(
+def test_verify_json_has_problems_and_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = partition(tmp_path) / name(FIRST, ".log")
@@ -208,7 +208,7 @@ def test_json_tells_problems_and_verdicts(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_no_damage_crashes_it(
+def test_verify_never_crashes_on_corrupt_files(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("damaged")

@@ -26,27 +26,25 @@ def group(odradek: CommandLine, topic: str) -> str:
     return name
 
 
-def test_the_next_run_goes_on_where_the_last_one_stopped(
-    odradek: CommandLine, topic: str, group: str
-) -> None:
+def test_consume_group_continues_from_commit(odradek: CommandLine, topic: str, group: str) -> None:
     assert odradek("consume", "-t", topic, "-G", group, "-e").lines == ["4"]
     assert odradek("consume", "-t", topic, "-G", group, "-e").lines == []
 
 
-def test_a_new_group_begins_where_it_is_told(odradek: CommandLine, topic: str) -> None:
+def test_consume_offset_option_of_new_group(odradek: CommandLine, topic: str) -> None:
     odradek("produce", "-t", topic, stdin=b"old\n")
     assert odradek("consume", "-t", topic, "-G", "from-end", "-o", "end", "-e").lines == []
     first = ["consume", "-t", topic, "-G", "from-beginning", "-o", "beginning", "-e"]
     assert odradek(*first).lines == ["old"]
 
 
-def test_who_is_given_up_while_it_prints_joins_again(
+def test_consume_rejoins_after_session_timeout(
     odradek: CommandLine,
     cli_broker: BrokerProcess,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a member is whose lines are read in a pager: the next page may be long in coming."""
+    """A pager that blocks stdout delays the next poll beyond the session timeout."""
     odradek("produce", "-t", topic, "-p", "0", stdin=b"0\n1\n")
     group, peer = f"group-{next(_numbers)}", Reader(cli_broker.bootstrap)
     prints = itertools.count()
@@ -117,7 +115,7 @@ def test_forget_and_delete(odradek: CommandLine, topic: str, group: str) -> None
     assert group not in odradek("groups", "list").stdout.decode()
 
 
-def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
+def test_errors_are_reported(odradek: CommandLine, topic: str) -> None:
     missing = odradek("groups", "describe", "no-such-group", code=1).stderr
     assert "`odradek groups list` lists" in missing
     assert odradek("groups", "delete", "no-such-group", code=1).stderr

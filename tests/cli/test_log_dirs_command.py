@@ -32,7 +32,7 @@ MOVING = [
 ]
 
 
-def test_kip_113s_json_is_exact() -> None:
+def test_kip_113_json() -> None:
     """J-19, with a move under way and a directory that is offline."""
     shown = kip_113_json(MOVING, Filter())
     assert json.dumps(shown) == json.dumps(
@@ -72,12 +72,12 @@ def test_filters_are_intersected() -> None:
     ]
 
 
-def test_of_several_brokers_each_directory_says_whose_it_is() -> None:
+def test_kip_113_json_of_several_brokers_has_broker_ids() -> None:
     shown = kip_113_json([directory("/a", broker=1), directory("/a", broker=2)], Filter())
     assert [each["broker"] for each in shown["log_dirs"]] == [1, 2]
 
 
-def test_kafkas_json_names_kafkas_exception() -> None:
+def test_kafka_json_has_exception_class() -> None:
     """J-19 in Kafka 4's form."""
     (broker,) = kafka_json(MOVING, Filter())["brokers"]
     assert broker["broker"] == 1
@@ -93,7 +93,7 @@ def test_kafkas_json_names_kafkas_exception() -> None:
     }
 
 
-def test_the_table_shows_a_move_once_and_from_either_end() -> None:
+def test_table_shows_move_at_source_or_target() -> None:
     """J-18: is_temporary, for a person."""
     assert COLUMNS[-1] == "MOVE"
     assert table(MOVING, Filter()) == [
@@ -145,9 +145,7 @@ def test_directories_are_listed(
     assert [line[1:3] for line in words[1:]] == [[str(p), "ok"] for p in cli_broker.log_dirs]
 
 
-def test_a_cordoned_directory_is_listed_as_such(
-    odradek: CommandLine, cli_broker: BrokerProcess
-) -> None:
+def test_list_shows_cordoned_directory(odradek: CommandLine, cli_broker: BrokerProcess) -> None:
     """KIP-1066."""
     _, second = map(str, cli_broker.log_dirs)
     alter = ["configs", "alter", "broker", "1"]
@@ -162,7 +160,7 @@ def test_a_cordoned_directory_is_listed_as_such(
         odradek(*alter, "--unset", "cordoned.log.dirs")
 
 
-def test_a_brokers_directories_are_filtered(
+def test_describe_filters_directories_by_broker(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str
 ) -> None:
     """J-17: by directory, which the request itself can't."""
@@ -197,13 +195,13 @@ def test_what_is_not_there_is_named(odradek: CommandLine) -> None:
     assert partitions(no_topic.json) == {}
 
 
-def test_a_new_disk_is_formatted(offline: CommandLine, tmp_path: Path) -> None:
+def test_format_new_log_directory(offline: CommandLine, tmp_path: Path) -> None:
     """Without a broker: as one of the node that another directory belongs to."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     (old / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")
-    said = offline("log-dirs", "format", str(new), "--like", str(old)).stdout.decode()
-    assert "is now a log directory of node 7" in said
+    output = offline("log-dirs", "format", str(new), "--like", str(old)).stdout.decode()
+    assert "is now a log directory of node 7" in output
     written = (new / "meta.properties").read_text()
     assert "cluster.id=c\n" in written
     assert "directory.id=" in written

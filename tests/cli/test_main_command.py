@@ -1,4 +1,4 @@
-"""The door: help, usage, exit codes, and what is imported for which command."""
+"""Tests of the entry point: help, usage, exit codes, and the modules that a command imports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_version(offline: CommandLine) -> None:
     assert offline("--version").stdout.startswith(b"odradek 0.")
 
 
-def test_without_a_command_it_teaches(offline: CommandLine) -> None:
+def test_no_command_prints_help(offline: CommandLine) -> None:
     ran = offline(code=2)
     assert ran.stdout == b""
     assert "odradek serve" in ran.stderr
@@ -37,13 +37,13 @@ def test_an_unknown_command_is_wrong_usage(offline: CommandLine) -> None:
     assert "invalid choice: 'frobnicate'" in offline("frobnicate", code=2).stderr
 
 
-def test_options_are_not_guessed_from_their_beginnings(offline: CommandLine) -> None:
-    """`--port 9092` was taken for `--port-file 9092`, and the broker listened elsewhere."""
+def test_options_cannot_be_abbreviated(offline: CommandLine) -> None:
+    """`--port 9092` must not be parsed as `--port-file 9092`."""
     ran = offline("serve", "--port", "9092", code=2)
     assert "unrecognized arguments: --port 9092" in ran.stderr
 
 
-def test_an_option_that_a_command_has_not_is_answered_by_its_own_usage(
+def test_unknown_option_prints_usage_of_the_command(
     offline: CommandLine,
 ) -> None:
     ran = offline("topics", "create", "t", "--replicas", "3", code=2)
@@ -52,24 +52,24 @@ def test_an_option_that_a_command_has_not_is_answered_by_its_own_usage(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_with_examples(offline: CommandLine, command: str) -> None:
+def test_every_command_help_has_examples(offline: CommandLine, command: str) -> None:
     ran = offline(command, "--help")
     assert "examples:" in ran.stdout.decode()
     assert f"odradek {command}" in ran.stdout.decode()
 
 
 @pytest.mark.parametrize("verb", ["status", "restart"])
-def test_the_verbs_of_a_cluster_explain_themselves(offline: CommandLine, verb: str) -> None:
-    _, said, *_ = offline("cluster", verb, "--help").stdout.decode().split("\n\n")
-    assert "of a cluster" in said
+def test_cluster_subcommand_help(offline: CommandLine, verb: str) -> None:
+    _, output, *_ = offline("cluster", verb, "--help").stdout.decode().split("\n\n")
+    assert "of a cluster" in output
 
 
 @pytest.mark.parametrize("command", ["topics", "groups", "configs", "acls", "log-dirs"])
-def test_a_command_without_its_verb_is_wrong_usage(offline: CommandLine, command: str) -> None:
+def test_command_without_subcommand_is_wrong_usage(offline: CommandLine, command: str) -> None:
     assert f"odradek {command} --help" in offline(command, code=2).stderr
 
 
-def test_nobody_there_says_what_to_do(offline: CommandLine) -> None:
+def test_connection_error_suggests_bootstrap(offline: CommandLine) -> None:
     ran = offline("topics", "list", code=1)
     assert ran.stdout == b""
     assert "cannot connect to 127.0.0.1:1" in ran.stderr
@@ -77,17 +77,17 @@ def test_nobody_there_says_what_to_do(offline: CommandLine) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_a_bad_bootstrap_is_wrong_usage(offline: CommandLine) -> None:
+def test_invalid_bootstrap_is_wrong_usage(offline: CommandLine) -> None:
     for bad in ("localhost", "host:port", ":9092", "::1:9092", "h:99999"):
         assert "is not HOST:PORT" in offline("topics", "list", "-b", bad, code=2).stderr
 
 
-def test_a_bootstrap_that_no_host_can_have_is_nobody_there(offline: CommandLine) -> None:
+def test_impossible_bootstrap_host_is_a_connection_error(offline: CommandLine) -> None:
     ran = offline("topics", "list", "-b", "a..b:9092", code=1)
     assert "cannot connect to a..b:9092" in ran.stderr
 
 
-def test_a_name_that_is_no_text_is_wrong_usage(odradek: CommandLine, topic: str) -> None:
+def test_argument_that_is_not_utf8_is_wrong_usage(odradek: CommandLine, topic: str) -> None:
     for words in (
         ("topics", "create", "\udcff"),
         ("groups", "describe", "\udcff"),
@@ -97,9 +97,7 @@ def test_a_name_that_is_no_text_is_wrong_usage(odradek: CommandLine, topic: str)
         assert odradek(*words, stdin=b"x", code=2).stderr == "odradek: '\\udcff' is not UTF-8\n"
 
 
-def test_a_number_that_the_protocol_has_not_is_wrong_usage(
-    odradek: CommandLine, topic: str
-) -> None:
+def test_number_out_of_range_is_wrong_usage(odradek: CommandLine, topic: str) -> None:
     for words in (
         ("topics", "create", "new", "--partitions", "99999999999"),
         ("topics", "create", "new", "--replication-factor", "70000"),
@@ -113,9 +111,7 @@ def test_a_number_that_the_protocol_has_not_is_wrong_usage(
 
 
 @pytest.mark.parametrize("stream", [0, 1, 2])
-def test_a_stream_that_is_closed_is_an_empty_one(
-    cli_broker: BrokerProcess, topic: str, stream: int
-) -> None:
+def test_closed_stdin_is_empty(cli_broker: BrokerProcess, topic: str, stream: int) -> None:
     for words in (["produce", "-t", topic], ["consume", "-t", topic, "-o", "beginning", "-e"]):
         done = subprocess.run(
             [*ODRADEK, *words, "-b", cli_broker.bootstrap],
@@ -142,7 +138,7 @@ def test_serve_imports_no_client() -> None:
 
 
 @pytest.mark.parametrize("wrong", [["--log-dirs", "/dev/null"], ["--set", "num.partitions=none"]])
-def test_a_port_file_of_the_last_run_does_not_stay(tmp_path: Path, wrong: list[str]) -> None:
+def test_stale_port_file_is_removed(tmp_path: Path, wrong: list[str]) -> None:
     port_file = tmp_path / "port"
     port_file.write_text("127.0.0.1:1\n")
     words = ["serve", "--listen", "127.0.0.1:0", "--port-file", str(port_file), *wrong]
@@ -152,17 +148,15 @@ def test_a_port_file_of_the_last_run_does_not_stay(tmp_path: Path, wrong: list[s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_broker_closes_cleanly_at_the_signals_that_end_kafka(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    # whoever runs the tests may ignore hangups
+def test_serve_stops_cleanly_on_kafkas_signals(tmp_path: Path, number: signal.Signals) -> None:
+    # the test process may ignore SIGHUP
     process = _serve(tmp_path, "env", "--default-signal")
     process.send_signal(number)
     assert process.wait(30) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_broker_that_has_hangups_ignored_outlives_one(tmp_path: Path) -> None:
+def test_serve_ignores_sighup_under_nohup(tmp_path: Path) -> None:
     process = _serve(tmp_path, "nohup")
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -172,7 +166,7 @@ def test_a_broker_that_has_hangups_ignored_outlives_one(tmp_path: Path) -> None:
 
 
 def _serve(path: Path, *before: str) -> subprocess.Popen[bytes]:
-    """A broker that answers."""
+    """A running broker."""
     ports = path / "port"
     words = ["serve", "--listen", "127.0.0.1:0", "--log-dirs", str(path / "data")]
     process = subprocess.Popen(
@@ -186,7 +180,7 @@ def _serve(path: Path, *before: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_reader_that_goes_away_is_met_quietly(cli_broker: BrokerProcess, topic: str) -> None:
+def test_closed_stdout_ends_quietly(cli_broker: BrokerProcess, topic: str) -> None:
     """As `odradek consume … | head -1`: also while there is nothing more to print."""
     main(["produce", "-b", cli_broker.bootstrap, "-t", topic, __file__])
     process = subprocess.Popen(
@@ -196,14 +190,14 @@ def test_a_reader_that_goes_away_is_met_quietly(cli_broker: BrokerProcess, topic
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    assert process.stdout.readline().startswith(b'"""The door')
+    assert process.stdout.readline().startswith(b'"""Tests of the entry point')
     process.stdout.close()
     assert process.wait(10) == READER_GONE
     assert process.stderr.read() == b""
     process.stderr.close()
 
 
-def test_a_reader_that_is_gone_from_the_start_is_met_quietly() -> None:
+def test_closed_stdout_at_start_ends_quietly() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([*ODRADEK, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False)
@@ -228,7 +222,7 @@ def test_ctrl_c_is_quiet(
     )
     assert process.stdout is not None
     if words[0] == "consume":
-        assert process.stdout.readline().startswith(b'"""The door')
+        assert process.stdout.readline().startswith(b'"""Tests of the entry point')
     else:
         os.write(writing, b"one\n")
         main(["consume", "-b", cli_broker.bootstrap, "-t", topic, "-o", "beginning", "-c", "1"])
@@ -240,7 +234,7 @@ def test_ctrl_c_is_quiet(
     assert process.returncode == 130
 
 
-def test_ctrl_c_never_strikes_in_the_middle_of_a_step(cli_broker: BrokerProcess) -> None:
+def test_ctrl_c_interrupts_only_at_checkpoints(cli_broker: BrokerProcess) -> None:
     """Raised inside `start_soon` it would leave a nursery that waits for a task that is not there."""
     steps: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The commands that the pages show are ones that there are, with the options that they are given."""
+"""Tests that the commands in the documentation exist and accept their options."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def commands(page: str) -> Iterator[str]:
 SHOWN = [(page.name, command) for page in PAGES for command in commands(page.read_text())]
 
 
-def test_they_are_found() -> None:
+def test_pages_contain_commands() -> None:
     assert len(SHOWN) > 20
     assert {"README.md", "pipeline.md", "remote-storage.md"} <= {page for page, _ in SHOWN}
 
 
 @pytest.mark.parametrize(("page", "command"), SHOWN)
-def test_a_command_is_one(page: str, command: str) -> None:
+def test_command_in_page_parses(page: str, command: str) -> None:
     words = shlex.split(command, comments=True)[1:]
     module = _load(words[0]) if words[0] in COMMANDS else _load_added(words[0])
     build_parser(words[0], module, alone=True).parse_args(words)

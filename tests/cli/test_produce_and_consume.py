@@ -13,7 +13,7 @@ from tests.cli.conftest import CommandLine
 ALL = ("-o", "beginning", "-e")
 
 
-def test_a_line_is_a_record(odradek: CommandLine, topic: str) -> None:
+def test_produce_lines_as_records(odradek: CommandLine, topic: str) -> None:
     odradek("produce", "-t", topic, "-p", "0", stdin=b"one\n\nthree\nlast without newline")
     assert odradek("consume", "-t", topic, "-p", "0", *ALL).stdout == (
         b"one\n\nthree\nlast without newline\n"
@@ -34,12 +34,12 @@ def test_keys_headers_and_nulls(odradek: CommandLine, topic: str) -> None:
     ]
 
 
-def test_empty_is_not_null_without_z(odradek: CommandLine, topic: str) -> None:
+def test_empty_value_is_not_null_by_default(odradek: CommandLine, topic: str) -> None:
     odradek("produce", "-t", topic, "-K", ":", stdin=b"k:\n")
     assert odradek("consume", "-t", topic, *ALL, "-f", "%K %S").stdout == b"1 0"
 
 
-def test_keys_and_values_are_the_bytes_that_were_given(odradek: CommandLine, topic: str) -> None:
+def test_keys_and_values_keep_argument_bytes(odradek: CommandLine, topic: str) -> None:
     """As they come from a shell, also where they are no text."""
     header = "\udcfb=\udcfe"
     odradek("produce", "-t", topic, "-k", "k\udcff", "-H", header, "-D", "\udcfd", stdin=b"x\xfd")
@@ -56,7 +56,7 @@ def test_delimiters(odradek: CommandLine, topic: str) -> None:
     )
 
 
-def test_a_file_is_a_record(odradek: CommandLine, topic: str, tmp_path: Path) -> None:
+def test_produce_files_as_records(odradek: CommandLine, topic: str, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a", "b")]
     for file in files:
         file.write_bytes(b"line\n" * 3 + bytes(range(256)))
@@ -80,13 +80,13 @@ def test_compression(odradek: CommandLine, topic: str, codec: str) -> None:
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_acks(odradek: CommandLine, topic: str, acks: str) -> None:
     first = ["produce", "-t", topic, "-p", "0"]
-    odradek(*first, stdin=b"there\n")  # acks 0 would not hear that the log is still being made
+    odradek(*first, stdin=b"there\n")  # with acks 0, a missing log would not be reported
     odradek(*first, "--acks", acks, stdin=b"x\n")
     shown = odradek("consume", "-t", topic, "-p", "0", "-o", "beginning", "-c", "2")
     assert shown.lines == ["there", "x"]
 
 
-def test_keys_go_where_javas_producer_would_send_them(odradek: CommandLine, topic: str) -> None:
+def test_produce_partitions_keys_like_java_producer(odradek: CommandLine, topic: str) -> None:
     odradek("produce", "-t", topic, "-K", ":", stdin=b"k1:\nk2:\nk3:\nk1:\n")
     shown = odradek("consume", "-t", topic, *ALL, "-f", "%k=%p\\n").lines
     assert sorted(shown) == ["k1=2", "k1=2", "k2=0", "k3=1"]
@@ -144,12 +144,12 @@ def test_several_topics(odradek: CommandLine, topic: str) -> None:
     assert sorted(shown.lines) == [f"{topic}-b:b", f"{topic}:a"]
 
 
-def test_a_topic_is_made_by_the_first_record(odradek: CommandLine, topic: str) -> None:
+def test_produce_creates_topic_automatically(odradek: CommandLine, topic: str) -> None:
     odradek("produce", "-t", f"{topic}-auto", stdin=b"first\n")
     assert odradek("consume", "-t", f"{topic}-auto", *ALL).lines == ["first"]
 
 
-def test_a_record_that_is_too_large(odradek: CommandLine, topic: str) -> None:
+def test_produce_record_that_is_too_large(odradek: CommandLine, topic: str) -> None:
     odradek("topics", "alter", topic, "-c", "max.message.bytes=1000")
     refused = odradek("produce", "-t", topic, stdin=b"x" * 5000, code=1)
     assert "MESSAGE_TOO_LARGE" in refused.stderr
@@ -159,13 +159,13 @@ def test_a_record_that_is_too_large(odradek: CommandLine, topic: str) -> None:
     assert len(odradek("consume", "-t", topic, "-p", "0", *ALL).lines) == 501
 
 
-def test_a_failure_ends_it_before_its_input_does(odradek: CommandLine, topic: str) -> None:
+def test_produce_fails_before_stdin_ends(odradek: CommandLine, topic: str) -> None:
     odradek("topics", "alter", topic, "-c", "max.message.bytes=100")
     ran = odradek("produce", "-t", topic, stdin=b"x" * 500 + b"\n", code=1, more_to_come=True)
     assert "MESSAGE_TOO_LARGE" in ran.stderr
 
 
-def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
+def test_errors_are_reported(odradek: CommandLine, topic: str) -> None:
     for words, text in [
         (["consume", "-t", "nothing-here"], "`odradek topics list`"),
         (["consume", "-t", "nothing-here", "-G", "g"], "`odradek topics list`"),

@@ -1,4 +1,4 @@
-"""The README's quickstart, block by block as it stands there."""
+"""Tests that run the blocks of the quickstart in README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`odradek quorum`, of a quorum of one, and of what a scripted controller tells."""
+"""Tests of `odradek quorum` with one voter, and with a scripted controller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.client.scripted_broker import Asked, ScriptedBroker, scripted_broker
 DIRECTORY = "JEXY6aqzQY-32P5TStzaFg"
 
 
-def test_a_quorum_of_one(odradek: CommandLine) -> None:
+def test_describe_quorum_of_one_voter(odradek: CommandLine) -> None:
     found = odradek("quorum", "describe", "--json").json
     (voter,) = found["replicas"]
     assert (found["leader"], voter["node"], voter["role"]) == (1, 1, "leader")
@@ -45,7 +45,7 @@ def test_a_quorum_of_one(odradek: CommandLine) -> None:
     assert ran.words[2][:3] == ["1", "leader", voter["directory"]]
 
 
-def test_who_is_no_voter_cannot_be_removed(odradek: CommandLine) -> None:
+def test_remove_unknown_voter_fails(odradek: CommandLine) -> None:
     assert (
         "controller 7 is not a voter; the voters are: 1"
         in odradek("quorum", "remove", "7", code=1).stderr
@@ -54,9 +54,7 @@ def test_who_is_no_voter_cannot_be_removed(odradek: CommandLine) -> None:
     assert ran.lines[0].startswith("DRY RUN of removing KRaft controller 1 with directory id ")
 
 
-def test_a_new_voter_is_known_by_its_config_and_its_directory(
-    offline: CommandLine, tmp_path: Path
-) -> None:
+def test_add_voter_reads_config_and_directory(offline: CommandLine, tmp_path: Path) -> None:
     config = tmp_path / "controller.properties"
     config.write_text(
         "process.roles=controller\nnode.id=4\n"
@@ -87,14 +85,12 @@ def replica(number: int, end: int, caught_up_ms: int = -1) -> QuorumReplica:
         ([replica(2, 9), replica(3, 9)], None, -1),  # the leader is leaving
     ],
 )
-def test_how_far_the_last_voter_is_behind(
-    voters: list[QuorumReplica], lag: int | None, lag_ms: int
-) -> None:
+def test_max_lag_of_voters(voters: list[QuorumReplica], lag: int | None, lag_ms: int) -> None:
     state = QuorumState(1, 5, 9, tuple(voters), ())
     assert (state.max_lag, state.max_lag_ms) == (lag, lag_ms)
 
 
-# A controller that is not the leader says who is
+# An inactive controller returns the active one
 
 
 class Controllers:
@@ -147,7 +143,7 @@ def _quorum(code: ErrorCode) -> dict[str, Any]:
     return {"topic_name": "__cluster_metadata", "partitions": [partition]}
 
 
-async def test_any_controller_will_do() -> None:
+async def test_quorum_request_follows_active_controller() -> None:
     stage = Controllers()
     async with scripted_broker(stage.follower) as follower, scripted_broker(stage.active) as leader:
         stage.leader = leader

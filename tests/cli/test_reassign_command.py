@@ -57,7 +57,7 @@ def written(odradek: CommandLine, topic: str) -> None:
         odradek("produce", "-t", topic, "-p", partition, stdin=b"one\ntwo\n")
 
 
-def test_replicas_move_to_the_directories_named(
+def test_execute_moves_replicas_to_directories(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     """J-20, J-21, J-22: execute, verify, and nothing is lost."""
@@ -65,7 +65,7 @@ def test_replicas_move_to_the_directories_named(
     wanted = others(odradek, cli_broker, topic)
     file = reassignment(tmp_path, topic, *wanted)
     lines = odradek("reassign", "--execute", "--file", file).lines
-    current = json.loads(lines[2])  # what would undo it
+    current = json.loads(lines[2])  # the current assignment, for a rollback
     assert current["partitions"][0]["log_dirs"] != [wanted[0]]
     assert (
         f"Successfully started partition reassignments for {topic}-0,{topic}-1,{topic}-2" in lines
@@ -91,7 +91,7 @@ def test_replicas_move_to_the_directories_named(
     assert placed(odradek, topic) != dict(enumerate(wanted))
 
 
-def test_a_move_to_a_cordoned_directory_is_refused(
+def test_execute_rejects_cordoned_directory(
     odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     """KIP-1066."""
@@ -111,7 +111,7 @@ def test_a_move_to_a_cordoned_directory_is_refused(
     assert "is cordoned" in ran.stderr
 
 
-def test_a_directory_that_is_not_there_is_refused_before_anything_begins(
+def test_execute_with_unknown_directory_moves_nothing(
     odradek: CommandLine, topic: str, tmp_path: Path
 ) -> None:
     """J-21: another error than ReplicaNotAvailable fails."""
@@ -140,7 +140,7 @@ def test_throttles_are_set_and_removed(
     def until(expected: dict[str, str]) -> None:
         with deadline(
             10, f"the throttles {expected}"
-        ) as check:  # a Kafka's broker hears of it later
+        ) as check:  # a broker of Apache Kafka applies it later
             while rates() != expected:
                 check()
 
@@ -163,7 +163,9 @@ def test_throttles_are_set_and_removed(
     until({})
 
 
-def test_any_asks_no_broker_for_a_move(odradek: CommandLine, topic: str, tmp_path: Path) -> None:
+def test_any_directory_sends_no_alter_replica_log_dirs(
+    odradek: CommandLine, topic: str, tmp_path: Path
+) -> None:
     """J-21: skipped if all are "any"."""
     file = reassignment(tmp_path, topic, "any", "any", "any")
     lines = odradek("reassign", "--execute", "--file", file).lines

@@ -1,4 +1,4 @@
-"""The reassignment file and the words for what became of it: without a broker."""
+"""Tests of the reassignment file and the status lines, without a broker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row(**changes: Any) -> dict[str, Any]:
     return {"topic": "t", "partition": 0, "replicas": [1], **changes}
 
 
-def test_log_dirs_are_read_one_for_each_replica() -> None:
+def test_parse_log_dirs_of_replicas() -> None:
     """J-20."""
     file = parse(text(row(replicas=[2, 1], log_dirs=["any", "/b"]), row(partition=3)))
     assert file.partitions == {T0: (2, 1), TopicPartition("t", 3): (1,)}
@@ -60,7 +60,7 @@ def test_log_dirs_are_read_one_for_each_replica() -> None:
         (text({"topic": "t", "partition": 0}), "'replicas' is missing"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: str, expected: str) -> None:
+def test_parse_rejects_invalid_file(given: str, expected: str) -> None:
     """J-20: "any", or an absolute path that begins with '/'."""
     with pytest.raises(CommandFailed) as refused:
         parse(given)
@@ -80,7 +80,7 @@ def test_what_makes_no_sense_is_refused(given: str, expected: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_executed_is_refused(given: str, expected: str) -> None:
+def test_execute_rejects_empty_and_duplicate_entries(given: str, expected: str) -> None:
     with pytest.raises(CommandFailed) as refused:
         check_executable(parse(given))
     assert str(refused.value) == expected
@@ -95,7 +95,9 @@ PATHS = st.sampled_from(["any", "/a", "/disk 2"])
         st.dictionaries(st.integers(0, 9), PATHS, min_size=1),
     )
 )
-def test_what_is_written_is_read_back(wanted: dict[TopicPartition, dict[int, str]]) -> None:
+def test_dump_of_reassignment_file_parses_back(
+    wanted: dict[TopicPartition, dict[int, str]],
+) -> None:
     directories = {
         Replica(broker, *where): path
         for where, brokers in wanted.items()
@@ -123,14 +125,16 @@ def test_what_is_written_is_read_back(wanted: dict[TopicPartition, dict[int, str
          "Partition t-0 cannot be found in any live log directory on broker 1."),
     ],
 )  # fmt: skip
-def test_how_far_a_move_is(place: ReplicaDirectories, state: DirectoryMoveState, line: str) -> None:
+def test_directory_move_states(
+    place: ReplicaDirectories, state: DirectoryMoveState, line: str
+) -> None:
     """J-22, in the words of Kafka's tool."""
     assert place.state_of_move_to("/b") is state
     assert move_line(ON_1, "/b", place) == line
     assert state.done == (state not in (DirectoryMoveState.ACTIVE, DirectoryMoveState.ELSEWHERE))
 
 
-def test_places_are_read_from_what_brokers_describe() -> None:
+def test_replica_directories_from_descriptions() -> None:
     def directory(broker: int, path: str, error: ErrorCode, *replicas: Any) -> LogDirectory:
         return LogDirectory(broker, path, error, -1, -1, replicas)
 
@@ -147,7 +151,7 @@ def test_places_are_read_from_what_brokers_describe() -> None:
     }
 
 
-def test_how_far_a_reassignment_is() -> None:
+def test_partition_reassignment_status() -> None:
     lines = status_lines(
         {
             TopicPartition("t", 1): PartitionReassignment((1,), (1,), active=False),

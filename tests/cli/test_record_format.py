@@ -51,7 +51,7 @@ def test_nulls() -> None:
 
 
 @pytest.mark.parametrize("text", ["%q", "\\q", "\\x4", "\\xZZ", "\\"])
-def test_what_is_no_format(text: str) -> None:
+def test_invalid_format_string(text: str) -> None:
     with pytest.raises(ValueError, match=r"the escapes are|is not one of|needs two"):
         compile_format(text)
 
@@ -85,7 +85,7 @@ def test_offsets(text: str, offset: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "x", "s@", "s@-1", "e@5", "1.5", "+1"])
-def test_what_is_no_offset(text: str) -> None:
+def test_invalid_offset_argument(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse_offset(text)
 
@@ -97,7 +97,7 @@ def test_partition_lists() -> None:
             partition_list(bad)
 
 
-def test_tables_put_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_right_align_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["NAME", "COUNT", "NOTE"], [("a", 5, ""), ("longer", 1234, "x"), ("c", None, None)])
     assert capsys.readouterr().out == (
         "NAME    COUNT  NOTE\na           5  -\nlonger   1234  x\nc           -  -\n"
@@ -110,7 +110,7 @@ def test_human_bytes() -> None:
 
 
 @given(st.lists(st.binary(max_size=20)), st.sampled_from([b"\n", b"ab"]))
-async def test_streams_split_alike_however_they_come(chunks: list[bytes], delimiter: bytes) -> None:
+async def test_split_stream_is_independent_of_chunks(chunks: list[bytes], delimiter: bytes) -> None:
     async def stream():  # type: ignore[no-untyped-def]
         for chunk in chunks:
             yield chunk

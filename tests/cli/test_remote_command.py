@@ -1,4 +1,4 @@
-"""`odradek remote list`, `verify`, `gc` and `summarize`: a store in a directory beside a cluster's metadata topic."""
+"""Tests of `odradek remote` with a store in a directory, and the metadata topic of a cluster."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def key(of: RemoteLogSegmentMetadata) -> str:
 # By the manifests alone
 
 
-def test_what_is_in_a_store_is_listed(offline: CommandLine, store: Path) -> None:
+def test_list_partitions_of_store(offline: CommandLine, store: Path) -> None:
     in_the_store(store, copy(1), copy(2), segment(3, 30, 39, partition=FOO_0, size=len(LOG)))
     listed = offline("remote", "list", "--without-metadata", "--url", str(store), "--json").json
     (row,) = listed["partitions"]
@@ -98,7 +98,7 @@ def test_what_is_in_a_store_is_listed(offline: CommandLine, store: Path) -> None
     assert {row[-1] for row in segments[1:]} == {"whole"}
 
 
-def test_every_byte_is_verified(offline: CommandLine, store: Path) -> None:
+def test_verify_reads_every_byte(offline: CommandLine, store: Path) -> None:
     in_the_store(store, copy(1), copy(2))
     where = ("--without-metadata", "--url", str(store))
     assert "read and verified: 0 problems" in offline("remote", "verify", *where).lines[-1]
@@ -111,7 +111,7 @@ def test_every_byte_is_verified(offline: CommandLine, store: Path) -> None:
     assert (shown["segments"], len(shown["problems"]), shown["findings"]) == (2, 1, [])
 
 
-def test_garbage_is_shown_then_removed(offline: CommandLine, store: Path) -> None:
+def test_gc_lists_then_removes_garbage(offline: CommandLine, store: Path) -> None:
     in_the_store(store, copy(1), copy(2), copy(3))
     for number in (2, 3):  # copies that failed, or deletions: without a manifest
         (store / segment_key(copy(number), ".manifest")).unlink()
@@ -168,18 +168,16 @@ def test_partitions_are_summarized_and_summaries_verified(
     assert ran.lines[0].startswith(f"{FOO_0} is left without a summary: ")
 
 
-def test_what_lies_beside_is_left_alone(offline: CommandLine, store: Path) -> None:
+def test_gc_keeps_foreign_objects(offline: CommandLine, store: Path) -> None:
     in_the_store(store, copy(1))
     (store / "mine.txt").write_text("mine")
     collect = ("remote", "gc", "--without-metadata", "--url", str(store), "--older-than", "0.001")
     ran = offline(*collect, "--execute")
-    assert ran.lines[0] == "mine.txt: no segment's object: not touched"
+    assert ran.lines[0] == "mine.txt: not an object of a segment: not removed"
     assert (store / "mine.txt").read_text() == "mine"
 
 
-def test_the_store_of_a_brokers_properties(
-    offline: CommandLine, store: Path, tmp_path: Path
-) -> None:
+def test_store_from_server_properties(offline: CommandLine, store: Path, tmp_path: Path) -> None:
     in_the_store(store / "kafka-tiered-storage", copy(1))
     properties = tmp_path / "server.properties"
     properties.write_text(
@@ -193,7 +191,7 @@ def test_the_store_of_a_brokers_properties(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["list"], "--url"),
         (["list", "--url", "/nowhere/at/all"], "does not exist"),
@@ -202,12 +200,12 @@ def test_the_store_of_a_brokers_properties(
         ([], "remote --help"),
     ],
 )
-def test_wrong_usage(offline: CommandLine, words: Sequence[str], said: str) -> None:
+def test_wrong_usage(offline: CommandLine, words: Sequence[str], message: str) -> None:
     extra = ["--without-metadata"] if words else []
-    assert said in offline("remote", *words, *extra, code=2).stderr
+    assert message in offline("remote", *words, *extra, code=2).stderr
 
 
-def test_a_bucket(offline: CommandLine, s3_server: S3Server) -> None:
+def test_verify_and_gc_in_a_bucket(offline: CommandLine, s3_server: S3Server) -> None:
     url = s3_server.new_store()
     objects = open_objects(url, s3_server.options)
     copied_to(objects, copy(1), copy(2), copy(3))
@@ -295,7 +293,7 @@ def tiered(broker: BrokerProcess) -> Tiered:
 
 
 @pytest.fixture
-def odradek_beside(
+def odradek_with_metadata(
     broker: BrokerProcess,
     monkeypatch: pytest.MonkeyPatch,
     capsysbinary: pytest.CaptureFixture[bytes],
@@ -327,8 +325,8 @@ def hash_of(topic: str) -> int:
     return int.from_bytes(topic.encode().ljust(16, b"."), "big")
 
 
-def test_each_segment_stands_as_the_metadata_says(
-    odradek_beside: CommandLine, tiered: Tiered, store: Path
+def test_list_segments_shows_status(
+    odradek_with_metadata: CommandLine, tiered: Tiered, store: Path
 ) -> None:
     copies = [of_topic("stands", number) for number in range(6)]
     whole, missing, copying, deleting, gone, unheard = copies
@@ -337,18 +335,18 @@ def test_each_segment_stands_as_the_metadata_says(
     tiered.publish(deleting, becomes(deleting, FINISHED), becomes(deleting, DELETING))
     tiered.publish(gone, becomes(gone, DELETING), becomes(gone, DELETED))
     where = ("--url", str(store), "--topic", "stands")
-    shown = odradek_beside("remote", "list", "--segments", *where, "--json").json["segments"]
+    shown = odradek_with_metadata("remote", "list", "--segments", *where, "--json").json["segments"]
     assert {row["startOffset"] // 10: row["status"] for row in shown} == {
         0: "whole", 1: "missing", 2: "copying", 3: "deleting", 4: "young", 5: "young",
     }  # fmt: skip
-    (row,) = odradek_beside("remote", "list", *where, "--json").json["partitions"]
+    (row,) = odradek_with_metadata("remote", "list", *where, "--json").json["partitions"]
     assert row["notWhole"] == {"missing": 1, "copying": 1, "deleting": 1, "young": 2}
-    verified = odradek_beside("remote", "verify", *where, code=1)
+    verified = odradek_with_metadata("remote", "verify", *where, code=1)
     assert "1 segments missing or incomplete" in verified.lines[-1]
 
 
-def test_gc_removes_what_the_metadata_does_not_have_and_nothing_else(
-    odradek_beside: CommandLine, tiered: Tiered, store: Path
+def test_gc_removes_only_segments_without_metadata(
+    odradek_with_metadata: CommandLine, tiered: Tiered, store: Path
 ) -> None:
     whole, copying, gone = (of_topic("collected", number) for number in range(3))
     foreign = of_topic("elsewhere", 9)
@@ -356,36 +354,36 @@ def test_gc_removes_what_the_metadata_does_not_have_and_nothing_else(
     tiered.publish(whole, becomes(whole, FINISHED), copying)
     tiered.publish(gone, becomes(gone, DELETING), becomes(gone, DELETED))
     where = ("--url", str(store), "--older-than", "0.001")
-    assert odradek_beside("remote", "verify", *where, "-t", "collected", code=1)
-    ran = odradek_beside("remote", "gc", *where, "--execute")
+    assert odradek_with_metadata("remote", "verify", *where, "-t", "collected", code=1)
+    ran = odradek_with_metadata("remote", "gc", *where, "--execute")
     assert ran.lines[-1].startswith("1 segments of garbage, 6 objects")
     left = {name.name.split("-", 1)[0] for name in store.rglob("*.log")}
     assert left == {f"{number * 10:020}" for number in (0, 1, 9)}
-    verified = odradek_beside("remote", "verify", *where, "-t", "collected")
+    verified = odradek_with_metadata("remote", "verify", *where, "-t", "collected")
     assert "0 garbage" in verified.lines[-1]
 
 
-def test_gc_goes_on_beside_a_record_that_cannot_be_read(
-    odradek_beside: CommandLine, tiered: Tiered, store: Path
+def test_gc_skips_segments_of_unreadable_metadata(
+    odradek_with_metadata: CommandLine, tiered: Tiered, store: Path
 ) -> None:
-    """Of whom it is nobody can tell but by its place: what is not known of those that are there is left
-    alone, until somebody says that it is nothing."""
-    in_doubt, clear = topic_at(0), topic_at(1)
-    whole, perhaps_garbage = (of_topic(in_doubt, number) for number in range(2))
+    """Unknown segments of partitions in the same metadata partition are kept, until --pass-over
+    excludes the record."""
+    unclear_topic, clear = topic_at(0), topic_at(1)
+    whole, perhaps_garbage = (of_topic(unclear_topic, number) for number in range(2))
     other, garbage = (of_topic(clear, number) for number in range(2))
     in_the_store(store, whole, perhaps_garbage, other, garbage)
     tiered.publish(whole, becomes(whole, FINISHED), other, becomes(other, FINISHED))
     (offset,) = tiered.put((0, b"by mistake"))
-    where = ("--url", str(store), "--older-than", "0.001", "-t", in_doubt, "-t", clear)
+    where = ("--url", str(store), "--older-than", "0.001", "-t", unclear_topic, "-t", clear)
     named = f"{METADATA_TOPIC}-0 at offset {offset} cannot be read: "
 
-    listed = odradek_beside("remote", "list", *where, "--json").json["partitions"]
+    listed = odradek_with_metadata("remote", "list", *where, "--json").json["partitions"]
     not_whole = {row["topic"]: row["notWhole"] for row in listed}
-    assert not_whole == {in_doubt: {"unclear": 1}, clear: {"dangling": 1}}
-    verified = odradek_beside("remote", "verify", *where, code=1)
+    assert not_whole == {unclear_topic: {"unclear": 1}, clear: {"dangling": 1}}
+    verified = odradek_with_metadata("remote", "verify", *where, code=1)
     assert verified.lines[-1].endswith("1 garbage, 1 unclear")
     assert named in verified.stderr
-    ran = odradek_beside("remote", "gc", *where, "--execute", code=1)
+    ran = odradek_with_metadata("remote", "gc", *where, "--execute", code=1)
     assert ran.lines[-1].startswith("1 segments of garbage, 6 objects")
     assert ran.stderr.startswith("odradek: 1 segments are left alone")
     assert named in ran.stderr
@@ -393,18 +391,18 @@ def test_gc_goes_on_beside_a_record_that_cannot_be_read(
     assert "--pass-over" in ran.stderr
     assert len(list(store.rglob("*.log"))) == 3
 
-    assert odradek_beside("remote", "gc", *where, "--pass-over", f"0:{offset + 1}", code=2)
+    assert odradek_with_metadata("remote", "gc", *where, "--pass-over", f"0:{offset + 1}", code=2)
     passed_over = (*where, "--pass-over", f"0:{offset}")
-    assert "not removed" in odradek_beside("remote", "gc", *passed_over).lines[-1]
-    done = odradek_beside("remote", "gc", *passed_over, "--execute")
+    assert "not removed" in odradek_with_metadata("remote", "gc", *passed_over).lines[-1]
+    done = odradek_with_metadata("remote", "gc", *passed_over, "--execute")
     assert done.lines[-1].startswith("1 segments of garbage, 6 objects")
     assert len(list(store.rglob("*.log"))) == 2
-    ran = odradek_beside("remote", "gc", *where)
+    ran = odradek_with_metadata("remote", "gc", *where)
     assert named in ran.stderr
 
 
-def test_gc_leaves_alone_what_a_metadata_partition_had_whose_beginning_is_gone(
-    odradek_beside: CommandLine, tiered: Tiered, store: Path
+def test_gc_keeps_segments_of_truncated_metadata_partition(
+    odradek_with_metadata: CommandLine, tiered: Tiered, store: Path
 ) -> None:
     """Brokers know it by their snapshots; what is announced later makes the partition known."""
     cut, clear = topic_at(2), topic_at(1, topic_at(1))
@@ -415,11 +413,11 @@ def test_gc_leaves_alone_what_a_metadata_partition_had_whose_beginning_is_gone(
     tiered.cut(2)
     tiered.publish(late, becomes(late, FINISHED))
     where = ("--url", str(store), "--older-than", "0.001", "-t", cut, "-t", clear)
-    ran = odradek_beside("remote", "gc", *where, "--execute", code=1)
+    ran = odradek_with_metadata("remote", "gc", *where, "--execute", code=1)
     assert f"{METADATA_TOPIC}-2 starts at offset" in ran.stderr
     assert len(list(store.rglob("*.log"))) == 3
 
 
-def test_a_cluster_without_tiering(odradek: CommandLine, store: Path) -> None:
+def test_list_needs_metadata_topic_or_without_metadata(odradek: CommandLine, store: Path) -> None:
     ran = odradek("remote", "list", "--url", str(store), code=1)
     assert "--without-metadata" in ran.stderr

@@ -1,4 +1,4 @@
-"""`odradek serve --tiered`: tiered storage in one word, with or without a file (T-01, T-02, T-06, T-08)."""
+"""Tests of `odradek serve --tiered`, with and without a config file (T-01, T-02, T-06, T-08)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def config(target: str, file: Path | None = None) -> ServerConfig:
     return ServerConfig.load(RealFiles(), path, _overrides(given), defaults=_tiered_defaults)
 
 
-def test_a_directory_has_the_layout_of_kafkas(tmp_path: Path) -> None:
+def test_formatted_directory_has_kafkas_layout(tmp_path: Path) -> None:
     found = config(str(tmp_path / "tier"))
     assert found.get_bool("remote.log.storage.system.enable")
     texts = found.layers.effective()
@@ -46,7 +46,7 @@ def test_a_directory_has_the_layout_of_kafkas(tmp_path: Path) -> None:
     assert RemoteStorageSettings(texts).url() == f"file://{tmp_path}/tier/kafka-tiered-storage"
 
 
-def test_a_relative_directory_is_where_it_was_said(
+def test_relative_directory_is_resolved_in_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,19 +56,19 @@ def test_a_relative_directory_is_where_it_was_said(
     )
 
 
-def test_a_url_is_an_object_store() -> None:
+def test_tiered_url_selects_object_store() -> None:
     texts = config("s3://bucket/prefix").layers.effective()
     assert texts["remote.log.storage.manager.class.name"] == OBJECT_STORE
     assert RemoteStorageSettings(texts).url() == "s3://bucket/prefix"
 
 
-def test_the_metadata_topic_is_as_small_as_the_cluster() -> None:
+def test_metadata_topic_replication_is_limited_by_brokers() -> None:
     found = metadata_properties(config("memory:///"))
     assert found[f"{TOPIC}.replication.factor"] == found[f"{TOPIC}.min.isr"] == "1"
     assert found["remote.log.metadata.manager.listener.name"] == "PLAINTEXT"
 
 
-def test_what_a_file_says_of_the_metadata_topic_counts(tmp_path: Path) -> None:
+def test_metadata_topic_configs_of_file_take_precedence(tmp_path: Path) -> None:
     """T-05: with the prefix that the file itself chooses."""
     written = tmp_path / "server.properties"
     written.write_text(
@@ -84,7 +84,7 @@ def test_what_a_file_says_of_the_metadata_topic_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["", "s3:/bucket", "file:/srv/tier"])
-def test_what_is_neither_a_directory_nor_a_url_is_no_target(
+def test_invalid_tiered_target_is_wrong_usage(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A directory `s3:` would be made of it, here."""
@@ -94,13 +94,13 @@ def test_what_is_neither_a_directory_nor_a_url_is_no_target(
     assert "a directory or at a URL" in capsys.readouterr().err
 
 
-def test_a_cluster_on_one_machine_shares_its_tier() -> None:
-    door = ListenerAddress(Address("127.0.0.1", 1), Address("127.0.0.1", 1))
+def test_local_cluster_shares_its_remote_tier() -> None:
+    address = ListenerAddress(Address("127.0.0.1", 1), Address("127.0.0.1", 1))
     plan = make_plan(
         brokers=2,
         directory="/c",
         new_id=lambda: "id",
-        addresses=iter([door] * 4),
+        addresses=iter([address] * 4),
         settings={"rlmm.config.remote.log.metadata.topic.num.partitions": "3"},
         tiered="/c/tier",
     )
@@ -112,14 +112,14 @@ def test_a_cluster_on_one_machine_shares_its_tier() -> None:
         assert found["remote.log.metadata.manager.listener.name"] == CLIENT_LISTENER
 
 
-def test_it_serves_and_stops(tmp_path: Path) -> None:
+def test_serve_starts_and_stops(tmp_path: Path) -> None:
     with start_odradek(tmp_path, arguments=["--tiered", str(tmp_path / "tier")]) as broker:
         assert broker.bootstrap
     assert (tmp_path / "tier" / "kafka-tiered-storage").is_dir()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--tiered", "no-store://bucket"], "stores are file:///directory"),
         (["--tiered", "memory:///", "--set", "rsm.config.compression=gzip"], "none, zstd, lz4"),
@@ -129,15 +129,13 @@ def test_it_serves_and_stops(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_config_that_makes_no_sense_is_wrong_usage(
-    arguments: list[str], said: str, tmp_path: Path
-) -> None:
-    """As any other: whoever starts it anew when it has failed need not."""
+def test_invalid_config_is_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
+    """An invalid target is wrong usage, so that a service manager does not restart the broker."""
     words = ["serve", "--listen", "127.0.0.1:0", "--log-dirs", str(tmp_path), *arguments]
     ended = subprocess.run(
         [sys.executable, "-m", "odradek.cli", *words],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ended.returncode == WRONG_USAGE
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`odradek storage`: arguments, refusals, and what stands in the directories afterwards."""
+"""Tests of `odradek storage`: arguments, errors, and the formatted directories."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def change(config: Path, old: str, new: str) -> None:
     config.write_text(config.read_text().replace(old, new))
 
 
-def test_a_controller_is_formatted_as_one_of_its_voters(
+def test_format_controller_with_initial_controllers(
     offline: CommandLine, config: Path, tmp_path: Path
 ) -> None:
     ran = offline(*FORMAT, str(config), "--initial-controllers", VOTERS)
@@ -52,9 +52,7 @@ def test_a_controller_is_formatted_as_one_of_its_voters(
     assert again.lines == ["All of the log directories are already formatted."]
 
 
-def test_a_standalone_controller_starts_as_its_own_quorum(
-    offline: CommandLine, config: Path, tmp_path: Path
-) -> None:
+def test_standalone_controller_starts(offline: CommandLine, config: Path, tmp_path: Path) -> None:
     offline(*FORMAT, str(config), "--standalone", "--release-version", "4.1")
     snapshot = offline(
         "dump", "--records", str(next(tmp_path.glob("one/__cluster_metadata-0/*.checkpoint")))
@@ -63,7 +61,7 @@ def test_a_standalone_controller_starts_as_its_own_quorum(
     assert b"9093" in snapshot.stdout
 
 
-def test_info_says_what_is_there_and_what_is_not(
+def test_storage_info_reports_directories_and_problems(
     offline: CommandLine, config: Path, tmp_path: Path
 ) -> None:
     ran = offline("storage", "info", "-c", str(config), code=1)
@@ -106,7 +104,7 @@ def test_info_says_what_is_there_and_what_is_not(
         ("node.id=1", "node.id=x", ("-s",), "node.id"),
     ],
 )
-def test_wrong_usage_says_what_would_be_right(
+def test_format_wrong_usage(
     offline: CommandLine, config: Path, old: str, new: str, flags: tuple[str, ...], reason: str
 ) -> None:
     change(config, old, new)
@@ -126,16 +124,14 @@ def test_wrong_usage_says_what_would_be_right(
         ),
     ],
 )
-def test_what_cannot_be_formatted_leaves_nothing(
+def test_failed_format_creates_no_directory(
     offline: CommandLine, config: Path, flags: tuple[str, ...], reason: str
 ) -> None:
     assert reason in offline(*FORMAT, str(config), "-s", *flags, code=1).stderr
     assert not (config.parent / "one").exists()
 
 
-def test_a_broker_alone_learns_who_votes(
-    offline: CommandLine, config: Path, tmp_path: Path
-) -> None:
+def test_format_broker_without_voters(offline: CommandLine, config: Path, tmp_path: Path) -> None:
     change(config, "process.roles=broker,controller", "process.roles=broker")
     change(config, ",CONTROLLER://127.0.0.1:9093", "")
     assert (
@@ -179,7 +175,7 @@ def test_feature_dependencies(offline: CommandLine) -> None:
         assert reason in ran.stderr
 
 
-def test_random_uuids_are_ids(offline: CommandLine) -> None:
+def test_random_uuid_is_valid(offline: CommandLine) -> None:
     first, second = (offline("storage", "random-uuid").lines[0] for _ in range(2))
     assert first != second
     assert uuid_from_text(first).version == 4
@@ -188,7 +184,7 @@ def test_random_uuids_are_ids(offline: CommandLine) -> None:
 # Arguments
 
 
-def test_voters_in_brackets_and_in_any_order() -> None:
+def test_format_accepts_voters_in_any_order() -> None:
     found = parse_voters(f"3@[::1]:1:{DIRECTORY},2@h:65535:{DIRECTORY},", "C")
     assert [(each.id, each.endpoints[0].host, each.endpoints[0].port) for each in found] == [
         (2, "h", 65535),
@@ -201,12 +197,12 @@ def test_voters_in_brackets_and_in_any_order() -> None:
     ["", ",", "1", "@h:1:x", f"-1@h:1:{DIRECTORY}", f"1@h:65536:{DIRECTORY}", "1@h:1:short",
      f"1@h:1:{DIRECTORY},1@h:2:{DIRECTORY}", f"1@[::1:1:{DIRECTORY}", f"1@h:x:{DIRECTORY}"],
 )  # fmt: skip
-def test_what_names_no_voters(text: str) -> None:
+def test_format_without_voters_is_wrong_usage(text: str) -> None:
     with pytest.raises(InvalidVoter):
         parse_voters(text, "C")
 
 
-def test_a_password_is_kept_as_keys_that_prove_a_login() -> None:
+def test_scram_record_verifies_password() -> None:
     text = 'SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",password=alice-secret]'
     record = scram_record(text, real_seams().entropy)
     salted = hashlib.pbkdf2_hmac("sha512", b"alice-secret", b"7q", 8192)
@@ -220,6 +216,6 @@ def test_a_password_is_kept_as_keys_that_prove_a_login() -> None:
      "[name=a,password=x,iterations=4095]", "[name=a,password=x,iterations=16385]", "name=a",
      "[name=a,password=x", "[name]", "[name=a,password=x,salt=!]"],
 )  # fmt: skip
-def test_credentials_that_are_none(config: str) -> None:
+def test_invalid_scram_credentials(config: str) -> None:
     with pytest.raises(WrongCredential):
         scram_record(f"SCRAM-SHA-256={config}", real_seams().entropy)

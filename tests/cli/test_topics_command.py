@@ -21,7 +21,7 @@ def test_create_describe_delete(odradek: CommandLine) -> None:
     assert "made" not in odradek("topics", "list").stdout.decode()
 
 
-def test_json_is_what_the_table_says(odradek: CommandLine, topic: str) -> None:
+def test_json_matches_table(odradek: CommandLine, topic: str) -> None:
     (described,) = odradek("topics", "describe", topic, "--json").json
     assert len(described.pop("id")) == 22
     partition = {"leader": 1, "replicas": [1], "isr": [1], "offline": []}
@@ -50,7 +50,7 @@ def test_alter(odradek: CommandLine, topic: str) -> None:
     assert described["configs"] == {}
 
 
-def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
+def test_errors_are_reported(odradek: CommandLine, topic: str) -> None:
     for words, text in [
         (["create", topic], "TOPIC_ALREADY_EXISTS"),
         (["create", "a/b"], "INVALID_TOPIC_EXCEPTION"),
@@ -88,13 +88,13 @@ def test_if_exists_and_if_not_exists(odradek: CommandLine, topic: str) -> None:
     assert gone.lines == ["nothing to delete"]
 
 
-def test_validate_only_makes_nothing(odradek: CommandLine) -> None:
+def test_create_validate_only_creates_no_topic(odradek: CommandLine) -> None:
     ran = odradek("topics", "create", "maybe", "-p", "2", "--validate-only")
     assert ran.lines[0].startswith("maybe is valid")
     assert "maybe" not in odradek("topics", "list").stdout.decode()
 
 
-def test_assignment_by_hand(odradek: CommandLine) -> None:
+def test_create_with_replica_assignment(odradek: CommandLine) -> None:
     odradek("topics", "create", "by-hand", "--assign", "1,1")
     (described,) = odradek("topics", "describe", "by-hand", "--json").json
     assert [row["replicas"] for row in described["partitions"]] == [[1], [1]]
@@ -121,7 +121,7 @@ def test_offsets_and_trim(odradek: CommandLine, topic: str) -> None:
     assert [row["offset"] for row in at_time] == [None, 2, None]
 
 
-def test_internal_topics_are_shown_on_request(odradek: CommandLine, topic: str) -> None:
+def test_list_internal_topics(odradek: CommandLine, topic: str) -> None:
     odradek("consume", "-t", topic, "--group", "makes-offsets-topic", "-e")
     assert "__consumer_offsets" not in odradek("topics", "list").stdout.decode()
     listed = odradek("topics", "list", "--internal", "--json").json

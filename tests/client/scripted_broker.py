@@ -1,7 +1,7 @@
-"""A broker that says what a test tells it to, on a real socket.
+"""Scripted broker on a real socket, whose responses a test provides.
 
-The test gives a function from a request to an answer: the values of a response, SILENCE, HANG_UP or
-raw bytes. ApiVersions and Metadata are answered as a single node 1 would, unless the test does.
+The test provides a function from a request to the values of a response, SILENCE, HANG_UP or
+raw bytes. ApiVersions and Metadata have default responses of a single node 1.
 Every request is kept in `requests`.
 """
 
@@ -23,7 +23,7 @@ from odradek.seams.network import Address, Connection, ConnectionLost
 from odradek.seams.tcp import TcpNetwork
 
 SILENCE = object()
-"""Answer nothing, and go on reading."""
+"""Send no response, and continue to receive."""
 HANG_UP = object()
 """Close the connection."""
 
@@ -50,7 +50,7 @@ class ScriptedBroker:
     leader_epoch: int = 0
     """Of every partition, there."""
     versions: Mapping[Api, tuple[int, int]] = field(default_factory=dict)
-    """What ApiVersions says other than the table."""
+    """Overrides of the versions in ApiVersions."""
     requests: list[Asked] = field(default_factory=list)
     connections: int = 0
     address: Address = field(default=Address("", 0))
@@ -108,7 +108,7 @@ class ScriptedBroker:
             return self.api_versions()
         if asked.api is METADATA:
             return self.metadata(asked)
-        raise AssertionError(f"nobody said what to answer to {asked.api.name}")
+        raise AssertionError(f"the test has no response to {asked.api.name}")
 
     def api_versions(self) -> dict[str, Any]:
         rows = {

@@ -40,12 +40,12 @@ counts = st.dictionaries(names, st.integers(0, 20), max_size=5)
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_is_javas(key: bytes, hashed: int) -> None:
+def test_murmur2_matches_java(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed & 0xFFFFFFFF
     assert partition_for_key(key, 7) == (hashed & 0x7FFFFFFF) % 7
 
 
-def test_records_without_a_key_stay_until_a_batch_is_taken() -> None:
+def test_sticky_partition_changes_with_the_batch() -> None:
     sticky = StickyPartitions(RealEntropy())
     first = sticky.current("t", 1000)
     assert {sticky.current("t", 1000) for _ in range(10)} == {first}
@@ -57,7 +57,7 @@ def test_records_without_a_key_stay_until_a_batch_is_taken() -> None:
     assert len(seen) > 1
 
 
-def test_range_gives_the_first_members_one_more() -> None:
+def test_range_gives_first_members_an_extra_partition() -> None:
     found = assign_range({"b": ["t", "u"], "a": ["t", "u"], "c": ["u"]}, {"t": 3, "u": 3})
     assert {member: list(map(str, parts)) for member, parts in found.items()} == {
         "a": ["t-0", "t-1", "u-0"],
@@ -67,7 +67,7 @@ def test_range_gives_the_first_members_one_more() -> None:
 
 
 @given(members, counts)
-def test_range_gives_every_partition_to_one_who_wants_it(
+def test_range_assigns_every_partition_to_a_subscriber(
     subscriptions: dict[str, list[str]], partitions: dict[str, int]
 ) -> None:
     found = assign_range(subscriptions, partitions)
@@ -101,21 +101,21 @@ def reread(entity_type: Any, data: bytes) -> Any:
 
 
 @given(st.lists(names, unique=True))
-def test_subscriptions_are_kafkas(topics: list[str]) -> None:
+def test_subscription_encoding_is_kafkas(topics: list[str]) -> None:
     data = write_subscription(topics)
     assert read_subscription(data) == sorted(topics)
     assert sorted(reread(kio("subscription", 0), data).topics) == sorted(topics)
 
 
 @given(st.lists(st.builds(TopicPartition, names, st.integers(0, 99)), unique=True))
-def test_assignments_are_kafkas(parts: list[TopicPartition]) -> None:
+def test_assignment_encoding_is_kafkas(parts: list[TopicPartition]) -> None:
     data = write_assignment(parts)
     assert sorted(read_assignment(data)) == sorted(parts)
     theirs = reread(kio("assignment", 0), data).assigned_partitions
     assert sorted((row.topic, p) for row in theirs for p in row.partitions) == sorted(parts)
 
 
-def test_later_versions_of_a_subscription_are_read() -> None:
+def test_later_subscription_versions_are_decoded() -> None:
     more: list[dict[str, Any]] = [
         {},
         {"owned_partitions": ()},
@@ -131,12 +131,12 @@ def test_later_versions_of_a_subscription_are_read() -> None:
         assert read_subscription(buffer.getvalue()) == ["a", "b"]
 
 
-def test_an_empty_assignment_is_none() -> None:
+def test_empty_assignment_has_no_partitions() -> None:
     assert read_assignment(b"") == []
 
 
 @given(st.binary(min_size=1, max_size=40))
-def test_garbage_is_refused_or_read_but_no_crash(data: bytes) -> None:
+def test_invalid_member_data_raises_invalid_frame(data: bytes) -> None:
     for read in (read_subscription, read_assignment):
         with suppress(InvalidFrame):
             read(data)

@@ -1,4 +1,4 @@
-"""Reading a partition of one topic, and of no other that has its name by then."""
+"""Tests of BatchReader: fetch by topic id, quotas and recreated topics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def broker(
     throttled: Sequence[int] = (),
 ) -> AsyncIterator[tuple[ScriptedBroker, Cluster]]:
     """One whose topic "t" has the first of these ids, and the others after as many fetches. The first fetches
-    are `throttled` for so many ms."""
+    are `throttled` for that number of ms."""
     waits = [*throttled]
 
     def script(asked: Asked) -> Any:
@@ -70,7 +70,7 @@ OLDER = {FETCH: (4, 12)}
 
 
 @pytest.mark.parametrize("versions", [{}, OLDER], ids=["now", "before Kafka 3.1"])
-async def test_a_topic_is_read_by_its_id(versions: Mapping[Api, tuple[int, int]]) -> None:
+async def test_fetch_by_topic_id(versions: Mapping[Api, tuple[int, int]]) -> None:
     async with broker([OLD], versions) as (found, cluster):
         reader = BatchReader(cluster, T0, topic_id=OLD)
         for _ in range(2):
@@ -83,10 +83,10 @@ async def test_a_topic_is_read_by_its_id(versions: Mapping[Api, tuple[int, int]]
 
 
 @pytest.mark.parametrize("versions", [{}, OLDER], ids=["now", "before Kafka 3.1"])
-async def test_nothing_is_read_of_another_topic_of_the_name(
+async def test_recreated_topic_is_never_read(
     versions: Mapping[Api, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made while the first fetch is answered, or before the second."""
+    """The topic is recreated during the first fetch, or before the second."""
     monkeypatch.setattr("odradek.client.batch_reader.STALE_TOPIC_ID_S", 0.1)
     for ids, fetches in (([OLD, NEW], 1), ([OLD, OLD, NEW], 2)):
         async with broker(ids, versions) as (_, cluster):
@@ -98,10 +98,10 @@ async def test_nothing_is_read_of_another_topic_of_the_name(
             assert raised.value.code is ErrorCode.inconsistent_topic_id
 
 
-async def test_what_was_known_of_a_topic_before_is_asked_again(
+async def test_cached_topic_id_is_refreshed_after_mismatch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However long it took to find out that it does not fit."""
+    """The cached id of another topic is not an error, even without a retry time."""
     monkeypatch.setattr("odradek.client.batch_reader.STALE_TOPIC_ID_S", 0.0)
     async with broker([OLD, NEW]) as (_, cluster):
         await cluster.topic("t")
@@ -112,8 +112,8 @@ async def test_what_was_known_of_a_topic_before_is_asked_again(
 
 
 @pytest.mark.parametrize("topic_id", [OLD, None], ids=["by its id", "by name"])
-async def test_a_fetch_that_a_quota_holds_up_is_asked_again(topic_id: UUID | None) -> None:
-    """Kafka answers it with no topic at all, and says how long to wait (KIP-219)."""
+async def test_throttled_fetch_is_retried(topic_id: UUID | None) -> None:
+    """The response has no topics and a throttle time (KIP-219)."""
     async with broker([OLD], throttled=(40, 0, 60)) as (found, cluster):
         reader = BatchReader(cluster, T0, topic_id=topic_id, unavailable_s=0.0)
         begun = trio.current_time()

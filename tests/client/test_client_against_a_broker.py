@@ -1,4 +1,4 @@
-"""The client against a broker of ours, in this very process: groups, and administration."""
+"""Tests of the client with an Odradek broker in this process: groups and administration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def produce(cluster: Cluster, topic: str, count: int) -> None:
         await producer.flush()
 
 
-async def test_what_is_produced_is_read(cluster: Cluster) -> None:
+async def test_produced_records_are_consumed(cluster: Cluster) -> None:
     await produce(cluster, "t", 1000)
     where = [TopicPartition("t", index) for index in range(4)]
     ends = await list_offsets(cluster, dict.fromkeys(where, LATEST))
@@ -101,7 +101,7 @@ async def settle(*members: GroupConsumer) -> list[list[TopicPartition]]:
     return owned
 
 
-async def test_members_come_and_go(cluster: Cluster) -> None:
+async def test_group_rebalances_when_members_join_and_leave(cluster: Cluster) -> None:
     first = GroupConsumer(cluster, "g", ["t"], options=FAST)
     second = GroupConsumer(cluster, "g", ["t"], options=FAST)
     assert await settle(first) == [[TopicPartition("t", index) for index in range(4)]]
@@ -118,7 +118,7 @@ async def test_members_come_and_go(cluster: Cluster) -> None:
     assert (await group_admin.describe_group(cluster, "g")).state == "Empty"
 
 
-async def test_the_next_member_goes_on_from_the_commit(cluster: Cluster) -> None:
+async def test_next_member_starts_at_committed_offset(cluster: Cluster) -> None:
     await produce(cluster, "u", 10)
     first = GroupConsumer(cluster, "g", ["u"], options=FAST)
     records = await first.poll()
@@ -136,7 +136,7 @@ async def test_the_next_member_goes_on_from_the_commit(cluster: Cluster) -> None
     await second.leave()
 
 
-async def test_where_a_new_group_begins(cluster: Cluster) -> None:
+async def test_reset_option_of_new_group(cluster: Cluster) -> None:
     await produce(cluster, "u", 5)
     for reset, count in ((EARLIEST, 5), (LATEST, 0)):
         member = GroupConsumer(cluster, f"g{reset}", ["u"], options=GroupOptions(reset=reset))
@@ -144,7 +144,7 @@ async def test_where_a_new_group_begins(cluster: Cluster) -> None:
         await member.leave()
 
 
-async def test_a_member_the_coordinator_has_forgotten_joins_again(cluster: Cluster) -> None:
+async def test_unknown_member_rejoins(cluster: Cluster) -> None:
     member = GroupConsumer(cluster, "g", ["u"], options=FAST)
     await member.poll(0.01)
     before = member.member_id
@@ -158,7 +158,7 @@ async def test_a_member_the_coordinator_has_forgotten_joins_again(cluster: Clust
     await member.leave()
 
 
-async def test_a_static_member_fences_its_former_self(cluster: Cluster) -> None:
+async def test_static_member_fences_its_previous_instance(cluster: Cluster) -> None:
     options = GroupOptions(heartbeat_s=0.02, instance_id="i")
     first = GroupConsumer(cluster, "g", ["u"], options=options)
     await first.poll(0.01)
@@ -176,7 +176,7 @@ async def test_a_static_member_fences_its_former_self(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("at_most", [None, 3, 7], ids=["now", "before KIP-699", "before KIP-709"])
-async def test_offsets_of_many_groups_are_asked_for_together(
+async def test_committed_offsets_of_many_groups_are_batched(
     cluster: Cluster, at_most: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where, other = TopicPartition("t", 2), TopicPartition("u", 0)
@@ -200,7 +200,7 @@ async def test_offsets_of_many_groups_are_asked_for_together(
     assert len(asked) == 2 if at_most is None else len(asked) > 6
 
 
-async def test_offsets_of_a_group_are_administrated(cluster: Cluster) -> None:
+async def test_group_offset_administration(cluster: Cluster) -> None:
     where = TopicPartition("u", 0)
     await produce(cluster, "u", 10)
     await group_admin.reset_offsets(cluster, "g", {where: 4})
@@ -217,7 +217,7 @@ async def test_offsets_of_a_group_are_administrated(cluster: Cluster) -> None:
         await group_admin.delete_groups(cluster, ["g"])
 
 
-async def test_topics_are_administrated(cluster: Cluster) -> None:
+async def test_topic_administration(cluster: Cluster) -> None:
     (made,) = await admin.create_topics(
         cluster, [admin.NewTopic("new", 2, configs={"retention.ms": "5000"})]
     )
@@ -248,9 +248,7 @@ async def test_topics_are_administrated(cluster: Cluster) -> None:
     [(EARLIEST, range(60, 100)), (LATEST, range(0)), (1 << 50, range(0))],
     ids=["earliest", "latest", "later than all"],
 )
-async def test_a_member_whose_committed_offset_is_gone_begins_as_without_one(
-    cluster: Cluster, reset: int, numbers: range
-) -> None:
+async def test_out_of_range_commit_is_reset(cluster: Cluster, reset: int, numbers: range) -> None:
     where = TopicPartition("u", 0)
     await produce(cluster, "u", 100)
     await group_admin.reset_offsets(cluster, "g", {where: 50})
@@ -264,7 +262,7 @@ async def test_a_member_whose_committed_offset_is_gone_begins_as_without_one(
     assert values == [b"%d" % number for number in numbers]
 
 
-async def test_a_committed_offset_that_is_gone_is_seen_beside_partitions_that_go_on(
+async def test_out_of_range_commit_is_reset_with_other_partitions_active(
     cluster: Cluster,
 ) -> None:
     await produce(cluster, "t", 100)

@@ -1,4 +1,4 @@
-"""One connection: versions, pipelining, time-outs, and what is said when things go wrong."""
+"""Tests of a connection: versions, pipelining, timeouts and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def nothing_special(asked: Asked) -> Any:
     return None
 
 
-async def test_the_newest_common_version_is_spoken() -> None:
+async def test_newest_common_version_is_used() -> None:
     async with talking_to(nothing_special, versions={METADATA: (0, 9)}) as (broker, connection):
         assert connection.version_of(METADATA) == 9
         assert connection.version_of(METADATA, at_most=4) == 4
@@ -55,7 +55,7 @@ async def test_the_newest_common_version_is_spoken() -> None:
         assert {asked.client_id for asked in broker.requests} == {"odradek"}
 
 
-async def test_what_the_broker_does_not_have_is_named() -> None:
+async def test_unsupported_versions_are_reported() -> None:
     lacks = {METADATA: (20, 22), DESCRIBE_CLUSTER: (0, -1)}
     async with talking_to(nothing_special, versions=lacks) as (_, connection):
         with pytest.raises(
@@ -66,8 +66,8 @@ async def test_what_the_broker_does_not_have_is_named() -> None:
             await connection.request(DESCRIBE_CLUSTER, {})
 
 
-async def test_an_older_broker_is_asked_again_in_its_version() -> None:
-    """KIP-511: it answers UNSUPPORTED_VERSION in version 0, whatever it was asked in."""
+async def test_older_broker_gets_api_versions_0() -> None:
+    """KIP-511: the UNSUPPORTED_VERSION response has version 0 for every request version."""
 
     def script(asked: Asked) -> Any:
         if asked.api is API_VERSIONS and asked.version > 0:
@@ -80,7 +80,7 @@ async def test_an_older_broker_is_asked_again_in_its_version() -> None:
 
 
 def coordinator(asked: Asked) -> bytes:
-    """The frame that answers FindCoordinator: its port is the group's name."""
+    """Encode a FindCoordinator response whose port is the group's name."""
     group = asked.body.coordinator_keys[0]
     row = {"key": group, "node_id": 1, "host": "h", "port": int(group), "error_code": 0}
     body = messages.write_response(
@@ -90,7 +90,7 @@ def coordinator(asked: Asked) -> bytes:
     return struct.pack(">i", len(whole)) + whole
 
 
-async def test_requests_are_pipelined_and_answers_matched_by_correlation_id() -> None:
+async def test_pipelined_responses_are_matched_by_correlation_id() -> None:
     waiting: list[Asked] = []
 
     def script(asked: Asked) -> Any:
@@ -117,8 +117,8 @@ async def test_requests_are_pipelined_and_answers_matched_by_correlation_id() ->
         assert ports == {"1": 1, "2": 2, "3": 3}
 
 
-async def test_a_broker_that_does_not_answer_in_time_is_given_up() -> None:
-    """As Kafka's clients do: answers come in order, so nothing that is asked later is answered sooner."""
+async def test_request_timeout_aborts_connection() -> None:
+    """As in Kafka's clients: responses are in order, so later requests cannot complete first."""
 
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is FIND_COORDINATOR else None
@@ -131,11 +131,11 @@ async def test_a_broker_that_does_not_answer_in_time_is_given_up() -> None:
             await connection.request(METADATA, {"topics": None})
 
 
-def test_each_is_waited_for_as_long_as_it_said() -> None:
-    """Not as long as those who have their answers, or have gone."""
+def test_requests_have_their_own_timeouts() -> None:
+    """Completed and cancelled requests do not extend the timeout."""
     world = VirtualWorld()
     world.clock.jumping = True
-    heard: list[tuple[float, float]] = []
+    received: list[tuple[float, float]] = []
 
     async def main() -> None:
         broker = ScriptedBroker(lambda asked: SILENCE if asked.api is FIND_COORDINATOR else None)
@@ -155,7 +155,7 @@ def test_each_is_waited_for_as_long_as_it_said() -> None:
             async def ask(seconds: float) -> None:
                 with pytest.raises(TimedOut, match="did not respond to FindCoordinator in 10 s"):
                     await connection.request(FIND_COORDINATOR, FIND, timeout_s=seconds)
-                heard.append((seconds, trio.current_time()))
+                received.append((seconds, trio.current_time()))
 
             async with trio.open_nursery() as asking:
                 for seconds in (float("inf"), 20.0, 10.0):
@@ -163,11 +163,11 @@ def test_each_is_waited_for_as_long_as_it_said() -> None:
             nursery.cancel_scope.cancel()
 
     world.run(main)
-    assert sorted(heard) == [(10.0, 10.5), (20.0, 10.5), (float("inf"), 10.5)]
+    assert sorted(received) == [(10.0, 10.5), (20.0, 10.5), (float("inf"), 10.5)]
 
 
 def in_virtual_time(main: Callable[[Connection, BrokerConnection], Awaitable[None]]) -> None:
-    """With the broker's end of a connection, where a test says what is sent, and ours, as it is before anything
+    """With the broker's end of a connection, where a test sends bytes, and the client's end, before anything
     is negotiated."""
     world = VirtualWorld()
     world.clock.jumping = True
@@ -186,8 +186,8 @@ def in_virtual_time(main: Callable[[Connection, BrokerConnection], Awaitable[Non
 
 
 @pytest.mark.parametrize("cut", [2, 7])
-def test_half_an_answer_is_kept_when_anothers_time_is_up(cut: int) -> None:
-    """The reader stops for one who has gone by then, and goes on where it was."""
+def test_partial_response_survives_timeout_of_cancelled_request(cut: int) -> None:
+    """The receive is interrupted for a cancelled request, and continues in the same response."""
 
     async def main(broker: Connection, connection: BrokerConnection) -> None:
         async def respond_the_second() -> None:
@@ -207,15 +207,15 @@ def test_half_an_answer_is_kept_when_anothers_time_is_up(cut: int) -> None:
     in_virtual_time(main)
 
 
-def test_who_is_sending_yet_is_given_up_and_who_waits_to_send() -> None:
-    """To a broker that does not read."""
-    heard: list[float] = []
+def test_send_timeout_fails_sending_and_waiting_requests() -> None:
+    """The broker does not receive."""
+    received: list[float] = []
 
     async def main(_: Connection, connection: BrokerConnection) -> None:
         async def ask(body: bytes, timeout_s: float) -> None:
             with pytest.raises(TimedOut, match="did not respond to FindCoordinator in 1 s"):
                 await connection.exchange(FIND_COORDINATOR, 0, body, timeout_s=timeout_s)
-            heard.append(trio.current_time())
+            received.append(trio.current_time())
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, bytes(2 * WINDOW_BYTES), 1)
@@ -223,11 +223,11 @@ def test_who_is_sending_yet_is_given_up_and_who_waits_to_send() -> None:
             nursery.start_soon(ask, b"", 10)
 
     in_virtual_time(main)
-    assert heard == [1.0, 1.0]
+    assert received == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("ending", ["hang up", "garbage", "not Kafka"])
-async def test_whoever_waits_hears_that_the_connection_broke(ending: str) -> None:
+async def test_lost_connection_fails_pending_requests(ending: str) -> None:
     responses = {
         "hang up": HANG_UP,
         "garbage": struct.pack(">iib", 5, 2, 0),  # the id of the second request, and no body
@@ -245,7 +245,7 @@ async def test_whoever_waits_hears_that_the_connection_broke(ending: str) -> Non
             await connection.request(METADATA, {"topics": None})
 
 
-async def test_cancelling_one_request_leaves_the_others() -> None:
+async def test_cancelled_request_keeps_other_requests() -> None:
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is FIND_COORDINATOR else None
 
@@ -255,8 +255,8 @@ async def test_cancelling_one_request_leaves_the_others() -> None:
         assert (await connection.request(METADATA, {"topics": None})).cluster_id == "scripted"
 
 
-async def test_who_gave_up_is_forgotten_and_a_late_answer_is_for_nobody() -> None:
-    """A request that is never answered costs no memory, if its asker does not wait for that either."""
+async def test_late_response_of_cancelled_request_is_dropped() -> None:
+    """A cancelled request without a response leaves no memory in use."""
     waiting: list[Asked] = []
     is_asked = trio.Event()
 
@@ -283,7 +283,7 @@ async def test_who_gave_up_is_forgotten_and_a_late_answer_is_for_nobody() -> Non
         assert await ask("2") == 2
 
 
-async def test_nobody_listens() -> None:
+async def test_refused_connection() -> None:
     (listener,) = await TcpNetwork().listen("127.0.0.1", 0)
     address = listener.address
     await listener.aclose()
@@ -292,24 +292,24 @@ async def test_nobody_listens() -> None:
             await open_connection(TcpNetwork(), address, nursery)
 
 
-async def test_somebody_listens_and_says_nothing() -> None:
+async def test_listener_without_response_times_out() -> None:
     async with scripted_broker(lambda asked: SILENCE) as broker, trio.open_nursery() as nursery:
         with pytest.raises(TimedOut, match=r"timed out connecting to .* after 0\.05 s"):
             await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=0.05)
 
 
-async def test_a_broker_that_refuses_api_versions() -> None:
+async def test_api_versions_error_is_unreachable() -> None:
     refusal = {"error_code": ErrorCode.invalid_request, "api_keys": []}
     async with scripted_broker(lambda asked: refusal) as broker, trio.open_nursery() as nursery:
         with pytest.raises(Unreachable, match="failed: invalid_request"):
             await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=2)
 
 
-def test_addresses_read_as_people_write_them() -> None:
+def test_ipv6_address_is_printed_in_brackets() -> None:
     assert str(Address("::1", 9092)) == "[::1]:9092"
 
 
-async def test_an_answer_can_be_had_as_it_came() -> None:
+async def test_exchange_returns_encoded_response() -> None:
     async with talking_to(nothing_special) as (_, connection):
         version = connection.version_of(METADATA)
         body = messages.write_request(METADATA.key, version, {"topics": None})

@@ -1,4 +1,4 @@
-"""Where leader epochs ended: asked for at once, however many there were."""
+"""Tests of epoch_ends: concurrent OffsetForLeaderEpoch requests and errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def respond(asked: Asked, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:
     return {"topics": [{"topic": "t", "partitions": [found]}]}
 
 
-async def test_many_epochs_take_no_longer_than_one() -> None:
-    """The first is not answered before all that may be asked for at once were."""
+async def test_epoch_ends_are_requested_concurrently() -> None:
+    """Hold the responses until the maximum number of concurrent requests is pending."""
     held: list[Asked] = []
 
     def script(asked: Asked) -> Any:
@@ -53,7 +53,7 @@ async def test_many_epochs_take_no_longer_than_one() -> None:
 HELD = object()
 
 
-async def test_an_epoch_that_a_leader_does_not_tell_is_an_error_as_it_is() -> None:
+async def test_epoch_end_error_is_raised() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not OFFSET_FOR_LEADER_EPOCH:
             return None

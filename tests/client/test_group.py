@@ -1,4 +1,4 @@
-"""A member of a group against a broker that says what a test tells it to."""
+"""Tests of a group member with a scripted broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripte
 
 
 class Coordinator(ScriptedBroker):
-    """Of a group with one member, which leads it."""
+    """Responses for a group with one member, the group leader."""
 
     subscribed = ("t", "u")
 
@@ -65,7 +65,7 @@ class Coordinator(ScriptedBroker):
 
 
 def with_one_partition(asked: Asked, *, commits: ErrorCode = ErrorCode.none) -> Any:
-    """t-0 is the member's, the group is at 7 of it, and there is nothing more."""
+    """The member is assigned t-0 with committed offset 7 and no further records."""
     if asked.api is SYNC_GROUP:
         assignment = write_assignment([TopicPartition("t", 0)])
         named = {"protocol_type": "consumer", "protocol_name": "range"}
@@ -83,8 +83,8 @@ def with_one_partition(asked: Asked, *, commits: ErrorCode = ErrorCode.none) -> 
     return None
 
 
-async def test_a_member_stays_one_while_its_coordinator_moves() -> None:
-    """What it has read is not read again from what it committed last."""
+async def test_member_keeps_membership_while_coordinator_moves() -> None:
+    """The position is kept, not reset to the committed offset."""
 
     def script(asked: Asked) -> Any:
         if asked.api is not HEARTBEAT:
@@ -102,7 +102,7 @@ async def test_a_member_stays_one_while_its_coordinator_moves() -> None:
         assert len(broker.asked(FIND_COORDINATOR)) == 2
 
 
-async def test_the_leader_assigns_a_topic_that_is_being_created_when_it_is_there() -> None:
+async def test_group_leader_assigns_topic_after_creation() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not METADATA or len(asked.body.topics or ()) != 2:
             return None
@@ -122,8 +122,8 @@ async def test_the_leader_assigns_a_topic_that_is_being_created_when_it_is_there
         assert found == [TopicPartition("t", 0), TopicPartition("u", 0)]
 
 
-async def test_a_member_that_gives_up_joining_again_commits_nothing_of_what_it_had() -> None:
-    """It may be another one's by then, who is farther."""
+async def test_failed_rejoin_commits_no_old_assignment() -> None:
+    """Another member may already have committed a larger offset."""
 
     def script(asked: Asked) -> Any:
         if asked.api is HEARTBEAT:
@@ -149,10 +149,10 @@ async def test_a_member_that_gives_up_joining_again_commits_nothing_of_what_it_h
             assert member.assigned == []
 
 
-@pytest.mark.parametrize("told", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
-async def test_a_member_that_is_none_any_more_reads_no_further(told: ErrorCode) -> None:
-    """What it had is another's: it joins again first, though its heartbeat is not due yet."""
-    script = partial(with_one_partition, commits=told)
+@pytest.mark.parametrize("reported", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
+async def test_removed_member_stops_consuming(reported: ErrorCode) -> None:
+    """Its partitions may be assigned to another member: it rejoins before the next heartbeat."""
+    script = partial(with_one_partition, commits=reported)
     async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
             member = GroupConsumer(cluster, "g", ["t"])
@@ -165,7 +165,7 @@ async def test_a_member_that_is_none_any_more_reads_no_further(told: ErrorCode) 
         assert apis == [JOIN_GROUP, FETCH, JOIN_GROUP, FETCH]
 
 
-async def test_the_leader_assigns_partitions_that_a_topic_gets_later() -> None:
+async def test_group_leader_assigns_added_partitions() -> None:
     script = partial(with_one_partition, commits=ErrorCode.none)
     async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
@@ -191,7 +191,7 @@ class CoordinatorOfOne(Coordinator):
     subscribed = ("t",)
 
 
-async def test_where_no_topic_is_there_the_leader_assigns_nothing() -> None:
+async def test_group_leader_assigns_nothing_of_missing_topics() -> None:
     async with scripted_broker(lambda asked: None, kind=CoordinatorOfOne, topics={}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
             member = GroupConsumer(cluster, "g", ["t"])
@@ -209,7 +209,7 @@ class CoordinatorOfGarbage(Coordinator):
         return respond
 
 
-async def test_the_leader_says_whose_subscription_is_garbage() -> None:
+async def test_group_leader_reports_member_of_invalid_subscription() -> None:
     async with scripted_broker(lambda asked: None, kind=CoordinatorOfGarbage) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
             with pytest.raises(

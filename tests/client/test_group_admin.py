@@ -1,4 +1,4 @@
-"""What an administrator asks about groups, of brokers that are not ready to say it."""
+"""Tests of group administration while coordinators are loading."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.client.scripted_broker import HANG_UP, Asked, scripted_broker
 
 
 @pytest.mark.parametrize("first", [ErrorCode.coordinator_load_in_progress, HANG_UP])
-async def test_groups_are_listed_when_they_are_loaded(first: Any) -> None:
-    """As after each start of a broker."""
+async def test_list_groups_retries_while_loading(first: Any) -> None:
+    """The coordinator is loading, as after a broker start."""
 
     def script(asked: Asked) -> Any:
         if asked.api is not LIST_GROUPS:
@@ -41,7 +41,7 @@ async def test_groups_are_listed_when_they_are_loaded(first: Any) -> None:
             assert [each.group for each in await list_groups(cluster)] == ["g"]
 
 
-async def test_offsets_are_deleted_when_the_group_is_loaded() -> None:
+async def test_delete_offsets_retries_while_loading() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is FIND_COORDINATOR:
             node = {"node_id": 1, "host": broker.address.host, "port": broker.address.port}

@@ -1,4 +1,4 @@
-"""A cluster some of whose brokers are silent, or not there any more."""
+"""Tests of cluster metadata with unresponsive, unreachable and partitioned brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_S = 2.0
 
 @asynccontextmanager
 async def silent_brokers(count: int) -> AsyncIterator[list[Address]]:
-    """Brokers that stand still: their hosts accept connections."""
+    """Suspended brokers, whose hosts accept connections."""
     async with AsyncExitStack() as stack:
         brokers = [
             await stack.enter_async_context(scripted_broker(lambda asked: SILENCE))
@@ -35,17 +35,17 @@ async def silent_brokers(count: int) -> AsyncIterator[list[Address]]:
 
 
 async def nowhere() -> Address:
-    """An address at which nobody listens."""
+    """An address without a listener."""
     (listener,) = await TcpNetwork().listen("127.0.0.1", 0)
     await listener.aclose()
     return listener.address
 
 
 @asynccontextmanager
-async def two_that_tell(
-    tells: dict[int, tuple[int, int]],
+async def two_brokers_with_metadata(
+    leaders: dict[int, tuple[int, int]],
 ) -> AsyncIterator[tuple[ScriptedBroker, ScriptedBroker]]:
-    """Brokers 1 and 2, and which leader of t-0 each tells of, in which epoch."""
+    """Brokers 1 and 2 with the leader and epoch of t-0 in their metadata."""
 
     def script(me: int, asked: Asked) -> Any:
         if asked.api is not METADATA:
@@ -55,7 +55,7 @@ async def two_that_tell(
             for number, each in enumerate((first, second), 1)
         ]
         respond = {**first.metadata(asked), "brokers": brokers}
-        leader, epoch = tells[me]
+        leader, epoch = leaders[me]
         for topic in respond["topics"]:
             topic["topic_id"] = UUID(int=1)
             topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
@@ -69,14 +69,14 @@ async def two_that_tell(
 
 
 async def leader_now(cluster: Cluster) -> int | None:
-    """What the next one tells of t-0 that is asked."""
+    """Leader and epoch of t-0 in the next Metadata response."""
     cluster.forget("t")
     with suppress(KafkaError):
         return await cluster.leader("t", 0)
     return None
 
 
-async def test_silent_brokers_together_are_waited_for_as_long_as_one() -> None:
+async def test_several_unresponsive_brokers_share_one_timeout() -> None:
     async with silent_brokers(3) as silent:
         async with open_cluster(TcpNetwork(), silent, timeout_s=TIMEOUT_S) as cluster:
             begun = trio.current_time()
@@ -87,7 +87,7 @@ async def test_silent_brokers_together_are_waited_for_as_long_as_one() -> None:
             assert trio.current_time() - begun < 2 * TIMEOUT_S
 
 
-async def test_patience_with_a_silent_broker_leaves_time_for_another() -> None:
+async def test_connection_attempts_share_the_timeout() -> None:
     async with silent_brokers(1) as silent, scripted_broker(lambda asked: None) as broker:
         broker.topics["t"] = 1
         addresses = [*silent, broker.address]
@@ -96,8 +96,8 @@ async def test_patience_with_a_silent_broker_leaves_time_for_another() -> None:
 
 
 @pytest.mark.parametrize("silent_on", [API_VERSIONS, FIND_COORDINATOR])
-async def test_who_was_waited_for_in_vain_is_named(silent_on: Api) -> None:
-    """A request may take as long as all attempts together may."""
+async def test_timeout_names_the_unresponsive_broker(silent_on: Api) -> None:
+    """One request may use the timeout of all attempts."""
 
     def script(asked: Asked) -> Any:
         return SILENCE if asked.api is silent_on else None
@@ -112,7 +112,7 @@ async def test_who_was_waited_for_in_vain_is_named(silent_on: Api) -> None:
             await cluster.retrying(lambda: cluster.coordinator("g"))
 
 
-async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -> None:
+async def test_failed_address_is_tried_last() -> None:
     async with silent_brokers(1) as silent, scripted_broker(lambda asked: None) as broker:
         addresses = [*silent, broker.address]
         async with open_cluster(TcpNetwork(), addresses, timeout_s=60) as cluster:
@@ -122,7 +122,7 @@ async def test_who_was_waited_for_in_vain_is_not_the_first_to_be_asked_again() -
                 await cluster.any_node()
 
 
-async def test_nor_is_one_on_whose_answer_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_connection_is_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odradek.client.connection.UNRESPONSIVE_S", 0.0)
 
     def script(asked: Asked) -> Any:
@@ -146,7 +146,7 @@ async def test_nor_is_one_on_whose_answer_somebody_waits(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("how", ["gone", "silent"])
-async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is(how: str) -> None:
+async def test_unreachable_controller_falls_back_to_any_broker(how: str) -> None:
     def script(asked: Asked) -> Any:
         if asked.api is METADATA:
             respond = broker.metadata(asked)
@@ -168,10 +168,10 @@ async def test_any_broker_is_asked_while_the_one_that_is_named_as_controller_is(
         assert made.name == "t"
 
 
-async def test_not_only_a_broker_that_is_cut_off_is_asked_who_leads() -> None:
-    """It takes itself for the leader, of which others know that another broker is it by now."""
+async def test_metadata_requests_alternate_between_brokers() -> None:
+    """A former leader still has itself as the leader in its metadata."""
     async with (
-        two_that_tell({1: (1, 4), 2: (2, 4)}) as (cut_off, _),
+        two_brokers_with_metadata({1: (1, 4), 2: (2, 4)}) as (cut_off, _),
         open_cluster(TcpNetwork(), [cut_off.address], timeout_s=TIMEOUT_S) as cluster,
     ):
         assert await cluster.leader("t", 0) == 1
@@ -180,15 +180,15 @@ async def test_not_only_a_broker_that_is_cut_off_is_asked_who_leads() -> None:
         assert await cluster.leader("t", 0) == 2
 
 
-async def test_a_leader_of_an_older_epoch_than_was_heard_of_is_none() -> None:
-    """Unless it is of a topic that was made anew, by the same name (KIP-320, KIP-516)."""
-    tells: tuple[int, int, UUID] = (1, 4, UUID(int=1))
+async def test_leader_with_older_epoch_is_ignored() -> None:
+    """A recreated topic starts with new epochs (KIP-320, KIP-516)."""
+    leaders: tuple[int, int, UUID] = (1, 4, UUID(int=1))
 
     def script(asked: Asked) -> Any:
         if asked.api is not METADATA:
             return None
         respond = broker.metadata(asked)
-        leader, epoch, topic_id = tells
+        leader, epoch, topic_id = leaders
         for topic in respond["topics"]:
             topic["topic_id"] = topic_id
             topic["partitions"][0] |= {"leader_id": leader, "leader_epoch": epoch}
@@ -199,58 +199,58 @@ async def test_a_leader_of_an_older_epoch_than_was_heard_of_is_none() -> None:
         open_cluster(TcpNetwork(), [broker.address], timeout_s=TIMEOUT_S) as cluster,
     ):
         assert await cluster.leader("t", 0) == 1
-        tells = (2, 5, UUID(int=1))
+        leaders = (2, 5, UUID(int=1))
         cluster.forget("t")
         assert await cluster.leader("t", 0) == 2
-        tells = (1, 4, UUID(int=1))
+        leaders = (1, 4, UUID(int=1))
         cluster.forget("t")
         for _ in range(2):
             with pytest.raises(KafkaError, match="t-0 has no leader"):
                 await cluster.leader("t", 0)
-        tells = (1, 5, UUID(int=1))
+        leaders = (1, 5, UUID(int=1))
         assert await cluster.leader("t", 0) == 1
-        tells = (3, 0, UUID(int=2))
+        leaders = (3, 0, UUID(int=2))
         cluster.forget("t")
         assert await cluster.leader("t", 0) == 3
 
 
-async def test_another_is_asked_than_who_tells_of_an_older_epoch() -> None:
-    """Though it is the only one to which there is a connection."""
-    tells = {1: (1, 4), 2: (2, 5)}
+async def test_metadata_source_with_older_epoch_is_avoided() -> None:
+    """It is avoided even if it has the only open connection."""
+    leaders = {1: (1, 4), 2: (2, 5)}
     async with (
-        two_that_tell(tells) as (cut_off, _),
+        two_brokers_with_metadata(leaders) as (cut_off, _),
         open_cluster(TcpNetwork(), [cut_off.address], timeout_s=TIMEOUT_S) as cluster,
     ):
         assert await leader_now(cluster) == 1
-        tells[1] = 1, 3
+        leaders[1] = 1, 3
         assert await leader_now(cluster) is None
         assert await leader_now(cluster) == 2
 
 
-async def test_who_told_of_an_older_epoch_once_is_asked_again() -> None:
-    """It lagged behind, and has learned since; and the other one is cut off now."""
-    tells = {1: (1, 4), 2: (1, 3)}
+async def test_broker_with_current_metadata_is_preferred_again() -> None:
+    """The outdated broker has caught up, and the other one is partitioned."""
+    leaders = {1: (1, 4), 2: (1, 3)}
     async with (
-        two_that_tell(tells) as (first, _),
+        two_brokers_with_metadata(leaders) as (first, _),
         open_cluster(TcpNetwork(), [first.address], timeout_s=TIMEOUT_S) as cluster,
     ):
         assert await leader_now(cluster) == 1
         await cluster.node(2)
         assert await leader_now(cluster) is None
         assert await leader_now(cluster) == 1
-        tells[2] = 2, 5
+        leaders[2] = 2, 5
         assert 2 in [await leader_now(cluster) for _ in range(3)]
 
 
-async def test_where_all_told_of_older_epochs_not_one_alone_is_asked_again() -> None:
-    """It is cut off, and another one learns."""
-    tells = {1: (2, 5), 2: (2, 5)}
+async def test_metadata_alternates_if_all_brokers_are_outdated() -> None:
+    """The first broker is partitioned, and another one has the new leader."""
+    leaders = {1: (2, 5), 2: (2, 5)}
     async with (
-        two_that_tell(tells) as (first, second),
+        two_brokers_with_metadata(leaders) as (first, second),
         open_cluster(TcpNetwork(), [first.address, second.address], timeout_s=TIMEOUT_S) as cluster,
     ):
         assert await leader_now(cluster) == 2
-        tells |= {1: (1, 4), 2: (1, 4)}
+        leaders |= {1: (1, 4), 2: (1, 4)}
         assert [await leader_now(cluster) for _ in range(3)] == [None] * 3
-        tells[2] = 2, 5
+        leaders[2] = 2, 5
         assert 2 in [await leader_now(cluster) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The producer against a broker that refuses, forgets, hangs up and comes back."""
+"""Tests of the producer with a broker that rejects batches, disconnects and restarts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ QUICK = ProducerOptions(delivery_timeout_s=0.3, request_timeout_s=0.2)
 
 @dataclass
 class Log:
-    """Appends what is produced, after what `refusals` says: an error, HANG_UP, or None to append.
+    """Appends what is produced, after the entries of `refusals`: an error, HANG_UP, or None to append.
 
-    A refusal that is a tuple appends first and then fails: the answer is lost.
+    A tuple in `refusals` appends first and then fails: the response is lost.
     """
 
     refusals: list[Any] = field(default_factory=list)
@@ -89,7 +89,7 @@ async def producing(
         yield broker, producer
 
 
-async def test_what_queues_up_meanwhile_is_one_batch() -> None:
+async def test_records_queued_during_request_form_one_batch() -> None:
     log = Log()
     async with producing(log) as (_, producer):
         deliveries = [await producer.enqueue("t", b"%d" % n) for n in range(10)]
@@ -98,7 +98,7 @@ async def test_what_queues_up_meanwhile_is_one_batch() -> None:
     assert [len(values) for _, _, values in log.appended] == [10]
 
 
-async def test_a_batch_ends_at_its_size() -> None:
+async def test_batch_is_limited_by_batch_bytes() -> None:
     log = Log()
     options = ProducerOptions(batch_bytes=1000)
     async with producing(log, options) as (_, producer):
@@ -115,7 +115,7 @@ async def test_a_batch_ends_at_its_size() -> None:
     [ErrorCode.not_leader_or_follower, ErrorCode.not_enough_replicas, HANG_UP],
     ids=["not leader", "not enough replicas", "hang up"],
 )
-async def test_a_batch_is_repeated_unchanged(refusal: Any) -> None:
+async def test_batch_is_retried_unchanged(refusal: Any) -> None:
     log = Log([refusal, refusal])
     async with producing(log) as (_, producer):
         assert await producer.send("t", b"x") == 0
@@ -127,11 +127,11 @@ async def test_a_batch_is_repeated_unchanged(refusal: Any) -> None:
     ]
 
 
-async def test_others_come_while_a_leader_is_looked_for() -> None:
-    """Its topic was forgotten, theirs was not."""
+async def test_records_queue_during_leader_lookup() -> None:
+    """Only the cached metadata of its topic is removed."""
     log = Log(refusals=[None, ErrorCode.not_leader_or_follower])
-    patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
-    async with producing(log, patient, {"a": 1, "t": 3000}) as (_, producer):
+    long_timeout = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
+    async with producing(log, long_timeout, {"a": 1, "t": 3000}) as (_, producer):
         await producer.send("t", b"known", partition=0)
         refused = await producer.enqueue("a", b"refused", partition=0)
         others = 0
@@ -144,14 +144,14 @@ async def test_others_come_while_a_leader_is_looked_for() -> None:
     assert sorted(values, key=str) == [b"known", *[b"other"] * others, b"refused"]
 
 
-async def test_a_repeated_batch_that_was_there_counts_as_delivered() -> None:
+async def test_duplicate_sequence_counts_as_delivered() -> None:
     log = Log([("appended", HANG_UP), ErrorCode.duplicate_sequence_number])
     async with producing(log) as (_, producer):
-        assert await producer.send("t", b"x") == -1  # the broker does not say where
+        assert await producer.send("t", b"x") == -1  # the broker reports no offset
     assert log.sent[0] == log.sent[1]
 
 
-async def test_who_is_refused_beside_others_is_not_repeated_as_often_as_they_come() -> None:
+async def test_rejected_batch_is_retried_with_backoff() -> None:
     class Refusing(Log):
         def _take(self, part: Any, refusal: Any) -> dict[str, Any]:
             return super()._take(part, ErrorCode.not_enough_replicas if part.index else None)
@@ -167,7 +167,7 @@ async def test_who_is_refused_beside_others_is_not_repeated_as_often_as_they_com
         assert len(broker.asked(METADATA)) <= 2 * refused + 1
 
 
-async def test_after_giving_up_the_producer_is_somebody_else() -> None:
+async def test_failed_batch_resets_producer_id() -> None:
     log = Log([ErrorCode.not_enough_replicas] * 1000)
     async with producing(log) as (_, producer):
         with pytest.raises(KafkaError, match="not enough replicas"):
@@ -175,14 +175,14 @@ async def test_after_giving_up_the_producer_is_somebody_else() -> None:
         log.refusals.clear()
         assert await producer.send("t", b"next") == 0
         with pytest.raises(KafkaError):
-            await producer.flush()  # told once more, to who only flushes
+            await producer.flush()  # raised again by flush
         await producer.flush()
     first, last = log.sent[0], log.sent[-1]
     assert (first[0], first[1]) == (101, 0)
     assert (last[0], last[1]) == (102, 0)
 
 
-async def test_who_comes_after_one_that_was_given_up_for_no_leader_is_waited_for_as_long() -> None:
+async def test_record_after_leader_timeout_gets_full_timeout() -> None:
     log, leaders = Log(), [1]
 
     def script(asked: Asked) -> Response:
@@ -206,8 +206,8 @@ async def test_who_comes_after_one_that_was_given_up_for_no_leader_is_waited_for
     assert [values for _, _, values in log.appended] == [[b"next"]]
 
 
-async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
-    """Nor is the topic asked about for each of many."""
+async def test_leaderless_partition_delays_no_other() -> None:
+    """The metadata of the topic is requested once for many records."""
     log = Log()
 
     def script(asked: Asked) -> Response:
@@ -219,8 +219,8 @@ async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
                 partition["leader_id"] = -1
         return respond
 
-    patient = ProducerOptions(delivery_timeout_s=20)
-    async with producing(log, patient, {"t": 100}) as (broker, producer):
+    long_timeout = ProducerOptions(delivery_timeout_s=20)
+    async with producing(log, long_timeout, {"t": 100}) as (broker, producer):
         broker.script = script
         for partition in range(100):
             await producer.enqueue("t", b"early", partition=partition)
@@ -230,7 +230,7 @@ async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
         assert len(broker.asked(METADATA)) < 20
 
 
-async def test_what_patience_does_not_mend_fails_at_once() -> None:
+async def test_non_retriable_error_fails_at_once() -> None:
     log = Log([ErrorCode.topic_authorization_failed])
     async with producing(log, ProducerOptions()) as (_, producer):
         with pytest.raises(KafkaError, match="authorization") as refused:
@@ -239,7 +239,7 @@ async def test_what_patience_does_not_mend_fails_at_once() -> None:
     assert len(log.sent) == 1
 
 
-async def test_a_batch_too_large_is_halved_until_it_fits() -> None:
+async def test_too_large_batch_is_split() -> None:
     too_large = ErrorCode.message_too_large
     log = Log([too_large, too_large])
     async with producing(log) as (_, producer):
@@ -252,14 +252,14 @@ async def test_a_batch_too_large_is_halved_until_it_fits() -> None:
     assert len(log.appended[0][2]) == 2
 
 
-async def test_one_record_too_large_is_refused_alone() -> None:
+async def test_single_too_large_record_fails_alone() -> None:
     log = Log([ErrorCode.message_too_large])
     async with producing(log) as (_, producer):
         with pytest.raises(KafkaError, match="message too large"):
             await producer.send("t", b"x")
 
 
-async def test_without_idempotence_there_is_no_producer_id() -> None:
+async def test_non_idempotent_producer_has_no_producer_id() -> None:
     log = Log()
     async with producing(log, ProducerOptions(idempotent=False, acks=1)) as (broker, producer):
         await producer.send("t", b"x")
@@ -268,7 +268,7 @@ async def test_without_idempotence_there_is_no_producer_id() -> None:
     assert log.sent[0][:2] == (-1, -1)
 
 
-async def test_acks_0_waits_for_nobody() -> None:
+async def test_acks_0_waits_for_no_response() -> None:
     arrived = trio.Event()
     log = Log()
 
@@ -296,7 +296,7 @@ def test_idempotence_needs_all_acks() -> None:
         ProducerOptions(acks=1)
 
 
-async def test_a_topic_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_topic_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 1.0)
     async with producing(Log()) as (_, producer):
         with pytest.raises(KafkaError, match="topic missing does not exist"):
@@ -305,7 +305,7 @@ async def test_a_topic_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
             await producer.send("t", b"x", partition=1)
 
 
-async def test_the_broker_is_gone_for_good() -> None:
+async def test_producer_fails_when_broker_does_not_return() -> None:
     log = Log()
     async with producing(log) as (_, producer):
         await producer.send("t", b"x")
@@ -344,8 +344,8 @@ def in_virtual_time(
     world.run(run)
 
 
-def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
-    """But for the time in which it may say itself that it could not."""
+def test_unresponsive_leader_fails_after_delivery_timeout() -> None:
+    """The client also waits for the timeout error of the broker."""
     failed_at: list[float] = []
     log = Log()
 
@@ -364,7 +364,7 @@ def test_a_silent_leader_is_not_waited_for_longer_than_the_record_is() -> None:
     assert failed_at[0] <= 10 + PRODUCE_RESPONSE_S
 
 
-async def test_a_silent_leader_holds_up_nobody_elses_records() -> None:
+async def test_unresponsive_leader_delays_no_other_leader() -> None:
     log = Log()
 
     def script(asked: Asked) -> Response:
@@ -390,7 +390,7 @@ async def test_a_silent_leader_holds_up_nobody_elses_records() -> None:
                 assert await producer.send("t", b"x", partition=0) == n
 
 
-async def test_nor_those_of_who_stood_in_its_line_and_has_another_leader_by_now() -> None:
+async def test_queue_leaves_line_of_former_leader() -> None:
     log, leaders = Log(), {"a": 2, "b": 2, "c": 2}
     held: list[tuple[Connection, Asked, Response]] = []
 
@@ -429,7 +429,7 @@ async def test_nor_those_of_who_stood_in_its_line_and_has_another_leader_by_now(
             await moved.wait()
 
 
-async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> None:
+async def test_closing_producer_fails_unacknowledged_records() -> None:
     def script(asked: Asked) -> Response:
         return SILENCE if asked.api is PRODUCE else log(asked)
 
@@ -449,8 +449,8 @@ async def test_what_is_not_acknowledged_when_the_producer_is_left_fails() -> Non
         await producer.send("t", b"late")
 
 
-async def test_a_record_that_is_left_behind_at_once_fails_and_nothing_else() -> None:
-    """Before its leader's task has run."""
+async def test_closed_producer_fails_only_queued_record() -> None:
+    """The producer is closed before the leader's task has run."""
     async with producing(Log()) as (_, producer):
         await producer.send("t", b"x")
         left = await producer.enqueue("t", b"y")
@@ -458,22 +458,22 @@ async def test_a_record_that_is_left_behind_at_once_fails_and_nothing_else() -> 
         await left.wait()
 
 
-@pytest.mark.parametrize("number", range(8))  # who of the two runs first is trio's dice
+@pytest.mark.parametrize("number", range(8))  # trio runs the two tasks in random order
 @pytest.mark.parametrize("refusal", [None, ErrorCode.message_too_large])
-async def test_an_answer_that_comes_as_the_producer_is_left_counts_once(
+async def test_response_during_close_completes_once(
     refusal: ErrorCode | None, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, has_come = Log(), trio.Event()
     deliver = BrokerConnection._deliver
 
-    def tell(connection: BrokerConnection, body: memoryview) -> None:
+    def reporting(connection: BrokerConnection, body: memoryview) -> None:
         deliver(connection, body)
         has_come.set()
 
     async with producing(log) as (_, producer):
         await producer.send("t", b"x")
         log.refusals = [refusal]
-        monkeypatch.setattr(BrokerConnection, "_deliver", tell)
+        monkeypatch.setattr(BrokerConnection, "_deliver", reporting)
         deliveries = [await producer.enqueue("t", value) for value in (b"y", b"z")]
         await has_come.wait()
     with trio.fail_after(2), suppress(ClientError):
@@ -482,7 +482,7 @@ async def test_an_answer_that_comes_as_the_producer_is_left_counts_once(
 
 
 class Unreading(ScriptedBroker):
-    """Reads nothing behind the first records that it was sent."""
+    """Receives nothing after the first records."""
 
     @staticmethod
     async def respond(connection: Connection, asked: Asked, respond: Any) -> None:
@@ -491,7 +491,7 @@ class Unreading(ScriptedBroker):
         await ScriptedBroker.respond(connection, asked, respond)
 
 
-def test_with_acks_0_too_a_leader_that_does_not_read_is_given_up() -> None:
+def test_acks_0_times_out_if_leader_does_not_receive() -> None:
     def script(asked: Asked) -> Response:
         return b"" if asked.api is PRODUCE else None
 
@@ -505,7 +505,7 @@ def test_with_acks_0_too_a_leader_that_does_not_read_is_given_up() -> None:
     in_virtual_time(Unreading(script, topics={"t": 1}), options, main)
 
 
-async def test_keys_stay_together_and_in_order() -> None:
+async def test_records_of_a_key_keep_partition_and_order() -> None:
     log = Log()
     async with producing(log, topics={"t": 4}) as (_, producer):
         deliveries = [
@@ -519,7 +519,7 @@ async def test_keys_stay_together_and_in_order() -> None:
         assert numbers == sorted(numbers)
 
 
-async def test_enqueue_waits_for_room() -> None:
+async def test_enqueue_waits_for_buffer_space() -> None:
     log = Log()
     options = ProducerOptions(buffer_bytes=1000, batch_bytes=300)
     async with producing(log, options) as (_, producer):
@@ -529,18 +529,18 @@ async def test_enqueue_waits_for_room() -> None:
     assert sum(len(values) for _, _, values in log.appended) == 100
 
 
-async def test_a_cluster_that_is_away_is_waited_for_as_long_as_a_batch_is_repeated(
+async def test_unreachable_cluster_fails_after_delivery_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not only as long as a topic may take to come into being."""
+    """The timeout is not only that of topic creation."""
     monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 0.1)
     log, is_away = Log(), [True]
 
     def script(asked: Asked) -> Response:
         return HANG_UP if is_away[0] else log(asked)
 
-    patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
-    async with producing(log, patient) as (broker, producer):
+    long_timeout = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
+    async with producing(log, long_timeout) as (broker, producer):
         broker.script = script
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer.send, "t", b"x")
@@ -549,7 +549,7 @@ async def test_a_cluster_that_is_away_is_waited_for_as_long_as_a_batch_is_repeat
     assert [values for _, _, values in log.appended] == [[b"x"]]
 
 
-async def test_half_of_a_batch_has_a_number_though_another_was_given_up_beside_it() -> None:
+async def test_split_batch_keeps_sequence_after_another_batch_failed() -> None:
     log = Log()
     verdicts = {0: [ErrorCode.topic_authorization_failed], 1: [ErrorCode.message_too_large]}
 
@@ -574,8 +574,8 @@ async def test_half_of_a_batch_has_a_number_though_another_was_given_up_beside_i
     assert log.appended == [(101, 0, [b"0"]), (102, 0, [b"1"])]
 
 
-async def test_a_batch_has_a_number_though_another_was_given_up_before_it_was_sent() -> None:
-    """For want of a leader: in the round in which both were to be sent."""
+async def test_batch_keeps_sequence_after_another_batch_failed() -> None:
+    """The other batch fails without a leader when both should be sent."""
     log, is_denied = Log(), [False]
 
     def script(asked: Asked) -> Response:
@@ -587,8 +587,8 @@ async def test_a_batch_has_a_number_though_another_was_given_up_before_it_was_se
                 topic["error_code"] = ErrorCode.topic_authorization_failed
         return respond
 
-    patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
-    async with producing(log, patient, {"a": 1, "b": 1}) as (broker, producer):
+    long_timeout = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
+    async with producing(log, long_timeout, {"a": 1, "b": 1}) as (broker, producer):
         broker.script = script
         await producer.send("a", b"0")
         await producer.send("b", b"1")
@@ -603,8 +603,8 @@ async def test_a_batch_has_a_number_though_another_was_given_up_before_it_was_se
     assert log.appended[-2:] == [(101, 1, [b"2"]), (102, 0, [b"3"])]
 
 
-async def test_a_queue_with_nothing_in_it_does_not_wait() -> None:
-    """Its partition has all of its time when something comes, though others waited for a producer id before."""
+async def test_empty_queue_resets_leader_timeout() -> None:
+    """A later record has the full timeout, even if other partitions waited for a producer id."""
 
     class Clock(RealClock):
         ahead_s = 0.0

@@ -1,4 +1,4 @@
-"""Reading partitions: positions, aborted transactions, errors that pass and errors that don't."""
+"""Tests of Reader: positions, aborted transactions, transient and lasting errors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def cluster_of(
 
 
 def responding(*responses: Any) -> Script:
-    """Answers fetches one after the other, then always with the last one."""
+    """Returns its fetch responses in order, and then always the last one."""
     left = list(responses)
 
     def script(asked: Asked) -> Any:
@@ -119,8 +119,8 @@ def responding(*responses: Any) -> Script:
     return script
 
 
-async def test_records_come_from_the_position_on() -> None:
-    """The batch begins before the position: what lies before it is not shown again."""
+async def test_poll_starts_at_the_position() -> None:
+    """The batch starts before the position: its earlier records are not returned."""
     script = responding(fetched(batch(0, b"0", b"1", b"2") + batch(3, b"3"), end=4))
     async with cluster_of(script) as (broker, cluster):
         reader = Reader(cluster)
@@ -160,8 +160,10 @@ def by_batch_reader(cluster: Cluster) -> Fetching:
 
 
 @pytest.mark.parametrize("reader_of", [by_reader, by_batch_reader])
-async def test_whoever_led_before_says_so(reader_of: Callable[[Cluster], Fetching]) -> None:
-    """It follows by now and lacks records: asked for no epoch it would take the position for out of range."""
+async def test_former_leader_rejects_fetch_with_epoch(
+    reader_of: Callable[[Cluster], Fetching],
+) -> None:
+    """It is a follower without the records: without the epoch it would respond OFFSET_OUT_OF_RANGE."""
 
     def script(asked: Asked) -> Any:
         if asked.api is not FETCH:
@@ -182,8 +184,8 @@ async def test_whoever_led_before_says_so(reader_of: Callable[[Cluster], Fetchin
         assert epochs == [0, 4]
 
 
-async def test_a_leader_that_is_behind_its_epoch_does_not_say_where_the_end_is() -> None:
-    """It has records up to 2, but knows of the high watermark before its election only (KIP-207)."""
+async def test_at_end_waits_for_high_watermark_of_new_leader() -> None:
+    """It has records up to 2, but only the high watermark from before its election (KIP-207)."""
     first, rest = fetched(batch(0, b"0"), end=1), fetched(batch(1, b"1"), end=2)
     fetches = responding(first, rest)
     behind = listed(-1, ErrorCode.offset_not_available)
@@ -203,7 +205,7 @@ async def test_a_leader_that_is_behind_its_epoch_does_not_say_where_the_end_is()
         assert not ends
 
 
-async def test_a_batch_cut_short_is_asked_for_again() -> None:
+async def test_truncated_batch_is_fetched_again() -> None:
     cut = batch(0, b"0") + batch(1, b"1")[:-1]
     script = responding(fetched(cut, end=2), fetched(batch(1, b"1"), end=2))
     async with cluster_of(script) as (_, cluster):
@@ -214,7 +216,7 @@ async def test_a_batch_cut_short_is_asked_for_again() -> None:
         assert [r.value for r in await reader.poll()] == [b"1"]
 
 
-async def test_offsets_that_compaction_took_are_passed_over() -> None:
+async def test_compacted_offsets_are_skipped() -> None:
     hole = build_batch([Record(2, 0, None, b"2"), Record(7, 0, None, b"7")], base_offset=0)
     script = responding(fetched(bytes(hole), end=8))
     async with cluster_of(script) as (_, cluster):
@@ -224,8 +226,8 @@ async def test_offsets_that_compaction_took_are_passed_over() -> None:
         assert reader.positions == {T0: 8}
 
 
-async def test_a_wrong_checksum_is_not_passed_on() -> None:
-    """Of partitions that are behind it in the answer nobody hears if it is always the first."""
+async def test_wrong_crc_raises_damaged_batch() -> None:
+    """Otherwise it would fill the response, and partitions after it would never be returned."""
     whole, damaged = batch(0, b"whole"), bytearray(batch(1, b"x" * 50))
     damaged[-5] ^= 1
     order: list[list[int]] = []
@@ -248,8 +250,8 @@ async def test_a_wrong_checksum_is_not_passed_on() -> None:
         assert order == [[0, 1], [1, 0], [1, 0]]
 
 
-async def test_what_is_damaged_is_known_beside_the_records_of_others() -> None:
-    """Whoever reads busy partitions hears of it at once; also where the broker finds it itself."""
+async def test_damaged_batch_is_reported_with_records_of_others() -> None:
+    """It is reported although other partitions have records, whether the client or the broker finds it."""
     damaged = fetched(b"", end=-1, code=ErrorCode.corrupt_message, index=1)
     both = fetched(batch(0, b"0"), end=1)
     both["responses"] += damaged["responses"]
@@ -286,11 +288,11 @@ async def test_aborted_transactions(isolation: Isolation, values: list[bytes]) -
         reader = Reader(cluster, ReaderOptions(isolation=isolation))
         reader.assign({T0: 0})
         assert [r.value for r in await reader.poll()] == values
-        assert reader.positions == {T0: 7}  # control batches are behind us too
+        assert reader.positions == {T0: 7}  # the position is after the control batches
         assert broker.asked(FETCH)[0].body.isolation_level == isolation
 
 
-async def test_an_error_that_passes() -> None:
+async def test_poll_retries_transient_error() -> None:
     moved = fetched(b"", end=-1, code=ErrorCode.not_leader_or_follower)
     script = responding(moved, HANG_UP, fetched(batch(0, b"x"), end=1))
     async with cluster_of(script) as (broker, cluster):
@@ -303,7 +305,7 @@ async def test_an_error_that_passes() -> None:
         assert len(broker.asked(METADATA)) == 3  # asked again after each failure
 
 
-async def test_an_error_that_lasts_too_long() -> None:
+async def test_poll_raises_lasting_error() -> None:
     script = responding(fetched(b"", end=-1, code=ErrorCode.kafka_storage_error))
     async with cluster_of(script) as (_, cluster):
         reader = Reader(cluster, ReaderOptions(unavailable_s=0.1))
@@ -317,7 +319,7 @@ async def test_an_error_that_lasts_too_long() -> None:
             await read_on()
 
 
-async def test_who_polls_on_after_an_error_that_lasted_is_told_of_another_leader() -> None:
+async def test_poll_after_lasting_error_finds_new_leader() -> None:
     fenced = fetched(b"", end=-1, code=ErrorCode.fenced_leader_epoch)
     async with cluster_of(responding(fenced)) as (broker, cluster):
         reader = Reader(cluster, ReaderOptions(unavailable_s=0.0))
@@ -329,7 +331,7 @@ async def test_who_polls_on_after_an_error_that_lasted_is_told_of_another_leader
         assert len(broker.asked(METADATA)) == 3
 
 
-async def test_an_offset_that_is_not_there_is_said_at_once() -> None:
+async def test_fetch_out_of_range_is_raised_at_once() -> None:
     script = responding(fetched(b"", end=-1, code=ErrorCode.offset_out_of_range))
     async with cluster_of(script) as (_, cluster):
         reader = Reader(cluster)
@@ -338,7 +340,7 @@ async def test_an_offset_that_is_not_there_is_said_at_once() -> None:
             await reader.poll()
 
 
-async def test_whoever_gave_something_is_asked_last_next_time() -> None:
+async def test_partition_with_records_is_fetched_last() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not FETCH:
             return None
@@ -353,7 +355,7 @@ async def test_whoever_gave_something_is_asked_last_next_time() -> None:
         assert not await reader.at_end()
 
 
-async def test_offsets_are_asked_of_the_leader_until_it_answers() -> None:
+async def test_list_offsets_retries() -> None:
     codes = [ErrorCode.not_leader_or_follower, ErrorCode.none]
 
     def script(asked: Asked) -> Any:
@@ -385,7 +387,7 @@ async def test_offsets_are_asked_of_the_leader_until_it_answers() -> None:
 # The cluster
 
 
-async def test_bootstrap_goes_on_to_the_next_address() -> None:
+async def test_bootstrap_tries_next_address() -> None:
     async with scripted_broker(lambda asked: None, topics={"t": 1}) as broker:
         addresses = [Address("127.0.0.1", 1), broker.address]
         async with open_cluster(TcpNetwork(), addresses) as cluster:
@@ -397,7 +399,7 @@ async def test_bootstrap_goes_on_to_the_next_address() -> None:
         assert broker.connections == 1  # the bootstrap's connection serves the node too
 
 
-async def test_a_connection_is_made_once_and_costs_no_turn_of_the_loop_from_then_on() -> None:
+async def test_open_connection_is_reused_without_checkpoint() -> None:
     async with (
         scripted_broker(lambda asked: None) as broker,
         open_cluster(TcpNetwork(), [broker.address]) as cluster,
@@ -410,7 +412,7 @@ async def test_a_connection_is_made_once_and_costs_no_turn_of_the_loop_from_then
         assert broker.connections == 1
 
 
-async def test_a_failure_comes_out_as_it_is_not_as_a_group() -> None:
+async def test_producer_failure_is_not_an_exception_group() -> None:
     async with scripted_broker(lambda asked: None) as broker:
         with pytest.raises(KafkaError, match="topic missing does not exist"):
             async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
@@ -432,12 +434,12 @@ def test_addresses(text: str, addresses: list[Address]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":1", "host:0", "host:65536", "::1:9", "h:x"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_bootstrap_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         parse_bootstrap(text)
 
 
-async def test_what_other_partitions_gave_is_not_lost_to_an_error_beside_it() -> None:
+async def test_partition_error_keeps_records_of_others() -> None:
     def script(asked: Asked) -> Any:
         if asked.api is not FETCH:
             return None
@@ -456,8 +458,8 @@ async def test_what_other_partitions_gave_is_not_lost_to_an_error_beside_it() ->
             await reader.poll()
 
 
-async def test_a_poll_that_is_cancelled_loses_no_records() -> None:
-    """One leader has answered, the other one has not."""
+async def test_cancelled_poll_loses_no_records() -> None:
+    """One leader has responded, and the other one has not."""
     is_silent = [True]
 
     def near(asked: Asked) -> Any:
@@ -494,7 +496,7 @@ async def test_a_poll_that_is_cancelled_loses_no_records() -> None:
         assert reader.positions[T0] == 1
 
 
-async def test_a_silent_leader_holds_up_nobody_elses_records_until_it_is_not_it_any_more() -> None:
+async def test_records_move_from_unresponsive_leader_to_new_leader() -> None:
     moved = [False]
 
     def near(asked: Asked) -> Any:

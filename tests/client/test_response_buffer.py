@@ -1,4 +1,4 @@
-"""Answers come out as they went in, whatever pieces they arrive in."""
+"""Tests of ResponseBuffer: responses are independent of the received chunks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def framed(body: bytes) -> bytes:
 
 
 def receive(incoming: ResponseBuffer, data: bytes) -> list[bytes]:
-    """Put `data` in as far as each room reaches, taking out every answer that is whole."""
+    """Feed `data` in pieces of the receive space, and yield every complete response."""
     responses = []
     while data:
-        room = incoming.receive_space()
-        piece = data[: len(room)]
-        room[: len(piece)] = piece
+        space = incoming.receive_space()
+        piece = data[: len(space)]
+        space[: len(piece)] = piece
         incoming.received(len(piece))
         data = data[len(piece) :]
         while (respond := incoming.next_response()) is not None:
@@ -30,12 +30,12 @@ BODIES = [b"once", b"and again.", (bytes(range(251)) * 300)[: RECEIVE_BYTES + 5]
 STREAM = b"".join(map(framed, BODIES))
 ENDS = (8, 22, len(STREAM))
 EDGES = (0, *ENDS, RECEIVE_BYTES)
-"""Where an answer ends, and the memory that the small ones are received into."""
+"""Sizes at the end of a response, and at the end of the receive chunk."""
 CUTS = sorted({cut for edge in EDGES for cut in range(edge - 8, edge + 9) if 0 < cut < len(STREAM)})
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_answers_survive_any_cut(cut: int) -> None:
+def test_responses_survive_any_chunking(cut: int) -> None:
     incoming = ResponseBuffer()
     before = receive(incoming, STREAM[:cut])
     assert before == BODIES[: sum(cut >= end for end in ENDS)]
@@ -43,7 +43,7 @@ def test_answers_survive_any_cut(cut: int) -> None:
     assert before + receive(incoming, STREAM[cut:]) == BODIES
 
 
-def test_an_answer_is_its_owners_to_keep() -> None:
+def test_response_has_its_own_memory() -> None:
     incoming = ResponseBuffer()
     incoming.receive_space()[:8] = framed(b"once")
     incoming.received(8)
@@ -53,7 +53,7 @@ def test_an_answer_is_its_owners_to_keep() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 3, MAX_RESPONSE_BYTES + 1])
-def test_garbage_is_told_behind_what_came_before_it(size: int) -> None:
+def test_invalid_size_is_raised_after_valid_responses(size: int) -> None:
     incoming = ResponseBuffer()
     data = framed(b"once") + size.to_bytes(4, "big", signed=True)
     incoming.receive_space()[: len(data)] = data

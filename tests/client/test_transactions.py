@@ -1,4 +1,4 @@
-"""The transactional producer against a broker of ours: all of a transaction or nothing, and one producer."""
+"""Tests of the transactional producer with an Odradek broker: atomicity and fencing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def values(cluster: Cluster, isolation: Isolation = Isolation.READ_COMMITT
     return [value or b"" for _, _, value in sorted(found, key=lambda each: each[:2])]
 
 
-async def test_records_and_offsets_become_visible_together(cluster: Cluster) -> None:
+async def test_records_and_offsets_commit_atomically(cluster: Cluster) -> None:
     producer = TransactionalProducer(cluster, "id", compression=4)
     await producer.begin()
     assert await producer.send("t", {0: encoded(b"a", b"b"), 1: encoded(b"x")}) == set()
@@ -68,7 +68,7 @@ async def test_records_and_offsets_become_visible_together(cluster: Cluster) -> 
     assert await values(cluster) == [b"a", b"b", b"c", b"e", b"x"]
 
 
-async def test_who_comes_later_fences_who_was_there(cluster: Cluster) -> None:
+async def test_new_transactional_producer_fences_old_one(cluster: Cluster) -> None:
     old, new = (TransactionalProducer(cluster, "id") for _ in range(2))
     await old.begin()
     await old.send("t", {0: encoded(b"of the old one")})
@@ -87,7 +87,7 @@ async def test_who_comes_later_fences_who_was_there(cluster: Cluster) -> None:
     assert await values(cluster) == [b"of the new one"]
 
 
-async def test_a_batch_that_is_too_large_is_told_and_nothing_is_lost(cluster: Cluster) -> None:
+async def test_transaction_reports_too_large_batch(cluster: Cluster) -> None:
     producer = TransactionalProducer(cluster, "id")
     await producer.begin()
     large = encoded(b"x" * 1500, b"y" * 1500)
@@ -99,7 +99,7 @@ async def test_a_batch_that_is_too_large_is_told_and_nothing_is_lost(cluster: Cl
 
 
 class Losing(TransactionalProducer):
-    """The connection breaks after the first request of each kind has been done, before its answer."""
+    """The connection is lost before the response to the first request of each API."""
 
     lost: set[str]
 
@@ -111,7 +111,7 @@ class Losing(TransactionalProducer):
         return respond
 
 
-async def test_a_request_that_was_lost_is_repeated_and_counts_once(cluster: Cluster) -> None:
+async def test_lost_requests_are_retried_exactly_once(cluster: Cluster) -> None:
     producer = Losing(cluster, "id")
     producer.lost = set()
     await producer.begin()
@@ -124,7 +124,7 @@ async def test_a_request_that_was_lost_is_repeated_and_counts_once(cluster: Clus
 
 
 class Delayed(TransactionalProducer):
-    """The first request of a kind stays on its way while it is repeated, until `arrive`."""
+    """The first request of an API is delayed while it is retried, until `arrive`."""
 
     delayed: Api
     arrive: Callable[[], Awaitable[Any]] | None = None
@@ -133,11 +133,11 @@ class Delayed(TransactionalProducer):
         request = partial(super()._request, connection, api, **values)
         if api is self.delayed and self.arrive is None:
             self.arrive = request
-            raise Unreachable("it is not heard of")
+            raise Unreachable("it is not known")
         return await request()
 
 
-async def test_an_end_that_comes_late_ends_no_later_transaction(cluster: Cluster) -> None:
+async def test_late_end_txn_does_not_end_next_transaction(cluster: Cluster) -> None:
     producer = Delayed(cluster, "id")
     producer.delayed = apis.END_TXN
     await producer.begin()
@@ -151,7 +151,7 @@ async def test_an_end_that_comes_late_ends_no_later_transaction(cluster: Cluster
     assert await values(cluster) == [b"a"]
 
 
-async def test_offsets_that_come_late_are_of_no_later_transaction(cluster: Cluster) -> None:
+async def test_late_offset_commit_is_not_in_next_transaction(cluster: Cluster) -> None:
     producer = Delayed(cluster, "id")
     producer.delayed = apis.TXN_OFFSET_COMMIT
     await producer.begin()
@@ -164,7 +164,7 @@ async def test_offsets_that_come_late_are_of_no_later_transaction(cluster: Clust
     assert await committed_offsets(cluster, "group", [WHERE]) == {WHERE: CommittedOffset(9)}
 
 
-async def test_whose_request_was_lost_does_not_fence_who_came_later(cluster: Cluster) -> None:
+async def test_lost_init_producer_id_does_not_fence_later_producer(cluster: Cluster) -> None:
     old, new = Delayed(cluster, "id"), TransactionalProducer(cluster, "id")
     old.delayed = apis.END_TXN
     await old.begin()
@@ -179,8 +179,8 @@ async def test_whose_request_was_lost_does_not_fence_who_came_later(cluster: Clu
     assert await values(cluster) == [b"a", b"b"]
 
 
-async def test_a_coordinator_that_moved_is_looked_for_again() -> None:
-    """An answer to AddPartitionsToTxn has no error of its own, but one a partition."""
+async def test_moved_coordinator_is_looked_up_again() -> None:
+    """An AddPartitionsToTxn response has one error code per partition."""
     refusals = 2
 
     def script(asked: Asked) -> dict[str, Any] | None:
@@ -209,4 +209,4 @@ async def test_a_coordinator_that_moved_is_looked_for_again() -> None:
         await producer.begin()
         assert await producer.send("t", {0: encoded(b"a")}) == set()
         assert len(broker.asked(apis.ADD_PARTITIONS_TO_TXN)) == 3
-        assert len(broker.asked(apis.FIND_COORDINATOR)) == 3, "kept while it answers, else not"
+        assert len(broker.asked(apis.FIND_COORDINATOR)) == 3, "kept while it responds, else not"
