@@ -71,7 +71,7 @@ def test_errors_are_reported(odradek: CommandLine, topic: str) -> None:
         (["describe", "broker", "one"], "a broker's name is its id"),
         (
             ["describe", "broker", "7"],
-            "node 7 is not in the cluster now\n`odradek configs list broker` shows",
+            "node 7 is not in the cluster now\n`odradek configs list broker` lists",
         ),
         (["alter", "topic", topic, "--set", "segment.bytes=1"], "segment.bytes"),
         (["alter", "topic", topic, "--set", "no.such.config=1"], "no.such.config"),

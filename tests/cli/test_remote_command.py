@@ -146,7 +146,7 @@ def test_partitions_are_summarized_and_summaries_verified(
     ran = offline("remote", "summarize", *where)
     assert decode(of_a_leader.read_bytes()) == SummaryBuilder().taken()
     assert ran.lines == [
-        "3 segments of 1 partitions summarized; 1 partitions have a summary of their leader's"
+        "3 segments of 1 partitions summarized; 1 partitions have a summary written by their leader"
     ]
     assert offline("remote", "summarize", *where, "--json").json["segments"] == 3
     made = store / summary_key(FOO_0, NO_LEADER)
@@ -222,7 +222,7 @@ def test_verify_and_gc_in_a_bucket(offline: CommandLine, s3_server: S3Server) ->
     wrong = ["--option", "aws_secret_access_key=wrong"]
     for command in ("list", "verify", "gc"):
         ran = offline("remote", command, *where, *wrong, code=1)
-        assert ran.stderr.startswith("odradek: the store: ")
+        assert ran.stderr.startswith("odradek: the store ")
         assert "SignatureDoesNotMatch" in ran.stderr
         assert ran.stderr.splitlines()[1:] == [DENIED]
     where[2] = "s3://no-such-bucket"
@@ -231,7 +231,7 @@ def test_verify_and_gc_in_a_bucket(offline: CommandLine, s3_server: S3Server) ->
     s3_server.kill()
     try:
         ran = offline("remote", "list", *where, code=1)
-        assert ran.stderr.startswith("odradek: the store: ")
+        assert ran.stderr.startswith("odradek: the store ")
         assert "Traceback" not in ran.stderr
     finally:
         s3_server.start()
@@ -385,7 +385,7 @@ def test_gc_skips_segments_of_unreadable_metadata(
     assert named in verified.stderr
     ran = odradek_with_metadata("remote", "gc", *where, "--execute", code=1)
     assert ran.lines[-1].startswith("1 segments of garbage, 6 objects")
-    assert ran.stderr.startswith("odradek: 1 segments are left alone")
+    assert ran.stderr.startswith("odradek: 1 segments are not removed")
     assert named in ran.stderr
     assert "b'by mistake'" in ran.stderr
     assert "--pass-over" in ran.stderr
