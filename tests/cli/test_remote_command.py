@@ -47,10 +47,7 @@ from tests.storage.tiered.remote_segments import (
 LOG = b"the log " * 1000
 METADATA_TOPIC = "__remote_log_metadata"
 PLACES = 3
-DENIED = (
-    "It denies access: see to the credentials, which are options (--option, or --config) or the environment's,"
-    " and to what they may do"
-)
+DENIED = "Check the credentials in --option, --config or the environment, and their permissions"
 
 
 def in_the_store(directory: Path, *copies: RemoteLogSegmentMetadata) -> None:
